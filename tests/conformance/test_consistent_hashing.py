@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,19 @@ from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.test_bucket_index import NEW_TABLE, Expected
 
-from tideline_table.action import delete_partitions, resize_rings, run_compaction, schedule_compaction, write_rows
+from tideline_table.action import (
+    ClusteredGroup,
+    ClusteringTask,
+    cluster_group,
+    delete_partitions,
+    resize_rings,
+    run_clustering,
+    run_compaction,
+    schedule_clustering,
+    schedule_compaction,
+    write_rows,
+)
+from tideline_table.coordination.committed import Committed
 from tideline_table.errors import UnsupportedTable
 from tideline_table.index.bucket import Engine
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -219,3 +232,47 @@ def test_hudi_reads_and_writes_rings_that_overwrites_renewed(apache_hudi: Apache
         held.check(f"step {step} after the overwrites")
     with pytest.raises(UnsupportedTable, match="insert_overwrite in the shared table"):
         turns.ours(trips(range(4), 300), Operation.INSERT_OVERWRITE)
+
+
+def test_hudi_reads_and_writes_rings_whose_nodes_tideline_clustered(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """Nodes of an exclusive table are clustered, also after a split and beside a writer; Hudi's writers go by the last rings."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
+    create_table(
+        str(turns.path),
+        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
+    )
+    table = Table.open(str(turns.path), options=FAST)
+    held = InRings(turns, {})
+
+    def write(numbers: range, ts: int) -> None:
+        write_rows(Table.open(str(turns.path), options=FAST), trips(numbers, ts), Operation.UPSERT)
+        held.live.update(dict.fromkeys(numbers, ts))
+
+    def cluster(during: Callable[[], None] = lambda: None) -> Committed:
+        def run(tasks: Sequence[ClusteringTask]) -> Sequence[ClusteredGroup]:
+            results = [cluster_group(task) for task in tasks]
+            during()
+            return results
+
+        options = {"hoodie.clustering.plan.strategy.sort.columns": "price", "hoodie.clustering.updates.strategy": "carry-over"}
+        assert schedule_clustering(table, options) is not None
+        done = run_clustering(table, options=options, run=run)
+        assert done is not None
+        held.check(f"after clustering {done.instant}")
+        return done
+
+    write(range(40), 1)
+    assert len(cluster().stats) == 6
+    write(range(10), 2)
+    assert any(stat.is_log for stat in cluster(lambda: write(range(4, 14), 3)).stats)
+    assert resize_rings(table, options=SMALL) is not None
+    cluster()
+    write(range(30, 60), 4)
+    held.check("written after the clusterings")
+    Comparison().rows(Table.open(str(turns.path)).read(), read_hudi_rs(turns.path), "clustered", "hudi-rs")
+    turns.share()
+    held.check("shared")
+    for step in range(4):
+        held.upsert(range(step * 15, step * 15 + 30), 200 + step, here=step % 2 == 1)
+        held.check(f"step {step} after the clusterings")
+    assert schedule_clustering(turns.open(), {"hoodie.clustering.plan.strategy.sort.columns": "price"}) is None

@@ -51,6 +51,11 @@ def options_of(world: World) -> dict[str, object]:
         # A compaction that is due at each delta commit would leave no log files to merge.
         options["hoodie.compact.inline.max.delta.commits"] = merging.choice((2, 4, 8))
         options["hoodie.cleaner.commits.retained"] = 1
+    if world.is_ringed:
+        options["hoodie.clustering.plan.strategy.sort.columns"] = "v"
+        options["tideline.clustering.update.strategy"] = world.chooser("rings").choice(
+            ("yield", "carry-over", "carry-over", "reject")
+        )
     if world.is_carried:
         options |= {"tideline.clustering.update.strategy": "carry-over", "hoodie.parquet.small.file.limit": 0}
         options["tideline.clustering.min.input.files"] = 1
@@ -97,10 +102,13 @@ def cast_of(world: World) -> list[tuple[str, Callable[[Cluster, Process], None]]
         others = [service, service_actors.cleaner]
     if world.keeps_long and service_actors.cleaner not in others:
         others = [service_actors.cleaner, *others[1:]]
-    if world.is_bucketed:
+    if world.is_bucketed and not world.is_ringed:
         served = service_actors.compactor if world.is_merge_on_read else service_actors.cleaner
         others = [served if act is service_actors.clusterer else act for act in others]
     if world.is_ringed:
+        if world.chooser("clusterers").random() < 0.5:
+            # Compactions would leave them little to do.
+            others = [service_actors.clusterer, *(act for act in others if act is not service_actors.compactor)]
         others = [service_actors.resizer, *others]
     if world.is_resized:
         others = [service_actors.renumberer, *others]

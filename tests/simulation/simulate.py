@@ -240,7 +240,7 @@ def _recovery(cluster: Cluster, process: Process) -> None:
         if cluster.world.is_merged:
             cluster.round(table, lambda t: service_actors.log_compact_once(cluster, t, process, random.Random(1)))
         cluster.round(table, lambda t: service_actors.compact_once(cluster, t, process, random.Random(1)))
-        if not cluster.world.is_bucketed:
+        if cluster.world.is_ringed or not cluster.world.is_bucketed:
             cluster.round(table, lambda t: service_actors.cluster_once(cluster, t, process, random.Random(1)))
     while any(a.action is Action.CLEAN for a in table.state.pending()):
         run_clean(table)

@@ -1,4 +1,4 @@
-"""The process dies before, after or within each storage call of a first write into a hash ring, of a split, a merge, and of overwrites."""
+"""The process dies before, after or within each storage call of a first write into a hash ring, of a split, a merge, a clustering, and of overwrites."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 from tests.simulation.recovery import OPTIONS
 from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, undisturbed
-from tests.unit.table.tables import create, open_table, rows_of, write
+from tests.unit.table.tables import cluster, create, open_table, rows_of, write
+from tests.unit.table.test_bucket_index import SORTED
 from tests.unit.table.test_hash_rings import LARGE, SMALL, check_rings
 
-from tideline_table.action import delete_partitions, resize_rings, write_rows
+from tideline_table.action import delete_partitions, resize_rings, schedule_clustering, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.index.bucket import Engine
 from tideline_table.storage import MemoryStorage
@@ -36,6 +37,13 @@ def merge(table: Table) -> None:
     assert resize_rings(table, options=LARGE) is not None
 
 
+def cluster_nodes(table: Table) -> None:
+    """Of two partitions, with their log files."""
+    table.clock.advance(1)  # type: ignore[attr-defined]
+    assert schedule_clustering(table, SORTED) is not None
+    assert cluster(table) is not None
+
+
 def overwrite(table: Table) -> None:
     """Of one partition, and of one that has no ring yet."""
     table.clock.advance(1)  # type: ignore[attr-defined]
@@ -56,7 +64,7 @@ def delete(table: Table) -> None:
 RESIZES = [first_write, split, merge]
 OVERWRITES = [overwrite, overwrite_table, delete]
 CASES = [(o, when) for o in RESIZES for when in ("before", "after", "torn")] + [
-    (o, when) for o in OVERWRITES for when in ("after", "torn")
+    (o, when) for o in [cluster_nodes, *OVERWRITES] for when in ("after", "torn")
 ]
 
 
@@ -89,9 +97,10 @@ def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> N
         nodes.add(len(found.rings(index).at("p").nodes))
         # What died is no obstacle to the next one.
         write(found, [(f"n{n}", partition, 4, "z") for n in range(6) for partition in ("new", "p", "q")])
-        if operation in RESIZES:
+        if operation not in OVERWRITES:
             clock.advance(1)
             resize_rings(found, options=SMALL)
+            assert found.rings(index).at("p").instant in found.state.ring_resizes
         check_rings(found)
     assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
     if when != "torn":

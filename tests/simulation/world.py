@@ -173,13 +173,16 @@ class World:
         if self.is_filtered:
             self.is_global = random.Random(f"filtered {self.seed}").random() < 0.4
         self.is_ringed = focus == "rings"
-        """The table has consistent hashing, and somebody splits and merges its buckets."""
+        """The table has consistent hashing, and somebody splits and merges its buckets; in some histories, somebody clusters them."""
+        if self.is_ringed:
+            self.is_loaded = True
+            self.budget_steps += 150
         self.is_resized = focus == "resized"
         """The table has numbers of buckets by partition, and somebody changes them."""
         self.has_several = focus == "several"
         """The table has a bucket index with several file groups in a bucket."""
         self.is_bucketed = focus in ("bucketed", "resized", "rings", "several")
-        """The table has a bucket index, with one file group in each bucket if not said otherwise, and no clustering."""
+        """The table has a bucket index, with one file group in each bucket if not said otherwise, and no clustering without hash rings."""
 
     def _draw_faults(self, focus: str, *, faulty: bool) -> None:
         choose = self.choose

@@ -38,7 +38,15 @@ TEXTS = [
         "id:k016,n:16,w:c:d,e:f",
     ),
     *("id:k001,n:1,w:a:b", "id:k015,n:15,w:__null__", "id:k024,n:24,w:__empty__", "id:k:,,n:18,w:12:30:00"),
-    *("id:__null__,n:2,w:__empty__", "id:é,n:3,w:漢", "id:1,n:2,w:3,w:4", "n:2,id:1,w:3", "id:1,n:2,w:3,x:4", "id:,n:,w:", "id:1,w:3"),
+    *(
+        "id:__null__,n:2,w:__empty__",
+        "id:é,n:3,w:漢",
+        "id:1,n:2,w:3,w:4",
+        "n:2,id:1,w:3",
+        "id:1,n:2,w:3,x:4",
+        "id:,n:,w:",
+        "id:1,w:3",
+    ),
     *("id:a,n:1,b", "id:1,n:2,w", "id:1,id:2,n:3", "id:x y,n:-7,w:5,", "id:__null__,n:4"),
 ]
 

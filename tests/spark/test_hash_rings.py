@@ -13,10 +13,12 @@ from pyspark.sql import functions as f
 from tests.spark.tables import ROUTED, SCHEMA, content, counted_source, rows
 from tests.spark.test_bucket_index import TEXTS
 
+from tideline_spark.application import cluster_tasks
+from tideline_spark.plan_run import Termination
 from tideline_spark.report import WriteReport
 from tideline_spark.rings import text_hash, with_nodes
 from tideline_spark.write import explain_write, write_dataframe
-from tideline_table.action import resize_rings, write_rows
+from tideline_table.action import resize_rings, run_clustering, schedule_clustering, write_rows
 from tideline_table.index import BucketIndex, Engine, HashRing
 from tideline_table.index.hash_ring import RingNode
 from tideline_table.index.xx_hash import text_hashes
@@ -161,4 +163,32 @@ def test_a_large_write_that_meets_a_resize_is_repeated_by_the_new_ring(spark: Sp
     done = write_dataframe(table, spark.createDataFrame(rows(45, 135, 2)), Operation.UPSERT, on_report=first)
     assert done.attempts == 2
     check_places(table)
+    assert dict(Counter(table.read()["ts"].to_pylist())) == {1: 45, 2: 90}
+
+
+def test_spark_clusters_nodes_beside_a_large_write_that_is_repeated_by_the_new_ring(spark: SparkSession, table: Table) -> None:
+    write_rows(table, rows(0, 90, 1), Operation.UPSERT)
+    resize(table, "r 0")
+    other = Table.open(table.base_path)
+    before = other.rings(index_of(other)).of(["r 0", "r 1", "r 2"])
+
+    def cluster() -> None:
+        assert schedule_clustering(other, {"hoodie.clustering.plan.strategy.sort.columns": "amount"}) is not None
+        held = content(other.read())
+        assert run_clustering(other, run=lambda tasks: cluster_tasks(spark, tasks, Termination())) is not None
+        assert content(other.read()) == held
+        check_places(other)
+
+    done_at: list[bool] = []
+
+    def first(_: WriteReport) -> None:
+        if not done_at:
+            done_at.append(True)
+            cluster()
+
+    done = write_dataframe(table, spark.createDataFrame(rows(45, 135, 2)), Operation.UPSERT, on_report=first)
+    assert done.attempts == 2
+    check_places(table)
+    after = table.rings(index_of(table)).of(before)
+    assert all(not set(after[name].file_ids) & set(before[name].file_ids) for name in before)
     assert dict(Counter(table.read()["ts"].to_pylist())) == {1: 45, 2: 90}

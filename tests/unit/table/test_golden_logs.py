@@ -38,7 +38,14 @@ def test_a_log_of_an_earlier_release_folds_to_the_same_state(name):
     fold = json.loads(json.dumps(checkpoint._to_json(state)))
     assert {key: fold[key] for key in LOGS[name]["fold"]} == LOGS[name]["fold"]
     later = {key: fold[key] for key in fold.keys() - LOGS[name]["fold"].keys()}
-    empty = {"identified_schemas": [], "bucket_numbers": {}, "bucket_rules": {}, "ring_resizes": {}, "metadata": None}
+    empty = {
+        "identified_schemas": [],
+        "bucket_numbers": {},
+        "bucket_rules": {},
+        "ring_resizes": {},
+        "ring_clusterings": [],
+        "metadata": None,
+    }
     assert later == empty, "keys that came later, empty in such logs"
 
 

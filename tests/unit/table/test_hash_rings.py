@@ -11,18 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
-from tests.unit.table.test_bucket_index import KEYS, SORTED, beside, rows
+from tests.unit.table.tables import compact, contents, new_table, open_table, write
+from tests.unit.table.test_bucket_index import KEYS, beside, rows
 
 from tideline_table.action import (
-    Reason,
     create_index,
     create_savepoint,
     preview_restore,
     resize_buckets,
     resize_rings,
     run_log_compaction,
-    schedule_clustering,
     schedule_compaction,
     schedule_log_compaction,
 )
@@ -241,9 +239,6 @@ def test_what_a_ring_does_not_allow_is_refused_by_name() -> None:
         resize_buckets(table, 8)
     with pytest.raises(InvalidOption, match=r"hoodie\.index\.bucket\.engine=SIMPLE"):
         write(table, rows(KEYS[:5], 2, "b"), **{"hoodie.index.bucket.engine": "SIMPLE"})
-    why = schedule_clustering(table, SORTED)
-    assert why is None or isinstance(why, Reason)
-    assert cluster(table) is None
     assert contents(open_table(storage, clock, "r")) == before
     with pytest.raises(UnsupportedTable, match="has a bucket index by consistent hashing"):
         table.snapshot().sampled([0])

@@ -60,6 +60,7 @@ def full_state():
         bucket_numbers={WRITTEN: 8},
         bucket_rules={WRITTEN: "^a,4;.*,8"},
         ring_resizes={WRITTEN: ("day=1", "")},
+        ring_clusterings={WRITTEN},
         metadata=MetadataTable((FILES_PARTITION,), 10),
         eager_rollback=GONE,
     )
@@ -107,6 +108,7 @@ SINCE = {
     "bucket_numbers": {WRITTEN: 8},
     "bucket_rules": {WRITTEN: "^a,4;.*,8"},
     "ring_resizes": {WRITTEN: ["day=1", ""]},
+    "ring_clusterings": [WRITTEN],
 }
 
 

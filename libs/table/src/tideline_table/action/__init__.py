@@ -50,6 +50,7 @@ from tideline_table.action.log_compaction.run import (
     why_not_log_compacted,
 )
 from tideline_table.action.log_compaction.task import merge_log
+from tideline_table.action.new_rings import NewRings
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
 from tideline_table.action.recovery import roll_back_dead
@@ -84,7 +85,6 @@ from tideline_table.action.write.choices import WriteChoices, check_moves, combi
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
-from tideline_table.action.write.new_rings import NewRings
 from tideline_table.action.write.partition import write_partition_metafile
 from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets

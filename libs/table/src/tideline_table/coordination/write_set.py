@@ -90,7 +90,7 @@ class WriteSet:
     resized_by: str | None = None
     """The instant of `TableState.bucket_resize` (empty for none) by whose numbers its rows were routed; None if nothing was routed by it."""
     rings: Mapping[str, str] = field(default_factory=dict)
-    """With consistent hashing: `TableState.ring_instant` of each partition by whose ring rows were routed."""
+    """With consistent hashing: `TableState.ring_instant` of each partition by whose ring rows were routed, or from whose ring another is made."""
     splits: Mapping[FileGroupId, SliceVersion] | None = None
     """The file groups that a resize replaces, with the versions read."""
     splits_in: Callable[[FileGroupId], bool] = lambda _: True

@@ -46,7 +46,7 @@ class HashRing:
 
     partition_path: str
     instant: str
-    """The instant of the resize that made it, `FIRST_INSTANT` for the first ring."""
+    """The instant of the commit that made it, `FIRST_INSTANT` for the first ring."""
     number: int
     """The number of buckets that the table was created with."""
     sequence: int
@@ -127,7 +127,7 @@ def ring_path(partition_path: str, instant: str) -> str:
 
 
 def marker_path(ring: HashRing) -> str:
-    """Return the path of the marker that says that the resize which made a ring is committed."""
+    """Return the path of the marker that says that a ring is committed."""
     return f"{ring_folder(ring.partition_path)}/{ring.instant}.commit"
 
 

@@ -1,8 +1,8 @@
-"""Which nodes of a hash ring are split and merged by their sizes, decided from values alone (format reference 12.2)."""
+"""The next hash ring of a partition, decided from values alone (format reference 12.2): after splits, merges and replacements."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from tideline_table.index.hash_ring import LARGEST_VALUE, HashRing, RingNode, named_prefix
@@ -66,11 +66,23 @@ def resized_ring(ring: HashRing, sizes: Mapping[int, int], limits: RingLimits, i
     return RingChange(HashRing(ring.partition_path, instant, ring.number, ring.sequence + 1, tuple(nodes)), moves)
 
 
-def renewed_ring(ring: HashRing, instant: str) -> HashRing:
-    """Return the ring that a replacement of all file groups of a partition at `instant` makes: the same ranges of hashes, other file ids."""
-    ends = [node.value for node in ring.nodes]
-    nodes = tuple(_node(ring, start, end, instant) for start, end in zip([ends[-1], *ends[:-1]], ends, strict=True))
+def renewed_ring(ring: HashRing, instant: str, file_ids: Container[str] | None = None) -> HashRing:
+    """Return the ring that a replacement of the file groups with these ids (None: of all) at `instant` makes.
+
+    All nodes keep their ranges of hashes, and those of replaced file groups get other file ids.
+    """
+    nodes = tuple(
+        _renewed_node(ring, at, instant) if file_ids is None or file_id in file_ids else ring.nodes[at]
+        for at, file_id in enumerate(ring.file_ids)
+    )
     return HashRing(ring.partition_path, instant, ring.number, ring.sequence + 1, nodes)
+
+
+def renewed_file_id(ring: HashRing, file_id: str, instant: str) -> str:
+    """Return the file id that `renewed_ring` gives the node of `file_id`, which is one of the ring."""
+    at = ring.position_of(file_id)
+    assert at is not None, f"{file_id} is of no node of {ring.path}"
+    return f"{_renewed_node(ring, at, instant).prefix}-0"
 
 
 def _splits(ring: HashRing, sizes: Mapping[int, int], limits: RingLimits, instant: str) -> dict[int, RingMove]:
@@ -87,6 +99,10 @@ def _splits(ring: HashRing, sizes: Mapping[int, int], limits: RingLimits, instan
 
 def _merge(ring: HashRing, run: list[int], instant: str) -> RingMove:
     return RingMove(tuple(run), (_node(ring, ring.nodes[run[0] - 1].value, ring.nodes[run[-1]].value, instant),))
+
+
+def _renewed_node(ring: HashRing, at: int, instant: str) -> RingNode:
+    return _node(ring, ring.nodes[at - 1].value, ring.nodes[at].value, instant)
 
 
 def _node(ring: HashRing, start: int, end: int, instant: str) -> RingNode:

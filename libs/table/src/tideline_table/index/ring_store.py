@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
-from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound
+from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, WriteConflict
 from tideline_table.index.hash_ring import (
     FIRST_INSTANT,
     METADATA_SUFFIX,
@@ -33,7 +33,7 @@ class RingStore:
         self._mutex = threading.Lock()
 
     def find(self, partition_path: str, number: int, instant: str) -> HashRing:
-        """Return the ring that a resize at `instant` made; for `FIRST_INSTANT` without a file, the ring that every writer derives.
+        """Return the ring that the commit `instant` made; for `FIRST_INSTANT` without a file, the ring that every writer derives.
 
         Reads a file once. The beginning of the file of a first ring counts as none: its writer died. Otherwise raises `CorruptMetadata`
         for a missing or torn file and one that contradicts itself, `UnsupportedTable` for a ring that began with another number of
@@ -43,7 +43,7 @@ class RingStore:
         if found is None and instant != FIRST_INSTANT:
             raise CorruptMetadata(
                 f"no {ring_path(partition_path, instant)}",
-                expected=f"the hash ring that the resize {instant} made",
+                expected=f"the hash ring that commit {instant} made",
                 remedy="restore the file: without it, the buckets of the partition are unknown",
             )
         if found is None:
@@ -72,21 +72,31 @@ class RingStore:
         return found
 
     def create(self, ring: HashRing) -> None:
-        """Create the file of a ring unless there is one. Concurrent callers all find one file, or complete its beginning alike."""
+        """Create the file of a ring unless there is one. Concurrent callers all find one file, or complete its beginning alike.
+
+        Raises `WriteConflict` if another attempt of the same instant has made another ring, from an older one of the partition.
+        """
         with self._mutex:
-            if ring.path in self._known:
+            if self._known.get(ring.path) == ring:
                 return
         try:
             self._storage.put_if_absent(ring.path, ring.content)
         except ObjectExists:
-            if _is_beginning(self._storage.read(ring.path), ring):
+            found = self._storage.read(ring.path)
+            if _is_beginning(found, ring):
                 self._storage.put(ring.path, ring.content)
+            elif ring.instant != FIRST_INSTANT and found != ring.content:
+                raise WriteConflict(
+                    f"an earlier attempt of {ring.instant} has left another ring in {ring.path}",
+                    expected="the ring that this attempt makes: the partition got another one in between",
+                    with_instant=ring.instant,
+                ) from None
 
     def sweep(self, resizes: Mapping[str, Collection[str]]) -> None:
-        """Delete the files of all rings but the first ones and those of `resizes`: the committed resizes that queries may ask for.
+        """Delete the files of all rings but the first ones and those of `resizes`: the committed ones that queries may ask for.
 
-        `resizes` holds partitions by instant. Apache Hudi would take the ring of a resize that did not commit for valid once the rollback has
-        removed its instant from the timeline. No resize may be able to commit meanwhile.
+        `resizes` holds partitions by instant. Apache Hudi would take a ring that was not committed for valid once the rollback has
+        removed its instant from the timeline. No ring may be committed meanwhile.
         """
         kept = {ring_path(name, instant) for instant, names in resizes.items() for name in names}
         for found in list(self._storage.list_objects(ring_folder(""))):
@@ -95,7 +105,7 @@ class RingStore:
                 self._storage.delete(found.path)
 
     def mark(self, ring: HashRing) -> None:
-        """Create the marker by which Apache Hudi knows a ring as valid once its instant is archived. The resize is committed."""
+        """Create the marker by which Apache Hudi knows a ring as valid once its instant is archived. The ring is committed."""
         path = marker_path(ring)
         with self._mutex:
             if path in self._known:

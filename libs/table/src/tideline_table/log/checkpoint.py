@@ -214,6 +214,7 @@ _SPECIAL = {
     "bucket_numbers": _Form(dict, lambda document: {str(at): int(number) for at, number in document.items()}),
     "bucket_rules": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
     "ring_resizes": _Form(dict, lambda document: {str(at): tuple(map(str, names)) for at, names in document.items()}),
+    "ring_clusterings": _Form(sorted, lambda names: set(map(str, names))),
     "identified_schemas": _Form(list, lambda texts: tuple(map(str, texts))),
     "savepoints": _Form(
         lambda held: [s.to_json() for s in held.values()], lambda rows: {s.instant: s for s in map(Savepoint.from_json, rows)}

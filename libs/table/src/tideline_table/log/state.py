@@ -191,6 +191,7 @@ class TableState(TableView):
         self.bucket_numbers = {at: number for at, number in self.bucket_numbers.items() if at not in instants}
         self.bucket_rules = {at: text for at, text in self.bucket_rules.items() if at not in instants}
         self.ring_resizes = {at: names for at, names in self.ring_resizes.items() if at not in instants}
+        self.ring_clusterings = self.ring_clusterings - instants
         if done:
             self.rewritten = (*self.rewritten, Rewritten(min(known.sequence for known in done), entry.sequence, entry.instant))
 
@@ -220,6 +221,8 @@ class TableState(TableView):
             self.bucket_rules |= {instant: resize.rules} if resize.rules else {}
         if resized := resized_in(metadata.extra, instant):
             self.ring_resizes[instant] = resized
+            if isinstance(self.plans.get(instant), ClusteringPlanned):
+                self.ring_clusterings.add(instant)
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
@@ -237,6 +240,7 @@ class TableState(TableView):
         if self.ring_resizes:
             replacing = set(self.replaced.values())
             self.ring_resizes = kept_resizes(self.ring_resizes, self.last_clean_retained, self.savepoints, replacing)
+            self.ring_clusterings &= self.ring_resizes.keys()
 
     def _apply_archival(self, instant: str, archived: ArchivedInstants) -> None:
         earlier = [a.instant for a in self.actions.values() if a.action is Action.ARCHIVAL and a.instant < instant]

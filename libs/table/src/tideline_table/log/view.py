@@ -63,7 +63,9 @@ class TableView:
     bucket_rules: dict[str, str] = field(default_factory=dict)
     """Partition rules beside `bucket_numbers`, for the resizes since which the table has rules."""
     ring_resizes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """With consistent hashing: the partitions that got another hash ring, by the instant of the resize."""
+    """With consistent hashing: the partitions that got another hash ring, by the instant of the resize, overwrite or clustering."""
+    ring_clusterings: set[str] = field(default_factory=set)
+    """The clusterings among `ring_resizes`: the rows of the file groups that they made are sorted."""
     metadata: MetadataTable | None = None
     """The metadata table that Tideline keeps for Apache Hudi's readers; None if there is none."""
     eager_rollback: str = ""
@@ -82,7 +84,7 @@ class TableView:
         return known[-1] if known else None
 
     def ring_instant(self, partition_path: str, as_of: str = "") -> str:
-        """Return the instant of the resize that made the hash ring of a partition as of an instant (empty: now); empty for none."""
+        """Return the instant of the commit that made the hash ring of a partition as of an instant (empty: now); empty for none."""
         with self._mutex:
             return made_by(self.ring_resizes, partition_path, as_of)
 

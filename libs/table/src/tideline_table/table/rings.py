@@ -1,4 +1,4 @@
-"""The hash rings of an open table with consistent hashing. The table log says which resize made the ring of a partition."""
+"""The hash rings of an open table with consistent hashing. The table log says which commit made the ring of a partition."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tideline_table.errors import WriteConflict
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing
 from tideline_table.index.ring_change import renewed_ring
@@ -43,17 +44,38 @@ class TableRings:
         return {name: self.at(name) for name in partitions} if self.index.is_consistent else {}
 
     def instants(self, partitions: Iterable[str]) -> dict[str, str]:
-        """Return which resize made the ring of each partition, empty for a first ring; none without consistent hashing."""
+        """Return which commit made the ring of each partition, empty for a first ring; none without consistent hashing."""
         return {name: made_by(self.resizes, name) for name in partitions} if self.index.is_consistent else {}
 
     def check_unchanged(self, state: TableState) -> None:
-        """Raise `WriteConflict` if a resize of `state` is not known here."""
+        """Raise `WriteConflict` if a ring of `state` is not known here."""
         if missed := state.ring_resizes.keys() - self.resizes.keys():
-            raise WriteConflict(f"resize {max(missed)} gave partitions other hash rings", with_instant=max(missed))
+            raise WriteConflict(f"commit {max(missed)} gave partitions other hash rings", with_instant=max(missed))
 
     def renewed(self, partitions: Iterable[str], instant: str) -> dict[str, HashRing]:
         """Return the rings that a replacement of these partitions at `instant` gives them; none without consistent hashing."""
         return {name: renewed_ring(ring, instant) for name, ring in self.of(partitions).items()}
+
+    def clustered(self, groups: Iterable[FileGroupId], instant: str) -> dict[str, HashRing]:
+        """Return the rings that a clustering at `instant` of these file groups gives their partitions.
+
+        Raises `WriteConflict` if a partition got a ring since the clustering was planned that is newer (the ring of the clustering would
+        count for nothing, because rings are ordered by their instants) or that lacks one of the file groups.
+        """
+        found: dict[str, set[str]] = {}
+        for group in groups:
+            found.setdefault(group.partition_path, set()).add(group.file_id)
+        rings = self.of(found)
+        for name, ring in rings.items():
+            gone = found[name].difference(ring.file_ids)
+            if ring.instant > instant or gone:
+                raise WriteConflict(
+                    f"partition {name!r} got another hash ring by {ring.instant}",
+                    expected=f"a ring older than clustering {instant}, with nodes for its {len(found[name])} file group(s)",
+                    with_instant=ring.instant,
+                    remedy="plan again",
+                )
+        return {name: renewed_ring(ring, instant, found[name]) for name, ring in rings.items()}
 
     def for_writing(self, partitions: Iterable[str]) -> dict[str, HashRing]:
         """Return the rings of partitions that get rows, and create what other engines need to find them there.

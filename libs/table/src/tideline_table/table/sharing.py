@@ -23,6 +23,7 @@ from tideline_table.coordination.shared.metadata import (
 )
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
@@ -107,13 +108,20 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
 
 
 def _check_ours(name: str, state: TableState) -> None:
-    """Raise `UnsupportedTable` if the table has what only Tideline keeps up: a metadata table, or log compactions."""
+    """Raise `UnsupportedTable` if the table has what only Tideline keeps up: a metadata table, log compactions, or clusterings of hash rings."""
     if state.metadata is not None:
         raise UnsupportedTable(
             f"table {name!r} has a metadata table that follows the table log",
             expected="none: Apache Hudi's writers of a shared table would have to keep it, too",
             remedy="drop it first: tideline index drop PATH",
         )
+    for pending in (a for a in state.pending() if a.is_clustering and not a.is_peers):
+        if any(is_ring_file_id(group.file_id) for group in state.planned_groups(pending.instant)):
+            raise UnsupportedTable(
+                f"clustering {pending.instant} of table {name!r} with consistent hashing is pending",
+                expected="none: Apache Hudi's writers would go on with the hash rings that it replaces",
+                remedy=f"run it: tideline run clustering PATH, or cancel it: tideline job cancel PATH {pending.instant}",
+            )
     planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION and not a.is_peers), None)
     merged = next((s.group for s in state.latest_slices() if any(log.merges_earlier for log in s.log_files)), None)
     if planned is not None or merged is not None:

@@ -25,7 +25,7 @@ def plan_bucket_clustering(
     """Decide whether a clustering is due in a table with a bucket index, and plan it: one group in, one group of the same bucket out.
 
     Candidates are slices that changed since a clustering wrote them, the largest first, up to `hoodie.clustering.plan.strategy.max.bytes.per.group`
-    each. Without sort columns there is nothing to gain. Of a `trigger`, the number of writes and the bound apply. Raises `SchemaMismatch` for sort columns that the table does not have.
+    each. With consistent hashing, partitions of a pending clustering are left out. Without sort columns there is nothing to gain. Of a `trigger`, the number of writes and the bound apply. Raises `SchemaMismatch` for sort columns that the table does not have.
     """
     forbidden = obstacle(state)
     if forbidden is None and trigger is not None:
@@ -37,18 +37,23 @@ def plan_bucket_clustering(
         return Reason(
             f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no columns to sort by"
         )
-    free = free_slices(state, reserved)
-    if any(is_ring_file_id(s.group.file_id) for s in free):
-        return Reason(
-            "a table with consistent hashing is not clustered: the file id of a bucket is fixed by the hash ring of its partition"
-        )
+    free, where = free_slices(state, reserved), ""
+    if any(is_ring_file_id(group.file_id) for group in state.slices):
+        if state.sharing is not None:
+            return Reason(
+                "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that it has read"
+            )
+        # A later plan that is executed first would make a ring that is newer than that of the earlier one.
+        planned = {group.partition_path for group in state.groups_under_clustering()}
+        free = [s for s in free if s.group.partition_path not in planned]
+        where = " in partitions without a pending clustering" if planned else ""
     changed = [s for s in free if not _is_clustered(state, s)]
     fitting = [s for s in changed if s.total_bytes <= options[CLUSTERING_MAX_GROUP_BYTES]]
     if not fitting:
         return Reason(
-            f"no bucket changed since the last clustering, besides {len(changed)} above {CLUSTERING_MAX_GROUP_BYTES.key}"
+            f"no bucket changed since the last clustering{where}, besides {len(changed)} above {CLUSTERING_MAX_GROUP_BYTES.key}"
             if changed
-            else "no bucket changed since the last clustering"
+            else f"no bucket changed since the last clustering{where}"
         )
     limit = trigger.max_bytes if trigger is not None else None
     ordered = sorted(fitting, key=lambda s: (-s.total_bytes, s.group))
@@ -62,5 +67,6 @@ def plan_bucket_clustering(
 def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:
     record = state.actions.get(file_slice.base_instant)
     # A resize calls itself a clustering, and sorts nothing.
-    is_resized = file_slice.base_instant in state.bucket_numbers
+    at = file_slice.base_instant
+    is_resized = at in state.bucket_numbers or (at in state.ring_resizes and at not in state.ring_clusterings)
     return not file_slice.log_files and record is not None and record.is_clustering and not is_resized

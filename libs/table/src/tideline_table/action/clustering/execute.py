@@ -144,7 +144,7 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
 def _check_bucket(task: ClusteringTask, rows: pa.Table) -> None:
     if task.buckets is not None:
         partition, file_id = task.inputs[0].group
-        task.buckets.in_partition(partition).check_members(file_id, rows.column(MetaField.RECORD_KEY))
+        task.buckets.in_partition(partition).check_members(file_id, rows.column(MetaField.RECORD_KEY), task.ring)
 
 
 def _scan(task: ClusteringTask, storage: Storage, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

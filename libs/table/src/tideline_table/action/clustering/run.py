@@ -15,6 +15,7 @@ from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.outcome import check_clustered
 from tideline_table.action.clustering.plan import Trigger
+from tideline_table.action.clustering.rings import ClusteredRings, check_no_shared_rings
 from tideline_table.action.clustering.task import (
     ClusteredGroup,
     ClusteringTask,
@@ -125,6 +126,7 @@ class ClusteringRun:
     """Sequence of the entry that began the attempt. A later inflight entry means that another process took over."""
     verify: str
     """What the tasks compare with what they read (`tideline.service.verify`)."""
+    rings: ClusteredRings
     carries: bool = False
     """Whether writes to the input since the plan are carried over (`carry_over`)."""
 
@@ -148,7 +150,7 @@ def run_clustering(
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
     carried: list[WriteStat] = []
-    with Heartbeat(table.storage, begun.instant, chosen) as heartbeat:
+    with begun.rings.made.deleted_if_undone(), Heartbeat(table.storage, begun.instant, chosen) as heartbeat:
         try:
             results = run(begun.tasks)
             stats += [stat for result in results for stat in result.stats]
@@ -167,10 +169,16 @@ def run_clustering(
 
 
 def _begin_clustering(table: Table, instant: str, options: Options) -> ClusteringRun:
+    check_no_shared_rings(table, instant)
     entry = begin_attempt(table, instant, TableService.CLUSTERING, CLUSTER, options)
     planned = table.state.plans[instant]
     assert isinstance(planned, ClusteringPlanned)
     based_on = dict(planned.read or planned_versions(planned.plan))
+    try:
+        rings = ClusteredRings.begin(table, instant, based_on)
+    except WriteConflict:
+        roll_back(table.timeline, instant, force=True, attempt=entry.sequence)
+        raise
     tasks = clustering_tasks(
         table.storage.root,
         instant,
@@ -181,11 +189,14 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
         entry.sequence,
         options,
         table.definition.buckets,
+        rings.before,
     )
     tasks = [replace(task, inputs=tuple(with_merged_logs(table.state, s) for s in task.inputs)) for task in tasks]
     has_logs = table.definition.type is TableType.MOR
     carries = has_logs and not table.is_shared and (carries_over(options) or plan_carries_over(planned.plan))
-    return ClusteringRun(table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY], carries)
+    return ClusteringRun(
+        table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY], rings, carries
+    )
 
 
 def _check_update_strategy(table: Table, options: Options) -> None:
@@ -218,27 +229,36 @@ def _commit_clustering(
     receipt = receipt_of(instant, stats, begun.verify)
     carry = CarryOver(table.storage, begun.tasks, stats, begun.based_on, begun.verify, carried) if begun.carries else None
 
-    def decide(state: TableState) -> Draft:
-        check_still_own(state, instant)
-        if state.actions[instant].sequence != begun.attempt:
-            raise TransactionRolledBack(
-                f"clustering {instant} was taken over by {state.actions[instant].writer_id}",
-                expected=f"attempt {begun.attempt}",
-                remedy="its heartbeat had expired; the other one goes on",
-            )
-        own = WriteSet(instant, begun.based_on if carry is None else carry.versions, update_strategy=None)
-        conflict = find_conflict(own, state, ())
-        if conflict is not None:
-            raise conflict
-        # The current schema, which a writer may have changed since the begin.
-        extra = {**executed_strategy(begun.plan, begun.tasks), SCHEMA_KEY: table.schema_json, **receipt}
-        extra |= carry.extra if carry is not None else {}
-        metadata = CommitMetadata(CLUSTER, (*stats, *carried), extra, replaced)
-        return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
+    def commit(of_rings: Mapping[str, str]) -> Committed:
+        def decide(state: TableState) -> Draft:
+            _check_own(begun, state, begun.based_on if carry is None else carry.versions)
+            # The current schema, which a writer may have changed since the begin.
+            extra = {**executed_strategy(begun.plan, begun.tasks), SCHEMA_KEY: table.schema_json, **receipt, **of_rings}
+            extra |= carry.extra if carry is not None else {}
+            metadata = CommitMetadata(CLUSTER, (*stats, *carried), extra, replaced)
+            return Draft(instant, Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, CLUSTER, Published(metadata))
 
-    entry = _append(table, decide, carry, hold_writers)
-    forget_markers(table.storage, instant)
-    return Committed(instant, entry.sequence, (*stats, *carried))
+        entry = _append(table, decide, carry, hold_writers)
+        forget_markers(table.storage, instant)
+        return Committed(instant, entry.sequence, (*stats, *carried))
+
+    return begun.rings.publish(commit)
+
+
+def _check_own(begun: ClusteringRun, state: TableState, versions: dict[FileGroupId, SliceVersion]) -> None:
+    """Raise unless this attempt may commit what it made of slices in these `versions`."""
+    instant = begun.instant
+    check_still_own(state, instant)
+    if state.actions[instant].sequence != begun.attempt:
+        raise TransactionRolledBack(
+            f"clustering {instant} was taken over by {state.actions[instant].writer_id}",
+            expected=f"attempt {begun.attempt}",
+            remedy="its heartbeat had expired; the other one goes on",
+        )
+    own = WriteSet(instant, versions, update_strategy=None, rings=begun.rings.based_on)
+    conflict = find_conflict(own, state, ())
+    if conflict is not None:
+        raise conflict
 
 
 def _append(

@@ -33,6 +33,8 @@ from tideline_table.file_group.names import (
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.hash_ring import HashRing
+from tideline_table.index.ring_change import renewed_file_id
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import checked_path, root_spellings
 
@@ -59,6 +61,8 @@ class ClusteringTask:
     """The bucket index of the table, if it has one: then the task has one input and one output, of one bucket."""
     input_bytes: int = 0
     """Size of the input files by the plan; 0: unknown."""
+    ring: HashRing | None = None
+    """The ring of the partition, if that index is consistent hashing. The output is the file group of the same node in the next ring."""
 
     @property
     def replaces(self) -> tuple[str, ...]:
@@ -68,7 +72,9 @@ class ClusteringTask:
     def output(self, number: int) -> tuple[str, str]:
         """Return the file id and the path of the output file with this number, from 0."""
         bucket = bucket_of_file_id(self.inputs[0].group.file_id) if self.buckets is not None else None
-        if bucket is not None and self.buckets is not None and self.buckets.has_several:
+        if self.ring is not None:
+            file_id = renewed_file_id(self.ring, self.inputs[0].group.file_id, self.instant)
+        elif bucket is not None and self.buckets is not None and self.buckets.has_several:
             file_id = in_bucket(new_file_id(self.instant, str(self.number), number), bucket)
         elif bucket is not None:
             file_id = new_bucket_file_id(self.instant, self.partition_path, bucket)
@@ -97,14 +103,16 @@ def clustering_tasks(
     attempt: int,
     options: Options,
     buckets: BucketIndex | None = None,
+    rings: Mapping[str, HashRing] | None = None,
 ) -> list[ClusteringTask]:
-    """Return the tasks of a plan. `base_path` is the root of the storage.
+    """Return the tasks of a plan. `base_path` is the root of the storage. `rings`: of its partitions, with consistent hashing.
 
     Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table, `InvalidOption` for a plan that names an
     execution strategy that is not installed here, `UnsupportedTable` for a plan that takes rows out of their buckets.
     """
     clustering = plan["clusteringPlan"]
     order = planned_order(clustering["strategy"] or {}, options)
+    ring_of = (rings or {}).get
     tasks = []
     for number, group in enumerate(clustering["inputGroups"]):
         slices = group["slices"]
@@ -112,12 +120,6 @@ def clustering_tasks(
         if len(partitions) != 1:
             raise CorruptMetadata(
                 f"clustering plan {instant} with a group over {len(partitions)} partitions", expected="one partition per group"
-            )
-        if buckets is not None and buckets.is_consistent:
-            raise UnsupportedTable(
-                f"clustering plan {instant} in a table with {buckets.text}",
-                expected="no clustering: the file id of a bucket is fixed by the hash ring of its partition",
-                remedy="roll the plan back: tideline run rollback PATH",
             )
         if buckets is not None and (len(slices) > 1 or group["numOutputFileGroups"] != 1):
             raise UnsupportedTable(
@@ -141,6 +143,7 @@ def clustering_tasks(
                 options=options.given(),
                 buckets=buckets,
                 input_bytes=input_bytes(group),
+                ring=ring_of(slices[0]["partitionPath"]),
             )
         )
     return tasks

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tideline_table.action.new_rings import NewRings
 from tideline_table.action.write.attempt import in_transaction, write_with_retries
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.moved_rows import write_moved
-from tideline_table.action.write.new_rings import NewRings
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import (
     BUCKET_LEAST,
@@ -30,6 +30,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import MAX_NODES
 from tideline_table.index.ring_change import RingChange, RingLimits, RingMove, resized_ring
+from tideline_table.log.state import TableState
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.table.facade import Table
@@ -41,7 +42,8 @@ def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -
 
     A bucket is split if its file group has more than `hoodie.bucket.index.split.threshold` times `hoodie.parquet.max.file.size` bytes, and
     neighbours with up to `hoodie.bucket.index.merge.threshold` times that size are merged, within `hoodie.bucket.index.min.num.buckets`
-    and `max.num.buckets` in each partition. Reads and writes the rows of these buckets once, one split or merge at a time in memory.
+    and `max.num.buckets` in each partition. Partitions with a pending compaction or clustering are left out. Reads and writes the rows of
+    the other buckets once, one split or merge at a time in memory.
     Raises `WriteConflict` if other writers went first in all attempts, `UnsupportedTable` for a table that is shared, has another index,
     or whose rows are not where the rings put them.
     """
@@ -98,6 +100,14 @@ def limits_of(index: BucketIndex, options: Options) -> RingLimits:
     )
 
 
+def planned_partitions(state: TableState) -> set[str]:
+    """Return the partitions of pending compactions and clusterings, which a resize leaves alone.
+
+    The ring of a pending clustering would be older than that of the resize, and would never count.
+    """
+    return {group.partition_path for group in (*state.groups_under_compaction(), *state.groups_under_clustering())}
+
+
 class _Resize:
     """The resize of all partitions that need one, at one instant. `slices` holds the slice of each node that has one."""
 
@@ -109,7 +119,7 @@ class _Resize:
         found: dict[str, list[FileSlice]] = {}
         for file_slice in table.state.latest_slices():
             found.setdefault(file_slice.group.partition_path, []).append(file_slice)
-        busy = {group.partition_path for group in table.state.groups_under_compaction()}
+        busy = planned_partitions(table.state)
         try:
             before = self.rings.of(found.keys() - busy)
             self.slices = {name: ring.by_node(found[name]) for name, ring in before.items()}
@@ -125,7 +135,9 @@ class _Resize:
     def run(self, begun: WriteTransaction, made: NewRings) -> Committed:
         """Write the moved rows and the new rings, and commit."""
         if not self.changes:
-            raise WriteConflict("the buckets have fitting sizes since another process wrote them", with_instant="")
+            raise WriteConflict(
+                "the buckets have fitting sizes, or plans name them, since another process wrote the table", with_instant=""
+            )
         results: list[FileGroupResult] = []
         splits = {s.group: s.version for name, change in self.changes.items() for s in self._sources(name, change)}
         for name, change in sorted(self.changes.items()):
