@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.unit.table.tables import Row, beside, cluster, compact, contents, open_table, write
+from tests.unit.table.tables import DEATH_S, Row, beside, cluster, compact, contents, open_table, write
 from tests.unit.table.test_bucket_index import KEYS, SORTED, rows
 from tests.unit.table.test_hash_rings import SMALL, check_rings, index_of, ring_table
 from tests.unit.table.test_ring_overwrites import overwrite
@@ -19,6 +19,7 @@ from tests.unit.table.test_ring_overwrites import overwrite
 from tideline_locks import open_peer_lock
 from tideline_table.action import (
     Reason,
+    cancel_plan,
     create_index,
     create_savepoint,
     preview_clustering,
@@ -477,6 +478,34 @@ def test_a_ring_that_an_earlier_attempt_left_is_completed_or_ends_the_clustering
     assert f"{instant}.hashing_meta" not in ring_files(storage)
     assert not list(table.refresh().pending())
     check_rings(table)
+
+
+def test_the_ring_of_a_clustering_that_died_and_was_cancelled_never_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sharing the table deletes it: Apache Hudi would take it for valid."""
+    table, storage, clock = filled()
+    instant = planned(table)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tideline_table.action.clustering.run._append", dies)
+        with pytest.raises(KeyboardInterrupt):
+            cluster(open_table(storage, clock, "dying"))
+    assert f"{instant}.hashing_meta" in ring_files(storage)
+    clock.advance(DEATH_S)
+    cancel_plan(table, instant)
+    assert table.refresh().actions[instant].state is State.ROLLED_BACK
+    write(open_table(storage, clock, "next"), rows(KEYS, 5, "later"))
+    check_rings(table)
+    last = planned(table)
+    assert cluster(table) is not None
+    check_rings(table)
+    clock.advance(1)
+    shared = share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+    assert ring_files(storage) == ["00000000000000.hashing_meta", f"{last}.commit", f"{last}.hashing_meta"]
+    write(shared, rows(KEYS, 6, "shared"))
+    check_rings(shared)
 
 
 def test_a_restore_to_before_a_clustering_is_refused() -> None:
