@@ -472,3 +472,19 @@ def test_of_many_who_saw_the_same_one_replaces(conditional):
         won = list(pool.map(lambda n: conditional.put_if_version("a", f"{n + 1}".encode(), seen), range(8)))
     assert won.count(True) == 1
     assert conditional.read("a") == f"{won.index(True) + 1}".encode()
+
+
+def test_objects_that_come_while_a_local_folder_is_deleted_are_no_error(tmp_path, monkeypatch):
+    """Found by writers beside `tideline check --repair`: the folder of the metadata table was not empty at its end."""
+    storage, rmdir = LocalStorage(tmp_path), os.rmdir
+    storage.put("folder/early", b"1")
+    storage.put("folder/below/early", b"1")
+
+    def behind_another(path, **more):
+        (tmp_path / "folder" / "late").write_bytes(b"1")
+        rmdir(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", behind_another)
+    storage.delete_below("folder")
+    monkeypatch.undo()
+    assert [found.path for found in storage.list_objects("folder")] == ["folder/late"]

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import shutil
@@ -101,7 +102,13 @@ class LocalStorage:
     def delete_below(self, folder: str) -> None:
         target = self.local_path(checked_folder(folder))
         with _translated(folder), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(target)
+            try:
+                shutil.rmtree(target)
+            except OSError as error:
+                # Another process created objects meanwhile: those that were there are gone, and the folder stays for the new ones.
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                shutil.rmtree(target, onerror=_unless_not_empty)
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         yield from sorted((s for s in self._walk(prefix) if s.path > after), key=lambda s: s.path)
@@ -217,6 +224,11 @@ class _StagedFile(io.FileIO):
     def write(self, data: Any, /) -> int:
         with self._translated():
             return super().write(data)
+
+
+def _unless_not_empty(_: object, __: object, failure: tuple[type[BaseException], BaseException, object]) -> None:
+    if not (isinstance(failure[1], OSError) and failure[1].errno in (errno.ENOTEMPTY, errno.ENOENT)):
+        raise failure[1]
 
 
 def _discard(staged: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tideline_table.action.index.requirements import check_can_hold, file_groups_of, indexed_columns, key_check
 from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
-from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, UnsupportedTable
+from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import TimelineFolders, list_timeline
@@ -82,16 +82,31 @@ def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTa
     wanted = _checked(partitions)
     dropped = known_index(table.state)
     for name in (FILES,) if FILES in wanted else wanted:
-        known_partition(table.state, name)
-        # Before the entry: after it, another process may create the partition here.
-        _clear(table, name)
-
-        def decide(state: TableState, name: str = name) -> Draft:
-            created = known_partition(state, name).created
-            return Draft(created, Action.INDEXING, State.COMPLETED, State.ROLLED_BACK, OPERATION, Bare())
-
-        table.timeline.append(decide)
+        _drop(table, name)
     return dropped
+
+
+def _drop(table: Table, name: str) -> None:
+    known_partition(table.state, name)
+    if _made_with(table.state, name):
+        _make_anew(table, without=name)
+        return
+    # Before the entry: after it, another process may create the partition here.
+    _clear(table, name)
+
+    def decide(state: TableState) -> Draft:
+        created = known_partition(state, name).created
+        if _made_with(state, name):
+            raise WriteConflict("another process made the metadata table anew", with_instant=created, remedy="retry")
+        return Draft(created, Action.INDEXING, State.COMPLETED, State.ROLLED_BACK, OPERATION, Bare())
+
+    table.timeline.append(decide)
+
+
+def _made_with(state: TableState, name: str) -> bool:
+    """Return whether an entry made this partition together with others that stay without it: it cannot be taken back for one of them."""
+    created = known_partition(state, name).created
+    return name != FILES and any(part.created == created and part.name != name for part in known_index(state).partitions)
 
 
 def check_index(table: Table) -> list[Finding]:
@@ -125,8 +140,13 @@ def repair_index(table: Table) -> MetadataTable | None:
     """
     _check_exclusive(table)
     table.check_writable(keyed=False)
+    return _make_anew(table)
+
+
+def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
+    """Delete the metadata table and create it anew, but for the partition `without`. Return it, None if the table has none."""
     known = table.refresh().metadata
-    parts = known.partitions if known is not None else ()
+    parts = [part for part in (known.partitions if known is not None else ()) if part.name != without]
     checks = [key_check(table, part.name) for part in parts]
     for check in checks:
         check(table.state)
