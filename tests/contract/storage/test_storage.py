@@ -488,3 +488,20 @@ def test_objects_that_come_while_a_local_folder_is_deleted_are_no_error(tmp_path
     storage.delete_below("folder")
     monkeypatch.undo()
     assert [found.path for found in storage.list_objects("folder")] == ["folder/late"]
+
+
+@pytest.mark.parametrize("step", ["link", "replace"])
+def test_a_local_folder_that_another_process_deletes_before_an_object_gets_its_name_is_made_again(tmp_path, monkeypatch, step):
+    """Found by writers beside `tideline check --repair`: their write failed, and was left pending."""
+    storage, other, real, once = LocalStorage(tmp_path), LocalStorage(tmp_path), getattr(os, step), iter([True])
+    storage.put("folder/early", b"1")
+
+    def behind_another(source, target):
+        if next(once, False):
+            other.delete_below("folder")
+        real(source, target)
+
+    monkeypatch.setattr(os, step, behind_another)
+    (storage.put_if_absent if step == "link" else storage.put)("folder/late", b"2")
+    assert storage.read("folder/late") == b"2"
+    assert [found.path for found in storage.list_objects("folder")] == ["folder/late"]

@@ -82,15 +82,14 @@ class LocalStorage:
             staged = self._write_staged(path, target, data)
             try:
                 # link(2) fails if the name exists, on every POSIX file system. The content of the losing writer is never visible.
-                with self._naming(path):
-                    os.link(staged, target)
+                self._name(path, target, lambda: os.link(staged, target))
             except FileExistsError:
                 # An earlier attempt of the caller may have created the name and failed to sync it.
                 _sync_folder(target.parent)
                 raise ObjectExists(path) from None
             finally:
                 _discard(staged)
-            _sync_folder(target.parent)
+            self._sync_name(target)
 
     def delete(self, path: str) -> None:
         """Also deletes Hadoop's checksum file: a stale one makes Spark reject a later file of that name."""
@@ -173,10 +172,23 @@ class LocalStorage:
         return f"{path!r} below {str(self._root)!r}"
 
     def _install(self, staged: Path, path: str, target: Path) -> None:
-        with self._naming(path):
-            os.replace(staged, target)
+        self._name(path, target, lambda: os.replace(staged, target))
         (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
-        _sync_folder(target.parent)
+        self._sync_name(target)
+
+    def _name(self, path: str, target: Path, act: Callable[[], None]) -> None:
+        """Give a staged object its name by `act`. Another process may have deleted the folder since this one made it."""
+        with self._naming(path):
+            try:
+                act()
+            except FileNotFoundError:
+                self._make_folder(target.parent)
+                act()
+
+    def _sync_name(self, target: Path) -> None:
+        # If another process has deleted the folder by now, it has deleted the object with it.
+        with contextlib.suppress(FileNotFoundError):
+            _sync_folder(target.parent)
 
     def _staged_name(self, target: Path) -> Path:
         self._make_folder(target.parent)
