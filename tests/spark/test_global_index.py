@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, content, rows
 
-from tideline_spark import small_source
+from tideline_spark import small_source, write
 from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits
 from tideline_spark.write import write_dataframe
-from tideline_table.action import write_rows
-from tideline_table.errors import DuplicateKey, TidelineError
+from tideline_table.action import check_index, create_index, write_rows
+from tideline_table.errors import DuplicateKey, TidelineError, UnsupportedTable
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
@@ -98,6 +100,27 @@ def test_large_sources_refuse_known_keys_and_keys_that_come_twice(spark: SparkSe
         write_dataframe(table, twice, Operation.UPSERT, options={"hoodie.combine.before.upsert": False})
     assert table.read().num_rows == 10
     assert not list(table.refresh().pending())
+
+
+def test_a_large_overwrite_beside_the_creation_of_a_record_index_is_refused(
+    spark: SparkSession, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tables.create("t", options={**GLOBAL, **LARGE})
+    write_rows(table, rows(0, 20, 1, regions=2), Operation.UPSERT)
+    other, real, once = Table.open(table.storage.root), write.in_transaction, iter([True])
+
+    def behind_the_creation(*given: Any) -> Any:
+        if next(once, False):
+            create_index(other, ("record_index",))
+        return real(*given)
+
+    monkeypatch.setattr(write, "in_transaction", behind_the_creation)
+    with pytest.raises(UnsupportedTable, match="with a record index"):
+        write_dataframe(table, spark.createDataFrame(rows(0, 20, 2, regions=1)), Operation.INSERT_OVERWRITE)
+    assert next(once, None) is None
+    assert table.refresh().metadata is not None
+    assert table.read().num_rows == 20
+    assert check_index(table) == []
 
 
 def test_a_key_that_another_writer_adds_to_another_partition_meanwhile(spark: SparkSession, tables: Tables) -> None:

@@ -505,3 +505,19 @@ def test_a_local_folder_that_another_process_deletes_before_an_object_gets_its_n
     (storage.put_if_absent if step == "link" else storage.put)("folder/late", b"2")
     assert storage.read("folder/late") == b"2"
     assert [found.path for found in storage.list_objects("folder")] == ["folder/late"]
+
+
+def test_an_object_that_another_process_deletes_does_not_end_the_deletion_of_a_local_folder(tmp_path, monkeypatch):
+    storage, unlink = LocalStorage(tmp_path), os.unlink
+    for name in ("a", "b", "c", "below/d"):
+        storage.put(f"folder/{name}", b"1")
+
+    def behind_another(path, **more):
+        monkeypatch.undo()
+        for found in ("a", "b"):
+            (tmp_path / "folder" / found).unlink()
+        unlink(path, **more)
+
+    monkeypatch.setattr(os, "unlink", behind_another)
+    storage.delete_below("folder")
+    assert not (tmp_path / "folder").exists()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 from tests.unit.table.tables import contents, new_table, open_table, write
 
 from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, repair_index
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
-from tideline_table.table import TableType
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
+from tideline_table.table import Table, TableType
 
 
 @pytest.mark.parametrize("name", INDEX_TYPES[1:])
@@ -32,3 +36,54 @@ def test_the_others_stay(name: str) -> None:
     drop_index(reader)
     assert read_properties(storage)[METADATA_PARTITIONS] == ""
     assert check_index(reader) == []
+
+
+def repaired(names: Sequence[str]) -> tuple[Table, Table]:
+    """Return a table whose metadata table one entry made, opened twice."""
+    table, storage, clock = new_table()
+    create_index(table, names)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    repair_index(table)
+    return table, open_table(storage, clock, "other")
+
+
+def before_the_entry(table: Table, act: Callable[[], object]) -> None:
+    """Let `act` happen before the next entry that `table` appends, once."""
+    real, once = table.timeline.append, iter([True])
+
+    def append(decide: Any, *gather: Any, **more: Any) -> Any:
+        if next(once, False):
+            act()
+        return real(decide, *gather, **more)
+
+    table.timeline.append = append  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        (lambda other: create_index(other, (RECORD_INDEX,)), (BLOOM_FILTERS, FILES, RECORD_INDEX)),
+        (lambda other: drop_index(other, (BLOOM_FILTERS,)), (FILES,)),
+    ],
+    ids=["creates", "drops"],
+)
+def test_what_another_process_does_meanwhile_stays(act: Callable[[Table], object], left: Sequence[str]) -> None:
+    table, other = repaired((FILES, COLUMN_STATS, BLOOM_FILTERS))
+    before_the_entry(table, lambda: act(other))
+    drop_index(table, (COLUMN_STATS,))
+    assert table.state.metadata is not None
+    assert sorted(table.state.metadata.names) == list(left)
+    assert check_index(table) == []
+
+
+def test_a_drop_that_meets_a_repair_drops_from_what_it_made() -> None:
+    table, storage, clock = new_table()
+    create_index(table, (FILES,))
+    create_index(table, (BLOOM_FILTERS,))
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    other = open_table(storage, clock, "other")
+    before_the_entry(table, lambda: repair_index(other))
+    drop_index(table, (BLOOM_FILTERS,))
+    assert table.state.metadata is not None
+    assert table.state.metadata.names == (FILES,)
+    assert check_index(table) == []

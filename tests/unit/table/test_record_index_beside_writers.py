@@ -10,6 +10,7 @@ import pytest
 from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
 from tideline_table.action import check_index, create_index, drop_index, repair_index, write_rows
+from tideline_table.action.write import run
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import DuplicateKey, WriteConflict
 from tideline_table.log.metadata import RECORD_INDEX
@@ -70,6 +71,21 @@ def test_a_write_that_looked_before_the_drop_repeats_without_the_index() -> None
         return real(decide, *gather, **more)
 
     table.timeline.append = append  # type: ignore[method-assign]
+    assert upsert(table, ROW).attempts == 2
+    assert contents(table) == sorted([*BEFORE, *ROW], key=repr)
+
+
+def test_a_write_that_meets_a_drop_before_it_looks_keys_up_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, storage, clock = indexed()
+    other, real, once = open_table(storage, clock, "other"), run.tag_input, iter([True])
+
+    def behind_a_drop(*given: Any) -> Any:
+        if next(once, False):
+            drop(other)
+            table.refresh()
+        return real(*given)
+
+    monkeypatch.setattr(run, "tag_input", behind_a_drop)
     assert upsert(table, ROW).attempts == 2
     assert contents(table) == sorted([*BEFORE, *ROW], key=repr)
 

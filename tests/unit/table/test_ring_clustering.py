@@ -31,9 +31,12 @@ from tideline_table.action import (
     schedule_clean,
     schedule_clustering,
 )
+from tideline_table.action.clustering.buckets import plan_bucket_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
+from tideline_table.action.decision import Due
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.config.options import Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import ClusteringFirst, UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import State
@@ -527,7 +530,7 @@ def test_cleaning_after_clusterings_deletes_replaced_files_only() -> None:
     wanted = contents(table)
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
     assert run_clean(table) is not None
-    assert table.state.ring_clusterings == set(table.state.ring_resizes)
+    assert table.state.ring_clusterings >= set(table.state.ring_resizes)
     assert isinstance(request_clustering(table, SORTED), Reason), "it is known what was clustered"
     assert contents(open_table(storage, clock, "r")) == wanted
     known = table.refresh().metadata
@@ -536,6 +539,34 @@ def test_cleaning_after_clusterings_deletes_replaced_files_only() -> None:
     assert {name for names in found.values() for name in live(names)} >= {s.path.split("/")[1] for s in table.slices()}
     write(table, rows(KEYS, 19, "last"))
     check_rings(table)
+
+
+def test_nodes_of_a_split_that_a_clean_forgot_are_still_clustered() -> None:
+    table, _, _, options = uneven()
+    assert resize_rings(table, options=options) is not None
+    split = {s.group for s in table.slices()}
+    instant = planned(table, {**SORTED, "hoodie.clustering.plan.strategy.max.num.groups": 1})
+    assert cluster(table, instant) is not None
+    for ts in (1, 2):
+        write(table, rows(KEYS[:1], ts, "x", "elsewhere"))
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(table) is not None
+    assert instant in table.state.ring_resizes
+    assert len([at for at, names in table.state.ring_resizes.items() if "p" in names]) == 1, "the clean forgot the split"
+    left = {s.group for s in table.slices()} & split
+    assert left
+    due = plan_bucket_clustering(table.state, table.storage.root, Options(SORTED), table.schema)
+    assert isinstance(due, Due)
+    assert left <= set(due.body.groups)
+
+
+def test_no_plan_in_a_partition_of_which_a_writer_has_reserved_nodes() -> None:
+    """The new ring of the partition would stop the writer, though it replaces none of its file groups."""
+    table, _, _ = filled()
+    held = next(s.group.file_id for s in table.slices() if s.group.partition_path == "p")
+    due = plan_bucket_clustering(table.state, table.storage.root, Options(SORTED), table.schema, (held,))
+    assert isinstance(due, Due)
+    assert {group.partition_path for group in due.body.groups} == {"q"}, "the ring of p stays"
 
 
 def test_a_shared_table_is_not_clustered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def write_dataframe(
 
     @lru_cache(maxsize=1)
     def attempt_on(schema_json: str, kept: tuple[str, bool]) -> _Attempt:
-        return _attempt(table, df, schema_json, choices_on(kept), extra or {}, on_report, contention, progress)
+        return _attempt(table, df, schema_json, kept, choices_on(kept), extra or {}, on_report, contention, progress)
 
     def attempt() -> _Attempt:
         # Since the last attempt another process may have changed the schema, or created a record index.
@@ -133,7 +133,7 @@ def explain_write(table: Table, df: DataFrame, operation: Operation, *, options:
     """Return the plan that `write_dataframe` would run now. Nothing is evaluated or written."""
     table.refresh()
     choices = write_choices(table, operation, options)
-    attempt = _attempt(table, df, table.schema_json, choices, {}, None, Contention(table, choices.options))
+    attempt = _attempt(table, df, table.schema_json, index_state(table), choices, {}, None, Contention(table, choices.options))
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)
     attempt.refuse()
@@ -146,6 +146,7 @@ def _attempt(
     table: Table,
     df: DataFrame,
     schema_json: str,
+    kept: tuple[str, bool],
     choices: WriteChoices,
     extra: Mapping[str, str],
     on_report: OnReport | None,
@@ -157,7 +158,7 @@ def _attempt(
     target = evolved_by(df, table.definition, schema_json, operation, options)
     routing = _routing(table, df, target, operation, options)
     with _translated(()):
-        return _Attempt(table, df, target, routing, options, extra, on_report, estimated_bytes(df), contention, progress)
+        return _Attempt(table, kept, df, target, routing, options, extra, on_report, estimated_bytes(df), contention, progress)
 
 
 def refuse_speculation(conf: SparkConf) -> None:
@@ -198,6 +199,8 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     table: Table
+    kept: tuple[str, bool]
+    """What `index_state` was when the options were chosen."""
     df: DataFrame
     target: TargetSchema
     routing: Routing
@@ -314,6 +317,8 @@ class _Attempt:
         return written
 
     def _stage(self, transaction: WriteTransaction, made: NewRings) -> Committed:
+        if index_state(self.table) != self.kept:
+            raise WriteConflict("another process created or dropped the record index before this write began", with_instant="")
         # The first attempt does not know its file groups yet. Later attempts reserve those of the attempts before.
         self.contention.take_turn(transaction.instant)
         layout = self.layout(transaction.placing(self.options))

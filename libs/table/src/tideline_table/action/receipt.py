@@ -46,14 +46,26 @@ class Prover:
     number: int
     schema: pa.Schema
     columns: tuple[str, ...]
+    one_thread: bool = True
+    """Whether written files are read again by the caller's thread, because other tasks use the other processors."""
     proof_s: float = 0.0
     _started_s: float = 0.0
 
     @classmethod
-    def begin(cls, service: str, instant: str, number: int, schema: pa.Schema, ordering_field: str, options: Options) -> Prover:
+    def begin(
+        cls,
+        service: str,
+        instant: str,
+        number: int,
+        schema: pa.Schema,
+        ordering_field: str,
+        options: Options,
+        *,
+        one_thread: bool = True,
+    ) -> Prover:
         """Return the proof of a task that begins now."""
         columns = proven_columns(schema, ordering_field, options[SERVICE_VERIFY])
-        return cls(service, instant, number, schema, columns, _started_s=time.perf_counter())
+        return cls(service, instant, number, schema, columns, one_thread, _started_s=time.perf_counter())
 
     def digest(self, rows: pa.Table | pa.RecordBatch) -> RowDigest:
         """Return the digest of rows in memory."""
@@ -66,7 +78,7 @@ class Prover:
         """Return the digest of the rows of a written file. Raises `CorruptMetadata` if it cannot be read."""
         started_s = time.perf_counter()
         found = RowDigest()
-        for batch in BaseFileScan(storage, path, self.schema, one_thread=True).filtered(self.columns, None):
+        for batch in BaseFileScan(storage, path, self.schema, one_thread=self.one_thread).filtered(self.columns, None):
             found += digest_rows(batch, self.columns, seed_of(self.instant))
         self.proof_s += time.perf_counter() - started_s
         return found

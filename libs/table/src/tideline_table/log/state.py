@@ -240,7 +240,8 @@ class TableState(TableView):
         if self.ring_resizes:
             replacing = set(self.replaced.values())
             self.ring_resizes = kept_resizes(self.ring_resizes, self.last_clean_retained, self.savepoints, replacing)
-            self.ring_clusterings &= self.ring_resizes.keys()
+            held = {at for slices in self.slices.values() for at in slices}
+            self.ring_clusterings &= held | self.ring_resizes.keys()
 
     def _apply_archival(self, instant: str, archived: ArchivedInstants) -> None:
         earlier = [a.instant for a in self.actions.values() if a.action is Action.ARCHIVAL and a.instant < instant]

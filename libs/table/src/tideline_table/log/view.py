@@ -65,7 +65,7 @@ class TableView:
     ring_resizes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """With consistent hashing: the partitions that got another hash ring, by the instant of the resize, overwrite or clustering."""
     ring_clusterings: set[str] = field(default_factory=set)
-    """The clusterings among `ring_resizes`: the rows of the file groups that they made are sorted."""
+    """Clusterings in tables with consistent hashing: the rows of the file groups that they made are sorted."""
     metadata: MetadataTable | None = None
     """The metadata table that Tideline keeps for Apache Hudi's readers; None if there is none."""
     eager_rollback: str = ""

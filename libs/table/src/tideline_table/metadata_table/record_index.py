@@ -284,8 +284,9 @@ def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = N
 
 def repeated_key(source: Source, slices: Iterable[FileSlice]) -> str | None:
     """Return a key that two of these slices of the table show, None if there is none. Reads the keys of all of them."""
-    held = [pc.unique(live_keys(source, file_slice)) for file_slice in slices]
-    keys = pa.concat_arrays(held) if held else pa.array([], pa.binary())
+    # Together they may have more than the 2 GiB of texts that one array of the smaller type holds.
+    held = [pc.unique(live_keys(source, file_slice)).cast(pa.large_binary()) for file_slice in slices]
+    keys = pa.concat_arrays(held) if held else pa.array([], pa.large_binary())
     ordered = keys.take(pc.sort_indices(keys))
     twice = ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))
     return twice[0].as_py().decode() if len(twice) else None

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import io
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -100,14 +99,16 @@ class LocalStorage:
 
     def delete_below(self, folder: str) -> None:
         target = self.local_path(checked_folder(folder))
-        with _translated(folder), contextlib.suppress(FileNotFoundError):
-            try:
-                shutil.rmtree(target)
-            except OSError as error:
-                # Another process created objects meanwhile: those that were there are gone, and the folder stays for the new ones.
-                if error.errno != errno.ENOTEMPTY:
-                    raise
-                shutil.rmtree(target, onerror=_unless_not_empty)
+        with _translated(folder):
+            # Other processes may delete and create objects meanwhile: a folder with a new one stays.
+            for parent, folders, names in os.walk(target, topdown=False, onerror=_unless_changed):
+                links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+                for name in (*names, *links):
+                    Path(parent, name).unlink(missing_ok=True)
+                try:
+                    os.rmdir(parent)
+                except OSError as error:
+                    _unless_changed(error)
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         yield from sorted((s for s in self._walk(prefix) if s.path > after), key=lambda s: s.path)
@@ -238,9 +239,10 @@ class _StagedFile(io.FileIO):
             return super().write(data)
 
 
-def _unless_not_empty(_: object, __: object, failure: tuple[type[BaseException], BaseException, object]) -> None:
-    if not (isinstance(failure[1], OSError) and failure[1].errno in (errno.ENOTEMPTY, errno.ENOENT)):
-        raise failure[1]
+def _unless_changed(error: OSError) -> None:
+    """Raise `error` unless it says that another process deleted the folder, or created something in it."""
+    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+        raise error
 
 
 def _discard(staged: Path) -> None:

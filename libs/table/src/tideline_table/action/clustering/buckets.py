@@ -38,14 +38,17 @@ def plan_bucket_clustering(
             f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no columns to sort by"
         )
     free, where = free_slices(state, reserved), ""
-    if any(is_ring_file_id(group.file_id) for group in state.slices):
+    visible = state.latest_slices()
+    if any(is_ring_file_id(s.group.file_id) for s in visible):
         if state.sharing is not None:
             return Reason(
                 "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that it has read"
             )
-        # A later plan that is executed first would make a ring that is newer than that of the earlier one.
+        # A later plan that is executed first would make a ring that is newer than that of the earlier one. A new ring also stops a
+        # writer that has reserved other groups of the partition.
         planned = {group.partition_path for group in state.groups_under_clustering()}
-        free = [s for s in free if s.group.partition_path not in planned]
+        held = {s.group.partition_path for s in visible if s.group.file_id in reserved}
+        free = [s for s in free if s.group.partition_path not in planned | held]
         where = " in partitions without a pending clustering" if planned else ""
     changed = [s for s in free if not _is_clustered(state, s)]
     fitting = [s for s in changed if s.total_bytes <= options[CLUSTERING_MAX_GROUP_BYTES]]
@@ -68,5 +71,5 @@ def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:
     record = state.actions.get(file_slice.base_instant)
     # A resize calls itself a clustering, and sorts nothing.
     at = file_slice.base_instant
-    is_resized = at in state.bucket_numbers or (at in state.ring_resizes and at not in state.ring_clusterings)
+    is_resized = at in state.bucket_numbers or (is_ring_file_id(file_slice.group.file_id) and at not in state.ring_clusterings)
     return not file_slice.log_files and record is not None and record.is_clustering and not is_resized

@@ -73,6 +73,7 @@ def _cluster_group(task: ClusteringTask, storage: Storage, limit_bytes: int, in_
         with_meta_fields(task.schema),
         task.rule.merging.ordering_field,
         Options(task.options),
+        one_thread=task.rule.one_thread,
     )
     with ExitStack() as files:
         # Half of the limit for the rows, the other half for their sorted copy.

@@ -232,7 +232,9 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> Wri
     file_slice = task.file_slice
     group = file_slice.group
     options = Options(task.options)
-    proof = Prover.begin("compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
+    proof = Prover.begin(
+        "compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options, one_thread=rule.one_thread
+    )
     rows = encoded_table(scan_slice(storage, file_slice, schema, rule), schema, rule)
     if task.buckets is not None:
         task.buckets.in_partition(group.partition_path).check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)

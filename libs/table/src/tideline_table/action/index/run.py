@@ -100,7 +100,11 @@ def _drop(table: Table, name: str) -> None:
             raise WriteConflict("another process made the metadata table anew", with_instant=created, remedy="retry")
         return Draft(created, Action.INDEXING, State.COMPLETED, State.ROLLED_BACK, OPERATION, Bare())
 
-    table.timeline.append(decide)
+    try:
+        table.timeline.append(decide)
+    except WriteConflict:
+        # A repair went first, and the folder of the partition that it made is deleted already.
+        _make_anew(table, without=name)
 
 
 def _made_with(state: TableState, name: str) -> bool:
@@ -147,19 +151,23 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
     """Delete the metadata table and create it anew, but for the partition `without`. Return it, None if the table has none."""
     known = table.refresh().metadata
     parts = [part for part in (known.partitions if known is not None else ()) if part.name != without]
-    checks = [key_check(table, part.name) for part in parts]
+    # Where a record index stays, writers have kept keys unique.
+    checks = [] if without else [key_check(table, part.name) for part in parts]
     for check in checks:
         check(table.state)
     _clear(table, FILES)
     if not parts:
         return None
-    columns = tuple(column for part in parts for column in part.columns)
 
     def decide(state: TableState) -> Draft:
         for check in checks:
             check(state)
+        # Meanwhile another process may have created or dropped partitions.
+        left = [part for part in (state.metadata.partitions if state.metadata is not None else ()) if part.name != without]
+        if not left:
+            raise WriteConflict("another process dropped the metadata table meanwhile", with_instant="")
         # In one entry: between two, writers would take the table for one without a record index, and its keys might not stay unique.
-        return _creation(table, state, [part.name for part in parts], columns)
+        return _creation(table, state, [part.name for part in left], tuple(column for part in left for column in part.columns))
 
     table.timeline.append(decide)
     return known_index(table.state)

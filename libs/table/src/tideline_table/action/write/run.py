@@ -27,6 +27,7 @@ from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.reservations import Turn
 from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import (
+    IndexDamaged,
     InvalidOption,
     UnsupportedTable,
     WriteConflict,
@@ -234,7 +235,12 @@ class _Attempt:
         index = self.table.definition.buckets
         if index is not None:
             return (self._route_in_buckets if index.has_several else self._route_to_buckets)(transaction, index)
-        tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
+        try:
+            tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
+        except IndexDamaged as error:
+            if index_state(self.table) != self.kept:
+                raise WriteConflict("another process dropped the record index while this write ran", with_instant="") from error
+            raise
         return _Routed(self._placed(transaction, tagged.by_partition, tagged.locations, tagged.slices), tagged.rows)
 
     def _route_to_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
