@@ -15,7 +15,7 @@ from tideline_table.action.archival.run import (
 )
 from tideline_table.action.clean.plan import CleaningPolicy
 from tideline_table.action.clean.run import request_clean, run_clean, schedule_clean
-from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
 from tideline_table.action.clustering.preview import ClusteringPreview, preview_clustering
@@ -225,6 +225,7 @@ __all__ = [
     "target_schema",
     "verdict_document",
     "whole_group",
+    "why_not_carried_over",
     "why_not_log_compacted",
     "write_context",
     "write_partition_metafile",
