@@ -88,7 +88,7 @@ from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
 from tideline_table.action.write.partition import write_partition_metafile
 from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets
-from tideline_table.action.write.ring_resize import resize_rings
+from tideline_table.action.write.ring_resize import RingResize, resize_rings
 from tideline_table.action.write.run import closed_to_inserts, overwrite_of, write_context, write_rows
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
@@ -124,6 +124,7 @@ __all__ = [
     "Preview",
     "RangeSplit",
     "Reason",
+    "RingResize",
     "RoutedWrite",
     "Rules",
     "Sent",
