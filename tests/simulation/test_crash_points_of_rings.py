@@ -29,12 +29,12 @@ def first_write(table: Table) -> None:
 
 def split(table: Table) -> None:
     table.clock.advance(1)  # type: ignore[attr-defined]
-    assert resize_rings(table, options=SMALL) is not None
+    assert resize_rings(table, options=SMALL).committed is not None
 
 
 def merge(table: Table) -> None:
     table.clock.advance(1)  # type: ignore[attr-defined]
-    assert resize_rings(table, options=LARGE) is not None
+    assert resize_rings(table, options=LARGE).committed is not None
 
 
 def cluster_nodes(table: Table) -> None:

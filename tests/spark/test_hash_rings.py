@@ -87,7 +87,7 @@ def resize(table: Table, region: str) -> None:
     paths = [s.group.partition_path for s in table.slices()]
     assert region in paths
     split: dict[str, Any] = {"hoodie.parquet.max.file.size": 1024, "hoodie.bucket.index.max.num.buckets": 16}
-    assert resize_rings(Table.open(table.base_path), options=split) is not None
+    assert resize_rings(Table.open(table.base_path), options=split).committed is not None
 
 
 def test_a_large_source_is_exchanged_once_by_the_ring_of_each_partition(spark: SparkSession, table: Table, tmp_path: Path) -> None:

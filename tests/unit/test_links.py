@@ -1,4 +1,4 @@
-"""Links between pages, and pages that code names: each names a file that exists, and a heading in it."""
+"""Links between pages, and pages that code names: each names a file that exists, and a heading in it. Rows of tables: each is whole."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 HEADING = re.compile(r"^#{1,6} (.+?) *$", re.MULTILINE)
+TABLE = re.compile(r"^(\|.*\n)\|[ :|-]+\n((?:\|.*(?:\n|\Z))*)", re.MULTILINE)
+BAR = re.compile(r"(?<!\\)\|")
 PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
 NAMES_PAGES = {".md", ".py", ".toml", ".yaml", ".yml", ""}
 
@@ -55,10 +57,33 @@ def broken_links(path: Path) -> Iterator[str]:
             yield f"{path.name}: {link} names no heading of {target.name}"
 
 
+def broken_rows(path: Path) -> Iterator[str]:
+    """Yield the rows with more or fewer cells than the header of their table. Code hosts drop the cells that are too many."""
+    for header, body in TABLE.findall(FENCED.sub("", path.read_text())):
+        bars = len(BAR.findall(header))
+        yield from (f"{path.name}: {row}" for row in body.splitlines() if len(BAR.findall(row)) != bars)
+
+
 def test_links_of_pages_name_files_and_headings() -> None:
     pages = [path for path in tracked() if path.suffix == ".md"]
     assert len(pages) > 50
     assert [found for page in pages for found in broken_links(page)] == []
+
+
+def test_rows_of_tables_have_the_cells_of_their_header() -> None:
+    pages = [path for path in tracked() if path.suffix == ".md"]
+    assert sum(len(TABLE.findall(page.read_text())) for page in pages) > 100
+    assert [found for page in pages for found in broken_rows(page)] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "is_broken"),
+    [("| a | b |", False), (r"| a \| c | b |", False), ("| a | b | b |", True), ("| a | b| a | b |", True), ("| a |", True)],
+)
+def test_broken_rows_are_found(tmp_path: Path, row: str, is_broken: bool) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"```\n| x |\n|---|\n| y | z |\n```\n\n| one | two |\n|---|---|\n| 1 | 2 |\n{row}\n\n| x |\n")
+    assert list(broken_rows(page)) == ([f"page.md: {row}"] if is_broken else [])
 
 
 def test_pages_that_code_names_exist() -> None:

@@ -311,6 +311,13 @@ def test_hash_rings_are_created_written_and_resized(done, cli, tmp_path):
     done("write", path, "--from", tmp_path / "s.csv")
     assert "all buckets have a fitting size" in done("resize-buckets", path).text
     small = ["--option", "hoodie.parquet.max.file.size=1024", "--option", "hoodie.bucket.index.max.num.buckets=4"]
+    done("plan", "clustering", path, "--option", "hoodie.clustering.plan.strategy.sort.columns=v")
+    left = done("resize-buckets", path, *small).text
+    assert "no bucket was split or merged; left out, because a compaction or clustering is pending there: the whole table" in left
+    assert "fitting" not in left
+    found = done("resize-buckets", path, *small, "--json").document
+    assert (found["instant"], found["skipped_partitions"]) == (None, [""])
+    done("run", "clustering", path)
     assert "40 rows moved to 4 buckets" in done("resize-buckets", path, *small).text
     assert done("read", path, "--where", "a = 'k7'", "--columns", "v").rows == [{"v": 7}]
     assert "no number of buckets" in cli("resize-buckets", path, "--buckets", "8").stderr

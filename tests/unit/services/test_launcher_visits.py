@@ -158,6 +158,35 @@ def test_a_launch_that_fails_does_not_end_the_visit(fleet, visits, error):
     assert keys(platform) == [("c", 1)]
 
 
+@pytest.mark.parametrize("has_application", [False, True])
+def test_a_table_that_fails_from_the_start_holds_up_no_launch_of_another_one(fleet, visits, monkeypatch, has_application):
+    """Its application of an earlier launcher counts all the same."""
+    tables = tables_of(fleet, "a", "b", "c")
+    platform = HeldPlatform()
+    if has_application:
+        schedule_clustering(tables[1])
+        fleet.stop(started(fleet, platform)[0])
+        assert keys(platform) == [("b", 1)]
+    before, of = len(platform.specs), PendingPlans._of
+
+    def fails(self, table):
+        if table.definition.name == "b":
+            raise DependencyDown("its storage answers no more")
+        return of(self, table)
+
+    monkeypatch.setattr(PendingPlans, "_of", fails)
+    seen = visits(platform)
+    service, _ = launcher(fleet, platform, poll_interval_s=60.0, sharing=NOT_SHARED, max_applications=1)
+    with pytest.raises(DependencyDown):
+        service.tick()
+    visits(platform, a=lambda: [(schedule_clustering(table), hint(service, table)) for table in tables[1:]])
+    seen.clear()
+    with pytest.raises(DependencyDown):
+        service.tick()
+    assert seen == [("a", before), ("c", before), ("c", 1)], "launched before the visit went on, if there is room"
+    assert keys(platform) == [("b" if has_application else "c", 1)]
+
+
 def test_while_new_policies_come_into_force_hinted_tables_are_launched_after_the_visit(fleet, visits):
     """As when shards were taken over: what is known of the tables is not that of one moment until all were visited."""
     tables = tables_of(fleet, "a", "b", "c")

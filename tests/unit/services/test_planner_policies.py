@@ -87,6 +87,18 @@ rules:
     assert context.metrics.value(CHANGES, service="clustering", verdict="planned") == 3
 
 
+def test_a_copy_on_write_table_with_the_carry_over_of_the_fleet_takes_no_place_of_another_table(fleet):
+    tables = {kind: fleet.create(kind.value.lower(), type=kind) for kind in (TableType.COW, TableType.MOR)}
+    for table in tables.values():
+        small_files(table)
+    first = f'{{match: {{tables: ["{tables[TableType.COW].uid}"]}}, priority: 90}}'
+    file = put(fleet, f"fleet: {{pending_plans: 1}}\ndefaults: {{{THRESHOLDS}}}\nrules: [{first}]\n")
+    service, context = planner(fleet, file, options={"hoodie.clustering.updates.strategy": "carry-over", LEAST: "3"})
+    service.tick()
+    assert {kind: clusterings(table) for kind, table in tables.items()} == {TableType.COW: 0, TableType.MOR: 1}
+    assert context.metrics.value(VERDICTS, service="clustering", verdict="not_due") == 1
+
+
 def test_the_budget_of_a_day_is_read_from_the_table_log_by_every_new_planner(fleet):
     table = fleet.create()
     small_files(table, count=4)

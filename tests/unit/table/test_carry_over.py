@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +14,14 @@ from tests.simulation.faults import SimulatedCrash
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, listing, new_table, open_table, rows_of, write
 
 from tideline_table.action import (
+    Outcome,
+    Rules,
+    TableService,
     check_index,
     create_index,
     create_savepoint,
+    judge,
+    maintain,
     restore_to_savepoint,
     run_clustering,
     schedule_clustering,
@@ -31,6 +37,7 @@ from tideline_table.errors import ClusteringFirst, UnsupportedTable, Verificatio
 from tideline_table.log.carried import CARRIED_KEY
 from tideline_table.log.checkpoint import write_checkpoint
 from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
@@ -406,14 +413,36 @@ def test_copy_on_write_tables_refuse_it_and_say_what_to_choose(option):
     assert not table.refresh().pending_clusterings()
     planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
     assert planned is not None
-    with pytest.raises(UnsupportedTable, match="carry-over"):
-        run_clustering(table, planned, options=chosen)
-    assert [a.instant for a in table.refresh().pending_clusterings()] == [planned], "nothing was begun"
     # A writer with this option commits beside the clustering, as with yield.
     write(open_table(table.storage, table.clock, "writer"), [("a0", "p", 30, "u")], **{option: "carry-over"}, **NO_RETRY)
     with pytest.raises(WriteConflict):
         cluster(table, planned)
     assert ("a0", "p", 30, "u") in contents(table)
+
+
+def test_an_executor_with_the_option_runs_the_plan_of_a_copy_on_write_table():
+    """The launcher gives the options of its settings to the executors of all tables."""
+    table = filled(type=TableType.COW)
+    before = contents(table)
+    planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
+    done = cluster(open_table(table.storage, table.clock, "executor", **CARRY))
+    assert done is not None
+    assert done.instant == planned
+    assert contents(table) == before
+
+
+def test_verdicts_and_maintenance_know_that_copy_on_write_tables_refuse_it(tmp_path):
+    table = filled(storage=LocalStorage(tmp_path / "t"), type=TableType.COW)
+    rules = Rules(trigger=None, services=frozenset({TableService.CLUSTERING}), options=CARRY)
+    assert judge(table, TableService.CLUSTERING, replace(rules, options={**CARRY, STRATEGY: "yield"})).outcome is Outcome.DUE
+    verdict = judge(table, TableService.CLUSTERING, rules)
+    assert (verdict.outcome, verdict.until) == (Outcome.NOT_DUE, "the update strategy yield or reject")
+    assert "merge-on-read tables only" in verdict.why
+    steps = {step.service: step for step in maintain(table, rules)}
+    assert (steps[TableService.CLUSTERING].outcome, steps[TableService.CLUSTERING].why) == ("nothing", verdict.why)
+    planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
+    steps = {step.service: step for step in maintain(table, rules)}
+    assert (steps[TableService.CLUSTERING].outcome, steps[TableService.CLUSTERING].instants) == ("done", (planned,))
 
 
 def test_a_copy_on_write_plan_of_an_earlier_release_with_it_runs_as_with_yield(monkeypatch):

@@ -15,6 +15,7 @@ from tests.unit.table.tables import compact, contents, new_table, open_table, wr
 from tests.unit.table.test_bucket_index import KEYS, beside, rows
 
 from tideline_table.action import (
+    RingResize,
     create_index,
     create_savepoint,
     preview_restore,
@@ -299,7 +300,7 @@ def test_a_resize_changes_no_row_and_no_query_of_earlier() -> None:
     before, then, last = contents(table), contents(table, first), table.state.sequence
     stale, reader = open_table(storage, clock, "stale"), open_table(storage, clock, "reader")
     clock.advance(1)
-    done = resize_rings(table, options=SMALL)
+    done = resize_rings(table, options=SMALL).committed
     assert done is not None
     assert contents(table) == before
     check_rings(table)
@@ -322,11 +323,11 @@ def test_a_resize_changes_no_row_and_no_query_of_earlier() -> None:
     # Smaller again: the merged buckets hold the same rows.
     before = contents(table)
     clock.advance(1)
-    assert resize_rings(table, options=LARGE) is not None
+    assert resize_rings(table, options=LARGE).committed is not None
     assert contents(table) == before
     check_rings(table)
     assert len(table.rings(index_of(table)).at("p").nodes) == 1
-    assert resize_rings(table, options=LARGE) is None
+    assert resize_rings(table, options=LARGE).committed is None
 
 
 def test_a_resize_reads_logs_that_a_log_compaction_merged() -> None:
@@ -338,7 +339,7 @@ def test_a_resize_reads_logs_that_a_log_compaction_merged() -> None:
     assert schedule_log_compaction(table, {"hoodie.log.compaction.blocks.threshold": 2}) is not None
     run_log_compaction(table, run=lambda tasks: [merge_log(task, storage) for task in tasks])
     assert contents(open_table(storage, clock, "r")) == before
-    assert resize_rings(table, options=SMALL) is not None
+    assert resize_rings(table, options=SMALL).committed is not None
     check_rings(table)
     assert contents(open_table(storage, clock, "r")) == before
 
@@ -370,7 +371,7 @@ def test_a_resize_beside_a_writer_is_repeated(monkeypatch: pytest.MonkeyPatch) -
     write(table, rows(KEYS[:30], 1, "a"))
     other = open_table(storage, clock, "w2")
     beside(monkeypatch, lambda: write(other, rows(KEYS[20:50], 2, "b")))
-    done = resize_rings(table, options=SMALL)
+    done = resize_rings(table, options=SMALL).committed
     assert done is not None
     assert done.attempts == 2
     check_rings(table)
@@ -388,9 +389,10 @@ def test_partitions_under_a_compaction_are_left_out() -> None:
     write(table, rows(KEYS, 2, "b"))
     schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
     clock.advance(1)
-    assert resize_rings(table, options=SMALL) is None
+    assert resize_rings(table, options=SMALL) == RingResize(None, ("p",))
     compact(table)
-    assert resize_rings(table, options=SMALL) is not None
+    done = resize_rings(table, options=SMALL)
+    assert (done.committed is not None, done.skipped) == (True, ())
     check_rings(table)
 
 
@@ -399,7 +401,7 @@ def test_the_metadata_table_follows_a_resize() -> None:
     create_index(table)
     write(table, rows(KEYS, 1, "a"))
     clock.advance(1)
-    assert resize_rings(table, options=SMALL) is not None
+    assert resize_rings(table, options=SMALL).committed is not None
     known = table.refresh().metadata
     assert known is not None
     found = read_files(storage, known.files, slice_files(storage, known.files)).files
@@ -414,7 +416,7 @@ def test_a_restore_to_before_a_resize_is_refused() -> None:
     write(table, rows(KEYS, 1, "a"))
     saved = create_savepoint(table).instant
     clock.advance(1)
-    assert resize_rings(table, options=SMALL) is not None
+    assert resize_rings(table, options=SMALL).committed is not None
     with pytest.raises(UnsupportedTable, match="split the buckets"):
         preview_restore(table, saved)
 
@@ -458,7 +460,7 @@ def test_a_stale_ring_of_an_undone_resize_counts_for_no_one() -> None:
     check_rings(table)
     store = table.rings(index_of(table)).store
     clock.advance(1)
-    done = resize_rings(table, options=SMALL)
+    done = resize_rings(table, options=SMALL).committed
     assert done is not None
     store.sweep(table.state.ring_resizes)
     names = [o.path.rsplit("/", 1)[-1] for o in storage.list_objects(ring_folder("p"))]
@@ -469,7 +471,7 @@ def test_a_ring_file_that_is_missing_after_a_resize_stops_writers() -> None:
     table, storage, clock = ring_table(buckets=2)
     write(table, rows(KEYS, 1, "a"))
     clock.advance(1)
-    done = resize_rings(table, options=SMALL)
+    done = resize_rings(table, options=SMALL).committed
     assert done is not None
     storage.delete(f"{ring_folder('p')}/{done.instant}.hashing_meta")
     found = open_table(storage, clock, "next")

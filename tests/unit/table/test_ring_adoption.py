@@ -45,7 +45,7 @@ def hudis(folder: Path, numbers: range = range(120), hash_fields: tuple[str, ...
     write_rows(writer, rows(numbers, 1), Operation.UPSERT)
     write_rows(writer, rows(numbers[:20], 2), Operation.UPSERT)
     if resized:
-        assert resize_rings(writer, options=SMALL) is not None
+        assert resize_rings(writer, options=SMALL).committed is not None
     writer.storage.delete_below(".hoodie/.tideline")
     properties = {k: v for k, v in read_properties(writer.storage).items() if k not in OF_INDEX and not k.startswith("tideline")}
     writer.storage.put(PROPERTIES_PATH, format_properties(properties, "as Hudi's"))
@@ -131,7 +131,7 @@ def test_an_exclusive_table_is_shared_after_its_resizes(tmp_path: Path) -> None:
     )
     table = Table.open(str(path))
     write_rows(table, rows(range(40), 1), Operation.UPSERT)
-    done = resize_rings(table, options=SMALL)
+    done = resize_rings(table, options=SMALL).committed
     assert done is not None
     stale = HashRing("x0", "20260101000000000", 2, 1, HashRing.first("x0", 2).nodes)
     table.storage.put(stale.path, stale.content)

@@ -100,14 +100,14 @@ def test_rows_return_into_a_deleted_partition() -> None:
 def test_a_resized_ring_keeps_its_ranges_and_is_resized_again() -> None:
     table, _storage, clock = started()
     clock.advance(1)
-    assert resize_rings(table, options=SMALL) is not None
+    assert resize_rings(table, options=SMALL).committed is not None
     nodes = len(table.rings(index_of(table)).at("p").nodes)
     assert nodes == 8
     overwrite(table, rows(KEYS, 1, "new", partition="p"))
     table.refresh()
     assert len(table.rings(index_of(table)).at("p").nodes) == nodes
     clock.advance(1)
-    assert resize_rings(table, options=SMALL) is not None
+    assert resize_rings(table, options=SMALL).committed is not None
     check_rings(table)
     assert len(table.rings(index_of(table)).at("p").nodes) == 16
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -13,6 +14,9 @@ from tideline_cli.report import print_result
 from tideline_table.action import resize_buckets, resize_rings
 
 app = typer.Typer()
+
+_SHOWN = 5
+"""The most partitions that the text names; the document names all."""
 
 
 @app.command("resize-buckets", epilog="Example: tideline resize-buckets ./visits --partition-buckets '^day=2026-,64'")
@@ -55,16 +59,20 @@ def resize(
     table = open_writable(path, settings_from(settings), locks, progress)
     expect_files(table, progress)
     progress.describe("splitting buckets")
+    skipped: tuple[str, ...] = ()
     with progress:
         if by_size := buckets is None and partition_buckets is None and not overwrite:
-            done = resize_rings(table)
+            resized = resize_rings(table)
+            done, skipped = resized.committed, resized.skipped
         else:
             done = resize_buckets(table, buckets, partition_buckets=partition_buckets, overwrite=overwrite)
     rows, index = sum(s.num_writes for s in done.stats) if done is not None else 0, table.definition.buckets
     number, rules = (index.number, index.rules.text) if index is not None else (0, "")
     has = f"{number} buckets{f', by partition {rules}' if rules else ''}"
     if by_size:
-        text = f"{path}: {rows} rows moved to {len(done.stats)} buckets" if done else f"{path}: all buckets have a fitting size"
+        fits = "no bucket was split or merged" if skipped else "all buckets have a fitting size"
+        text = f"{path}: {rows} rows moved to {len(done.stats)} buckets" if done else f"{path}: {fits}"
+        text += _left_out(skipped)
     elif done is not None:
         text = f"{path} has {has} now: {rows} rows in {len(done.stats)} files"
     else:
@@ -74,5 +82,18 @@ def resize(
         "partition_buckets": rules,
         "instant": done.instant if done else None,
         "rows_rewritten": rows,
+        "skipped_partitions": list(skipped),
     }
     print_result(document, text, as_json=as_json)
+
+
+def _left_out(skipped: Sequence[str]) -> str:
+    """Return the sentence about the partitions whose buckets were not examined; empty if there are none."""
+    if not skipped:
+        return ""
+    more = f" and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+    names = ", ".join(repr(name) if name else "the whole table" for name in skipped[:_SHOWN])
+    return (
+        f"; left out, because a compaction or clustering is pending there: {names}{more}. "
+        "Run or cancel these plans, then resize again"
+    )

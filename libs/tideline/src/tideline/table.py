@@ -273,12 +273,12 @@ class Table:
         place, into a multiple of the present number; with `overwrite`, any number can follow, and more rows are in memory at a time.
 
         In a table with consistent hashing, name no number: buckets are split and merged by their sizes, between the options
-        `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`; None if all fit. Raises `InvalidOption` for a number that cannot be,
+        `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`; None if all fit but those of partitions with a pending compaction or clustering, which are left out. Raises `InvalidOption` for a number that cannot be,
         `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
         """
         own = self._table
         if number is None and partition_buckets is None and not overwrite:
-            done = action.resize_rings(own, options=options)
+            done = action.resize_rings(own, options=options).committed
         else:
             done = action.resize_buckets(own, number, partition_buckets=partition_buckets, overwrite=overwrite, options=options)
         return Commit.of(done) if done is not None else None

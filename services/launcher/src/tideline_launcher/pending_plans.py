@@ -43,7 +43,10 @@ class PendingPlans:
         self._plans: dict[str, list[PendingPlan]] = {}
         self._left_alone: set[PlanKey] = set()
         self._whole: tuple[Policies, tuple[int, ...], int] | None = None
-        """What held for all tables (`OpenTables.common`) when the plans of each of them became known."""
+        """What held for all tables (`OpenTables.common`) when each of them was visited, so that their applications are adopted and counted.
+
+        A table that failed was visited, too: its applications are known, and only its plans are left out.
+        """
 
     def leave_alone(self, key: PlanKey) -> None:
         """Skip a plan for as long as the record that it was given up exists."""
@@ -56,7 +59,7 @@ class PendingPlans:
         with an application that `ended` (uids). An error that a retry may cure leaves plans out.
 
         A visit of all tables begins with those that are named, and takes others that events name as the next ones. It calls `between`, but not
-        before the plans of all tables became known once, and not if the policies or the tables changed since.
+        before all tables were visited once, and not if the policies or the tables changed since.
         """
         visit = self._visits.begin([*self._plans, *ended])
         found = {} if visit.only is None else {uid: plans for uid, plans in self._plans.items() if uid not in visit.only}
@@ -80,10 +83,10 @@ class PendingPlans:
 
         failure = self._tables.visit(self._context, look, only=visit.only, first=first)
         self._plans = found
-        if failure is not None:
-            return _in_order(found), None, failure
         if visit.is_full and not self._context.stopping.is_set():
             self._whole = common
+        if failure is not None:
+            return _in_order(found), None, failure
         return _in_order(found), self._visits.end(visit), None
 
     def _of(self, table: Table) -> list[PendingPlan]:

@@ -214,6 +214,28 @@ def test_what_a_clustering_left_over_is_planned_after_the_interval():
         assert decision(CLUSTERING, view) == ("not_due", None)
 
 
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ({}, "due"),
+        ({"is_merge_on_read": False}, "for merge-on-read tables only"),
+        ({"is_shared": True}, "not for tables that Apache Hudi writes"),
+    ],
+)
+@pytest.mark.parametrize("text", ["", "objectives: {small_files: 2}"])
+def test_a_clustering_with_carry_over_is_due_only_where_a_plan_of_it_can_be_made(kind, found, text):
+    """Otherwise the fleet's budget and number of plans would be charged for a plan that is refused at its publication."""
+    view = replace(table(FOUR, options={"hoodie.clustering.updates.strategy": "carry-over"}), **kind)
+    decided = examine(CLUSTERING, view, policy(text), THRESHOLDS, Ledger(), NOW)
+    if found == "due":
+        assert isinstance(decided, Demand)
+    else:
+        assert isinstance(decided, Held)
+        assert (decided.by, found in decided.why, decided.until) == (HeldBy.NOT_DUE, True, None), decided
+        other = replace(view, options=Options({}))
+        assert isinstance(examine(CLUSTERING, other, policy(text), THRESHOLDS, Ledger(), NOW), Demand)
+
+
 def test_a_back_off_is_never_zero():
     view, at_once = table(FOUR, failed=[0]), replace(THRESHOLDS, backoff_s=0.0)
     assert decision(CLUSTERING, view, thresholds=at_once) == ("backing_off", 1.0)

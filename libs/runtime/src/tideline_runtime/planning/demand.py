@@ -29,6 +29,8 @@ class View:
     has_buckets: bool
     has_mergeable_logs: bool = True
     """Whether log compactions of the table are possible (`why_not_log_compacted`)."""
+    is_shared: bool = False
+    """Whether Apache Hudi writes the table, too."""
 
     @classmethod
     def of(cls, table: Table, options: Mapping[str, object] | None = None) -> View:
@@ -43,6 +45,7 @@ class View:
             table.definition.type is TableType.MOR,
             table.definition.buckets is not None,
             why_not_log_compacted(table) is None,
+            table.is_shared,
         )
 
 

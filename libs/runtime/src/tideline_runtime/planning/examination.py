@@ -22,6 +22,7 @@ from tideline_table.action import (
     plan_bytes,
     plan_compaction,
     plan_log_compaction,
+    why_not_carried_over,
 )
 from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS, LOG_COMPACTION_ENABLE
 from tideline_table.hudi import Action, State
@@ -118,6 +119,11 @@ def _demand(
     """Return the plan that the state asks for, without regard to windows and budgets."""
     if service is TableService.COMPACTION and not view.is_merge_on_read:
         return Held(HeldBy.NOT_DUE, "only merge-on-read tables have log files to merge")
+    if service is TableService.CLUSTERING:
+        # Arbitration would charge the demand of a plan that is refused when it is to be published, and other tables would wait.
+        refused = why_not_carried_over(view.options, is_merge_on_read=view.is_merge_on_read, is_shared=view.is_shared)
+        if refused is not None:
+            return Held(HeldBy.NOT_DUE, refused.why)
     is_urgent = pressure.part >= EARLY
     trigger = _trigger(service, view, thresholds, max_bytes, is_urgent=is_urgent)
     found = _planned(service, view, trigger, now)

@@ -15,7 +15,7 @@ from tideline_table.action.archival.run import (
 )
 from tideline_table.action.clean.plan import CleaningPolicy
 from tideline_table.action.clean.run import request_clean, run_clean, schedule_clean
-from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
 from tideline_table.action.clustering.preview import ClusteringPreview, preview_clustering
@@ -88,7 +88,7 @@ from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
 from tideline_table.action.write.partition import write_partition_metafile
 from tideline_table.action.write.partition_deletion import delete_partitions
 from tideline_table.action.write.resize import resize_buckets
-from tideline_table.action.write.ring_resize import resize_rings
+from tideline_table.action.write.ring_resize import RingResize, resize_rings
 from tideline_table.action.write.run import closed_to_inserts, overwrite_of, write_context, write_rows
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
@@ -124,6 +124,7 @@ __all__ = [
     "Preview",
     "RangeSplit",
     "Reason",
+    "RingResize",
     "RoutedWrite",
     "Rules",
     "Sent",
@@ -225,6 +226,7 @@ __all__ = [
     "target_schema",
     "verdict_document",
     "whole_group",
+    "why_not_carried_over",
     "why_not_log_compacted",
     "write_context",
     "write_partition_metafile",

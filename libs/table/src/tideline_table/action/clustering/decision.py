@@ -11,6 +11,7 @@ from tideline_table.action.clustering.column_ranges import ReadRanges, no_ranges
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
 from tideline_table.action.decision import Due, Reason
 from tideline_table.config import Options
+from tideline_table.coordination.priority import carries_over
 from tideline_table.log.state import TableState
 
 
@@ -33,3 +34,15 @@ def decide_clustering(
     if has_buckets:
         return plan_bucket_clustering(state, root, options, schema, reserved, trigger)
     return plan_clustering(state, root, options, schema, reserved, trigger, read_ranges=read_ranges, hour=hour)
+
+
+def why_not_carried_over(options: Options, *, is_merge_on_read: bool, is_shared: bool) -> Reason | None:
+    """Return the reason if the options ask for carry-over and the kind of the table excludes it, else None.
+
+    `request_clustering` raises `UnsupportedTable` for the same tables. Raises `InvalidOption` for an unknown update strategy.
+    """
+    if not carries_over(options) or (is_merge_on_read and not is_shared):
+        return None
+    if not is_merge_on_read:
+        return Reason("the update strategy carry-over is for merge-on-read tables only", "the update strategy yield or reject")
+    return Reason("the update strategy carry-over is not for tables that Apache Hudi writes, too", "the update strategy yield")

@@ -136,14 +136,15 @@ def run_clustering(
 ) -> Committed | None:
     """Execute a clustering plan (empty: the oldest pending one); return None if there is none.
 
-    Carries writes over if its options or those of the planner say so (`carry_over`); what the planner says has no effect in shared and
-    copy-on-write tables.
+    Carries writes over if its options or those of the planner say so (`carry_over`). Neither has an effect in copy-on-write tables, nor
+    what the planner says in shared ones. Raises `UnsupportedTable` for a shared table if its own options say so.
     Takes over from a dead attempt. Rolls back, so that the planner can plan again, and raises `WriteConflict` on a conflict or
     `VerificationFailed` for unfit results. `TransactionRolledBack` means that another process ended the attempt or took it over.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    _check_update_strategy(table, chosen)
+    # A copy-on-write table is no reason to refuse: the option may be one of a whole fleet, and the launcher would roll the plan back.
+    _check_not_shared(table, chosen)
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
@@ -200,16 +201,18 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
 
 
 def _check_update_strategy(table: Table, options: Options) -> None:
-    if not carries_over(options):
-        return
-    if table.definition.type is not TableType.MOR:
+    if carries_over(options) and table.definition.type is not TableType.MOR:
         raise UnsupportedTable(
             f"a clustering with the update strategy carry-over in the copy-on-write table {table.definition.name!r}",
             expected="a merge-on-read table: a base file that was written again is no log file that could be carried over",
             remedy="use the update strategy yield (the clustering loses to writers, and gets priority in the end) or reject (writes to its input fail); "
             "or write the rows into a merge-on-read table",
         )
-    if table.is_shared:
+    _check_not_shared(table, options)
+
+
+def _check_not_shared(table: Table, options: Options) -> None:
+    if carries_over(options) and table.is_shared:
         raise UnsupportedTable(
             "a clustering with the update strategy carry-over in a table that Apache Hudi writes, too",
             expected="a table that only Tideline writes: a writer of Apache Hudi may append to a log file that was carried over already",

@@ -12,7 +12,7 @@ from tideline_table.action.compaction.run import request_compaction, run_compact
 from tideline_table.action.decision import Reason, TableService
 from tideline_table.action.log_compaction.run import request_log_compaction, run_log_compaction
 from tideline_table.action.recovery import roll_back_dead
-from tideline_table.action.upkeep.verdict import Outcome, Rules, judge
+from tideline_table.action.upkeep.verdict import Outcome, Rules, judge, refused_clustering
 from tideline_table.config import LOG_COMPACTION_ENABLE
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import Recovery, TidelineError
@@ -102,7 +102,9 @@ def _log_compact(table: Table, rules: Rules, why: str) -> Step:
 
 
 def _cluster(table: Table, rules: Rules, why: str) -> Step:
-    answer = request_clustering(table, rules.options, rules.trigger)
+    # Plans that are pending are run also where no new one is made.
+    refused = refused_clustering(table, table.options.merged(rules.options))
+    answer = refused or request_clustering(table, rules.options, rules.trigger)
     pending = [a.instant for a in table.state.pending_clusterings()]
     done = [d for instant in pending if (d := run_clustering(table, instant, options=rules.options)) is not None]
     return _committed(TableService.CLUSTERING, done, answer, why)

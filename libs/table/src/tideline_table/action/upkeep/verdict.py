@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tideline_table.action.archival.plan import plan_archival
 from tideline_table.action.clean.plan import plan_clean
-from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.plan import Trigger
 from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
@@ -92,6 +92,9 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
     leases = live_leases(table.storage) if table.is_exclusive else ()
     match service:
         case TableService.CLUSTERING:
+            refused = refused_clustering(table, options)
+            if refused is not None:
+                return refused
             has_buckets, hour = table.definition.buckets is not None, now.hour
             return decide_clustering(
                 table.state, table.storage.root, options, table.schema, trigger=rules.trigger, has_buckets=has_buckets, hour=hour
@@ -106,6 +109,11 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
             return plan_archival(table.state, options, now, needed_writes(table.timeline.saved()), leases=leases)
         case TableService.ROLLBACK:
             return Reason("a rollback needs no plan")
+
+
+def refused_clustering(table: Table, options: Options) -> Reason | None:
+    """Return why `request_clustering` refuses these options for a table of this kind, None if it does not."""
+    return why_not_carried_over(options, is_merge_on_read=table.definition.type is TableType.MOR, is_shared=table.is_shared)
 
 
 def judge(table: Table, service: TableService, rules: Rules) -> Verdict:

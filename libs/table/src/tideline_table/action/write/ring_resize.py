@@ -8,6 +8,7 @@ group, its file id and its range of hashes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -37,12 +38,22 @@ from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult, Operation
 
 
-def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -> Committed | None:
-    """Split and merge the buckets of an exclusive table with consistent hashing; None if all have a fitting size.
+@dataclass(frozen=True, slots=True)
+class RingResize:
+    """What `resize_rings` did, and what it left out."""
+
+    committed: Committed | None
+    """None if no bucket of the other partitions had to be split or merged."""
+    skipped: tuple[str, ...] = ()
+    """The partitions whose buckets it did not examine, because a compaction or clustering is pending there; sorted."""
+
+
+def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -> RingResize:
+    """Split and merge the buckets of an exclusive table with consistent hashing where their sizes do not fit.
 
     A bucket is split if its file group has more than `hoodie.bucket.index.split.threshold` times `hoodie.parquet.max.file.size` bytes, and
     neighbours with up to `hoodie.bucket.index.merge.threshold` times that size are merged, within `hoodie.bucket.index.min.num.buckets`
-    and `max.num.buckets` in each partition. Partitions with a pending compaction or clustering are left out. Reads and writes the rows of
+    and `max.num.buckets` in each partition. Partitions with a pending compaction or clustering are left out and returned. Reads and writes the rows of
     the other buckets once, one split or merge at a time in memory.
     Raises `WriteConflict` if other writers went first in all attempts, `UnsupportedTable` for a table that is shared, has another index,
     or whose rows are not where the rings put them.
@@ -53,10 +64,17 @@ def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -
     index = checked_index(table)
     limits = limits_of(index, chosen)
     contention = Contention(table, chosen)
+    skipped: tuple[str, ...] = ()
+
+    def resize(instant: str) -> _Resize:
+        nonlocal skipped
+        found = _Resize(table, index, limits, instant)
+        skipped = found.skipped
+        return found
 
     def attempt() -> Committed:
         table.refresh()
-        if not _Resize(table, index, limits, table.state.last_instant).changes:
+        if not resize(table.state.last_instant).changes:
             return Committed("", table.state.sequence, ())
         made = NewRings(table)
         with made.deleted_if_undone():
@@ -64,11 +82,11 @@ def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -
                 table,
                 Operation.INSERT_OVERWRITE_TABLE,
                 chosen,
-                lambda begun: _Resize(table, index, limits, begun.instant).run(begun, made),
+                lambda begun: resize(begun.instant).run(begun, made),
             )
 
     done = write_with_retries(contention, attempt, None)
-    return done if done.instant else None
+    return RingResize(done if done.instant else None, skipped)
 
 
 def checked_index(table: Table) -> BucketIndex:
@@ -120,6 +138,7 @@ class _Resize:
         for file_slice in table.state.latest_slices():
             found.setdefault(file_slice.group.partition_path, []).append(file_slice)
         busy = planned_partitions(table.state)
+        self.skipped = tuple(sorted(found.keys() & busy))
         try:
             before = self.rings.of(found.keys() - busy)
             self.slices = {name: ring.by_node(found[name]) for name, ring in before.items()}
