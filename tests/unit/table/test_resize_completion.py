@@ -17,14 +17,25 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import StorageError, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
-from tideline_table.index.bucket import RESIZING
+from tideline_table.index.bucket import RESIZING, with_numbers
 from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.storage import Storage
-from tideline_table.table import Table, TableType, bucket_numbers, share_table
+from tideline_table.table import Table, TableDefinition, TableType, bucket_numbers, share_table
 from tideline_table.writer import Operation
 
 INDEX_TYPE = "hoodie.index.type"
+NEXT = "^a,32;b$,8"
+AFTER_NEXT = {"a1": 32, "xb": 8, "c": 4}
 SHARING = Sharing(PeerLockKind.STORAGE, expire_min=5)
+WRITERS: dict[str, Callable[[Table], object]] = {
+    "upsert": lambda table: write(table, rows(KEYS[:9], 9, "z")),
+    "delete": lambda table: write(table, rows(KEYS[:9], 9, "z"), Operation.DELETE),
+    "recovery": roll_back_dead,
+    "clean": schedule_clean,
+    "clustering": schedule_clustering,
+    "resize": lambda table: resize_buckets(table, partition_buckets=_newest_rules(table)),
+    "share": lambda table: share_table(table, SHARING, open_peer_lock),
+}
 
 
 @pytest.fixture
@@ -51,30 +62,82 @@ def begun(table: Table) -> WriteTransaction:
     return WriteTransaction.begin(other.timeline, other.lock, operation.hudi_name, other.write_action(replaces=True))
 
 
+def _newest_rules(table: Table) -> str:
+    found = table.refresh().bucket_resize()
+    assert found is not None
+    return found.rules.removesuffix(";.*,4")
+
+
 def check_complete(table: Table, expressions: str = f"{LARGER};.*,4") -> None:
     properties, newest = read_properties(table.storage), newest_rules(table.storage)[0]
     assert (properties[INDEX_TYPE], properties[EXPRESSIONS], RESIZING in properties) == ("BUCKET", expressions, False)
     assert (newest.expressions, newest.number) == (expressions, 4)
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda table: write(table, rows(KEYS[:9], 9, "z")),
-        lambda table: write(table, rows(KEYS[:9], 9, "z"), Operation.DELETE),
-        roll_back_dead,
-        schedule_clean,
-        schedule_clustering,
-        lambda table: resize_buckets(table, partition_buckets=LARGER),
-        lambda table: share_table(table, SHARING, open_peer_lock),
-    ],
-    ids=["upsert", "delete", "recovery", "clean", "clustering", "resize", "share"],
-)
+@pytest.mark.parametrize("act", WRITERS.values(), ids=WRITERS)
 @pytest.mark.parametrize("was_open", [False, True])
 def test_each_writer_completes_it(left: Table, act: Callable[[Table], object], *, was_open: bool) -> None:
     act(left if was_open else open_table(left.storage, left.clock, "next"))
     check_complete(left)
     check_places(open_table(left.storage, left.clock, "last"), AFTER)
+
+
+@pytest.mark.parametrize("act", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("was_open", [False, True])
+def test_each_writer_completes_properties_with_earlier_numbers(
+    left: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object], *, was_open: bool
+) -> None:
+    """A process completes the resize `left` slowly: its put comes just before the commit of the next resize, then the store fails."""
+    commit, change = WriteTransaction.commit, bucket_numbers.change_properties
+    declared = TableDefinition.from_properties(read_properties(left.storage)).resized(left.state.bucket_resize()).buckets
+    assert declared is not None
+    opened = open_table(left.storage, left.clock, "next") if was_open else None
+
+    def late(*args: Any, **more: Any) -> Any:
+        kept = {key: value for key, value in read_properties(left.storage).items() if key != RESIZING}
+        change(left.storage, {**kept, **declared.properties})
+        return commit(*args, **more)
+
+    monkeypatch.setattr(WriteTransaction, "commit", late)
+    monkeypatch.setattr(resize, "settle", lambda _: None)
+    assert resize_buckets(left, partition_buckets=NEXT) is not None
+    monkeypatch.undo()
+    assert (read_properties(left.storage)[EXPRESSIONS], RESIZING in read_properties(left.storage)) == (f"{LARGER};.*,4", False)
+    reader = open_table(left.storage, left.clock, "reader")
+    for key in KEYS[:60]:
+        assert reader.read(where=f"id = '{key}'").num_rows == 3, "queries leave out buckets by the numbers of the log"
+    act(opened or open_table(left.storage, left.clock, "next"))
+    check_complete(left, f"{NEXT};.*,4")
+    check_places(open_table(left.storage, left.clock, "last"), AFTER_NEXT)
+
+
+def test_earlier_numbers_are_hidden_while_the_next_resize_is_pending(left: Table) -> None:
+    earlier = with_numbers(read_properties(left.storage), 4, f"{RULES};.*,4")
+    at_work = begun(left)
+    bucket_numbers.change_properties(left.storage, earlier)
+    found = open_table(left.storage, left.clock, "next")
+    write(found, rows(KEYS[:9], 9, "z"))
+    assert RESIZING in read_properties(left.storage)
+    assert INDEX_TYPE not in read_properties(left.storage)
+    at_work.roll_back()
+    write(found, rows(KEYS[:9], 10, "z"))
+    check_complete(left)
+
+
+def test_share_refuses_earlier_numbers_that_cannot_be_replaced(left: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To Apache Hudi's writers, they would be the numbers of the table."""
+    found = open_table(left.storage, left.clock, "next")
+    bucket_numbers.change_properties(left.storage, with_numbers(read_properties(left.storage), 4, f"{RULES};.*,4"))
+
+    def fails(*_: Any) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(bucket_numbers, "change_properties", fails)
+    with pytest.raises(UnsupportedTable, match="being resized"):
+        share_table(found, SHARING, open_peer_lock)
+    monkeypatch.undo()
+    share_table(found, SHARING, open_peer_lock)
+    check_complete(left)
 
 
 def test_a_resize_under_way_keeps_the_index_hidden_until_it_ends(left: Table) -> None:

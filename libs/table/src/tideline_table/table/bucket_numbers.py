@@ -2,7 +2,8 @@
 
 During a resize, the properties name no bucket index (`RESIZING`), because Apache Hudi's readers would leave out buckets by a wrong
 number. The inflight replace commit of the resize is in the log before the properties change and until it completes or is rolled back.
-So a process that finds `RESIZING` and no such action knows that the resize ended, and completes what it left.
+So a process that finds `RESIZING` and no such action knows that the resize ended, and completes what it left. The properties may also
+name the numbers of an earlier resize, which a slow process wrote while a later one committed: that is completed in the same way.
 """
 
 from __future__ import annotations
@@ -30,13 +31,24 @@ _TURNS = 10
 
 
 def check_index(declared: TableDefinition, identity: TableIdentity | None, timeline: ActiveTimeline) -> None:
-    """Raise `UnsupportedTable` if the properties declare another index than the table has. Refreshes the state if they seem to."""
+    """Raise `UnsupportedTable` if the properties declare another index than the table has. Refreshes the state if they seem to.
+
+    Those of an exclusive table may name earlier numbers of buckets (`complete_ended_resize`). Apache Hudi's writers of a shared table
+    would use these, so they are refused there.
+    """
     if identity is None:
         return
-    known = identity.index_after(timeline.state.bucket_resize())
-    if identity.index and not declared.is_resizing and declared.index_text != known:
+    if identity.index and not declared.is_resizing and declared.index_text not in _numbers_in(timeline.state, identity):
         timeline.look()  # another process resized the table
-    check_index_unchanged(declared.index_text, identity, timeline.state.bucket_resize(), is_resizing=declared.is_resizing)
+    state = timeline.state
+    if state.sharing is not None or declared.index_text not in _numbers_in(state, identity):
+        check_index_unchanged(declared.index_text, identity, state.bucket_resize(), is_resizing=declared.is_resizing)
+
+
+def is_behind(declared: TableDefinition, identity: TableIdentity, state: TableState) -> bool:
+    """Return whether the properties name no bucket index because of a resize, or other numbers of buckets than the log."""
+    resize = state.bucket_resize()
+    return declared.is_resizing or (resize is not None and declared.index_text != identity.index_after(resize))
 
 
 def hide_index(storage: Storage) -> None:
@@ -58,15 +70,15 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
     storage, has_written = timeline.storage, False
     for _ in range(_TURNS):
         timeline.refresh()
+        properties = read_properties(storage)
+        declared = TableDefinition.from_properties(properties)
         if _is_pending(timeline.state):
-            if not has_written:
+            if not has_written and (declared.is_resizing or not is_behind(declared, identity, timeline.state)):
                 return False
-            # The resize began after this process had looked. What was just written may have undone `hide_index`.
+            # The resize began after a process had looked, this one or another. What that one wrote may have undone `hide_index`.
             hide_index(storage)
             has_written = False
             continue
-        properties = read_properties(storage)
-        declared = TableDefinition.from_properties(properties)
         index = declared.resized(timeline.state.bucket_resize()).buckets
         if index is None or (not declared.is_resizing and index.properties.items() <= properties.items()):
             return True
@@ -85,12 +97,14 @@ def complete_ended_resize(declared: TableDefinition, identity: TableIdentity | N
     Costs nothing unless a resize is under way or died. A failure is a warning: the writer does not need the properties, and the next one
     completes them.
     """
-    if identity is None or not declared.is_resizing or timeline.state.sharing is not None:
+    if identity is None or timeline.state.sharing is not None or not is_behind(declared, identity, timeline.state):
         return False
     try:
         return complete_resize(timeline, identity)
     except TidelineError as error:
-        _LOGGER.warning("hoodie.properties of table %r still name no bucket index after a resize: %s", declared.name, error)
+        _LOGGER.warning(
+            "hoodie.properties of table %r still lack the numbers of buckets of the last resize: %s", declared.name, error
+        )
         return False
 
 
@@ -99,6 +113,11 @@ def _is_pending(state: TableState) -> bool:
     return any(
         a.action is Action.REPLACE_COMMIT and a.operation == RESIZE_OPERATION.hudi_name and not a.fenced_by for a in state.pending()
     )
+
+
+def _numbers_in(state: TableState, identity: TableIdentity) -> set[str]:
+    """Return the text of the index with each of the numbers of buckets that the table has had."""
+    return {identity.index, *map(identity.index_after, state.bucket_resizes())}
 
 
 def _rules_files(state: TableState, identity: TableIdentity, index: BucketIndex) -> list[RulesFile]:

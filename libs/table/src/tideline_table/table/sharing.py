@@ -40,6 +40,8 @@ from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import ConditionalStorage
 from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
+from tideline_table.table.bucket_numbers import is_behind
+from tideline_table.table.definition import TableDefinition
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
@@ -155,7 +157,8 @@ def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
     properties = read_properties(table.storage)
     check_version(properties)
-    if RESIZING in properties:
+    declared = TableDefinition.from_properties(properties)
+    if RESIZING in properties or (table.identity is not None and is_behind(declared, table.identity, table.state)):
         raise UnsupportedTable(
             "a table whose buckets are being resized, or were when the process died",
             expected="properties with the numbers of buckets: the end of the resize writes them, or the next write after it",
