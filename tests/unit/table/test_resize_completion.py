@@ -227,3 +227,44 @@ def test_completions_at_once_agree(left: Table) -> None:
         assert found.identity is not None
         assert bucket_numbers.complete_resize(found.timeline, found.identity)
     check_complete(left)
+
+
+def dead_resize(table: Table) -> WriteTransaction | None:
+    """A whole resize in another process that dies right after its commit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resize, "settle", lambda _: None)
+        assert resize_buckets(open_table(table.storage, table.clock, "resizer"), partition_buckets=LARGER) is not None
+    return None
+
+
+@pytest.mark.parametrize("other", [begun, dead_resize])
+@pytest.mark.parametrize("step", [1, 2])
+def test_share_refuses_a_resize_that_begins_beside_it(
+    table: Table, monkeypatch: pytest.MonkeyPatch, other: Callable[[Table], WriteTransaction | None], step: int
+) -> None:
+    """It hides the index after its begin. In a shared table, it could neither commit nor name the index again."""
+    append, at_work, steps = table.timeline.append, [], []
+
+    def late(*args: Any, **more: Any) -> Any:
+        steps.append(1)
+        if len(steps) == step:
+            at_work.append(other(table))
+        return append(*args, **more)
+
+    monkeypatch.setattr(table.timeline, "append", late)
+    with pytest.raises(UnsupportedTable, match="being resized"):
+        share_table(table, SHARING, open_peer_lock)
+    monkeypatch.undo()
+    bucket_numbers.hide_index(table.storage)
+    found = open_table(table.storage, table.clock, "next")
+    assert found.is_exclusive
+    if at_work[0] is not None:
+        at_work[0].roll_back()
+    table.clock.advance(DEATH_S)  # type: ignore[attr-defined]
+    roll_back_dead(found)
+    assert not list(found.state.pending())
+    share_table(found, SHARING, open_peer_lock)
+    assert open_table(table.storage, table.clock, "last").is_shared
+    properties = read_properties(table.storage)
+    rules = LARGER if at_work[0] is None else RULES
+    assert (properties[INDEX_TYPE], properties[EXPRESSIONS], RESIZING in properties) == ("BUCKET", f"{rules};.*,4", False)

@@ -72,7 +72,7 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
         timeline.refresh()
         properties = read_properties(storage)
         declared = TableDefinition.from_properties(properties)
-        if _is_pending(timeline.state):
+        if is_resize_pending(timeline.state):
             if not has_written and (declared.is_resizing or not is_behind(declared, identity, timeline.state)):
                 return False
             # The resize began after a process had looked, this one or another. What that one wrote may have undone `hide_index`.
@@ -108,7 +108,7 @@ def complete_ended_resize(declared: TableDefinition, identity: TableIdentity | N
         return False
 
 
-def _is_pending(state: TableState) -> bool:
+def is_resize_pending(state: TableState) -> bool:
     """Return whether a resize may still commit. An overwrite of the table looks the same, and only delays the completion."""
     return any(
         a.action is Action.REPLACE_COMMIT and a.operation == RESIZE_OPERATION.hudi_name and not a.fenced_by for a in state.pending()
