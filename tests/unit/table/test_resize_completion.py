@@ -11,7 +11,16 @@ from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, ro
 from tests.unit.table.test_partition_resize import AFTER, BEFORE, LARGER, check_places
 
 from tideline_locks import open_peer_lock
-from tideline_table.action import resize_buckets, roll_back_dead, schedule_clean, schedule_clustering
+from tideline_table.action import (
+    check_index,
+    create_index,
+    drop_index,
+    resize_buckets,
+    roll_back_dead,
+    schedule_clean,
+    schedule_clustering,
+)
+from tideline_table.action.index import run as index
 from tideline_table.action.write import resize
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared.partition_numbers import newest_rules
@@ -156,7 +165,7 @@ def test_a_resize_under_way_keeps_the_index_hidden_until_it_ends(left: Table) ->
 def test_recovery_rolls_back_a_resize_and_restores_its_properties(table: Table) -> None:
     before = read_properties(table.storage)
     died = begun(table)
-    bucket_numbers.hide_index(table.storage)
+    bucket_numbers.hide_index(table.timeline)
     died.abandon()
     table.clock.advance(DEATH_S)  # type: ignore[attr-defined]
     found = open_table(table.storage, table.clock, "next")
@@ -255,7 +264,7 @@ def test_share_refuses_a_resize_that_begins_beside_it(
     with pytest.raises(UnsupportedTable, match="being resized"):
         share_table(table, SHARING, open_peer_lock)
     monkeypatch.undo()
-    bucket_numbers.hide_index(table.storage)
+    bucket_numbers.hide_index(table.timeline)
     found = open_table(table.storage, table.clock, "next")
     assert found.is_exclusive
     if at_work[0] is not None:
@@ -268,3 +277,59 @@ def test_share_refuses_a_resize_that_begins_beside_it(
     properties = read_properties(table.storage)
     rules = LARGER if at_work[0] is None else RULES
     assert (properties[INDEX_TYPE], properties[EXPRESSIONS], RESIZING in properties) == ("BUCKET", f"{rules};.*,4", False)
+
+
+PARTITIONS = "hoodie.table.metadata.partitions"
+
+
+@pytest.mark.parametrize("hides", [False, True], ids=["completes", "hides"])
+@pytest.mark.parametrize(
+    ("act", "had", "has"),
+    [
+        (create_index, "", "files"),
+        (drop_index, "files", ""),
+        (lambda table: create_index(table, ["column_stats"]), "files", "column_stats,files"),
+        (lambda table: drop_index(table, ["column_stats"]), "column_stats,files", "files"),
+        (lambda table: index._clear(table, "files"), "files", ""),
+    ],
+    ids=["create", "drop", "add", "remove", "drop that dies"],
+)
+def test_a_change_of_the_metadata_table_beside_it_stays(
+    table: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object], had: str, has: str, *, hides: bool
+) -> None:
+    """It comes between the reading of `hoodie.properties` and the put."""
+    if had:
+        create_index(table, had.split(","))
+    if not hides:
+        dead_resize(table)
+    assert read_properties(table.storage).get(PARTITIONS, "") == had
+    change, acted = bucket_numbers.change_properties, []
+
+    def late(storage: Storage, properties: Mapping[str, str]) -> None:
+        if not acted:
+            acted.append(open_table(storage, table.clock, "indexer"))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Table, "complete_resize", lambda _: None)
+                act(acted[0])
+            assert read_properties(storage).get(PARTITIONS, "") == has
+        change(storage, properties)
+
+    monkeypatch.setattr(bucket_numbers, "change_properties", late)
+    if hides:
+        bucket_numbers.hide_index(begun(table).timeline)
+    else:
+        write(open_table(table.storage, table.clock, "next"), rows(KEYS[:9], 9, "z"))
+    assert acted
+    assert read_properties(table.storage).get(PARTITIONS, "") == has
+    if has:
+        assert check_index(open_table(table.storage, table.clock, "checker")) == []
+    if not hides:
+        check_complete(table)
+
+
+def test_a_partition_whose_drop_died_is_not_named_again(table: Table) -> None:
+    """Part of its folder may be deleted."""
+    create_index(table)
+    bucket_numbers.change_properties(table.storage, {**read_properties(table.storage), PARTITIONS: ""})
+    assert resize_buckets(table, partition_buckets=LARGER) is not None
+    assert read_properties(table.storage)[PARTITIONS] == ""

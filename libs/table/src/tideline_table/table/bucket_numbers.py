@@ -9,6 +9,7 @@ name the numbers of an earlier resize, which a slow process wrote while a later 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 
 from tideline_table.coordination import ActiveTimeline
@@ -18,7 +19,7 @@ from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties, with_numbers_of
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.log.state import TableState
-from tideline_table.storage import Storage
+from tideline_table.metadata_table import mend_partitions
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
 from tideline_table.writer.operation import Operation
@@ -51,14 +52,18 @@ def is_behind(declared: TableDefinition, identity: TableIdentity, state: TableSt
     return declared.is_resizing or (resize is not None and declared.index_text != identity.index_after(resize))
 
 
-def hide_index(storage: Storage) -> None:
+def hide_index(timeline: ActiveTimeline) -> None:
     """Let `hoodie.properties` name no bucket index. For a resize that is in the log, at its begin and again before its commit.
 
     The second call undoes a slow process that completed an earlier resize.
     """
-    properties = read_properties(storage)
+    if RESIZING in read_properties(timeline.storage):
+        return
+    timeline.refresh()
+    since = timeline.state.last_instant
+    properties = read_properties(timeline.storage)
     if RESIZING not in properties:
-        change_properties(storage, resizing_properties(properties))
+        _change_properties(timeline, resizing_properties(properties), since)
 
 
 def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
@@ -70,13 +75,14 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
     storage, has_written = timeline.storage, False
     for _ in range(_TURNS):
         timeline.refresh()
+        since = timeline.state.last_instant
         properties = read_properties(storage)
         declared = TableDefinition.from_properties(properties)
         if is_resize_pending(timeline.state):
             if not has_written and (declared.is_resizing or not is_behind(declared, identity, timeline.state)):
                 return False
             # The resize began after a process had looked, this one or another. What that one wrote may have undone `hide_index`.
-            hide_index(storage)
+            hide_index(timeline)
             has_written = False
             continue
         index = declared.resized(timeline.state.bucket_resize()).buckets
@@ -86,7 +92,7 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
             with suppress(ObjectExists):
                 storage.put_if_absent(file.path, file.content)
         kept = {key: value for key, value in read_properties(storage).items() if key != RESIZING}
-        change_properties(storage, {**kept, **index.properties})
+        _change_properties(timeline, {**kept, **index.properties}, since)
         has_written = True
     return False
 
@@ -106,6 +112,15 @@ def complete_ended_resize(declared: TableDefinition, identity: TableIdentity | N
             "hoodie.properties of table %r still lack the numbers of buckets of the last resize: %s", declared.name, error
         )
         return False
+
+
+def _change_properties(timeline: ActiveTimeline, properties: Mapping[str, str], since: str) -> None:
+    """Replace `hoodie.properties`, read at the instant `since`. Partitions of the metadata table created or dropped meanwhile stay so."""
+    change_properties(timeline.storage, properties)
+    for _ in range(_TURNS):
+        with timeline.healed() as state:
+            if timeline.is_outdated or not mend_partitions(timeline.storage, state, since):
+                return
 
 
 def is_resize_pending(state: TableState) -> bool:
