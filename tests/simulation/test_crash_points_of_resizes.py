@@ -16,7 +16,7 @@ from tideline_table.action import resize_buckets
 from tideline_table.action.write import resize
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.partition_numbers import newest_rules
-from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
@@ -60,13 +60,15 @@ def outcome(operation: Callable[[Table], None]) -> Undisturbed:
 
 
 @functools.cache
-def left_by(operation: Callable[[Table], None]) -> Prepared:
-    """The table after a resize whose process died right after its commit."""
+def left_by(operation: Callable[[Table], None], *, names_earlier: bool) -> Prepared:
+    """The table after a resize whose process died right after its commit, or before which a slow process wrote earlier numbers."""
     _, disk, clock = place(prepared())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resize, "settle", lambda _: None)
         operation(open_table(disk, clock, **OPTIONS))
     assert RESIZING in read_properties(disk)
+    if names_earlier:
+        change_properties(disk, read_properties(prepared()[0]))
     return disk, clock.monotonic_s()
 
 
@@ -141,8 +143,11 @@ def test_a_writer_alone_completes_what_died_after_the_commit(operation: Callable
 
 @pytest.mark.parametrize("when", ["before", "after", "torn"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_a_writer_dies_at_every_call_of_the_completion(operation: Callable[[Table], None], when: str) -> None:
-    before = left_by(operation)
+@pytest.mark.parametrize("names_earlier", [False, True], ids=["hidden", "earlier"])
+def test_a_writer_dies_at_every_call_of_the_completion(
+    operation: Callable[[Table], None], when: str, *, names_earlier: bool
+) -> None:
+    before = left_by(operation, names_earlier=names_earlier)
     done = undisturbed(before, complete)
     assert len(done.mutating) >= 5, "files of rules, then the three steps of the properties"
     for disk, clock, _ in crashed_everywhere(before, done, complete, when):

@@ -9,13 +9,15 @@ import pytest
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
 from tests.unit.table.test_bucket_index import KEYS, SORTED, beside, check_places, rows
 
+from tideline_locks import open_peer_lock
 from tideline_table.action import create_savepoint, preview_restore, resize_buckets, schedule_clustering, schedule_compaction
 from tideline_table.action.write import resize
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
-from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
+from tideline_table.hudi.properties import PROPERTIES_PATH, change_properties, format_properties, read_properties
 from tideline_table.index.bucket import RESIZING
-from tideline_table.table import Table, TableType
+from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.table import Table, TableType, share_table
 
 NUMBER = "hoodie.bucket.index.num.buckets"
 
@@ -148,12 +150,22 @@ def test_what_cannot_be_resized_is_refused(table: Table) -> None:
 def test_the_number_changed_by_hand_is_found_after_a_resize_too(table: Table) -> None:
     resize_buckets(table, 8)
     properties = read_properties(table.storage)
-    for number in ("4", "16"):
-        table.storage.put(PROPERTIES_PATH, format_properties({**properties, NUMBER: number}, "by hand"))
-        found = open_table(table.storage, table.clock, "w3")
-        with pytest.raises(UnsupportedTable, match=f"hoodie.properties with {number} bucket"):
+    table.storage.put(PROPERTIES_PATH, format_properties({**properties, NUMBER: "16"}, "by hand"))
+    found = open_table(table.storage, table.clock, "w3")
+    with pytest.raises(UnsupportedTable, match=r"hoodie\.properties with 16 bucket"):
+        write(found, rows(KEYS[:1], 9, "z"))
+    assert found.read(where=_equals("k007")).num_rows == 2
+
+
+def test_an_earlier_number_in_a_shared_table_is_refused(table: Table) -> None:
+    """Apache Hudi's writers would use it."""
+    resize_buckets(table, 8)
+    shared = share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+    change_properties(table.storage, {**read_properties(table.storage), NUMBER: "4"})
+    opened = Table.open(table.base_path, storage=table.storage, clock=table.clock, peer_lock=open_peer_lock)
+    for found in (shared, opened):
+        with pytest.raises(UnsupportedTable, match="4 bucket"):
             write(found, rows(KEYS[:1], 9, "z"))
-        assert found.read(where=_equals("k007")).num_rows == 2
 
 
 def test_a_restore_before_a_resize_is_refused_by_name(table: Table) -> None:

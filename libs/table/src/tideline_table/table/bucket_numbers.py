@@ -2,12 +2,14 @@
 
 During a resize, the properties name no bucket index (`RESIZING`), because Apache Hudi's readers would leave out buckets by a wrong
 number. The inflight replace commit of the resize is in the log before the properties change and until it completes or is rolled back.
-So a process that finds `RESIZING` and no such action knows that the resize ended, and completes what it left.
+So a process that finds `RESIZING` and no such action knows that the resize ended, and completes what it left. The properties may also
+name the numbers of an earlier resize, which a slow process wrote while a later one committed: that is completed in the same way.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 
 from tideline_table.coordination import ActiveTimeline
@@ -17,7 +19,7 @@ from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties, with_numbers_of
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.log.state import TableState
-from tideline_table.storage import Storage
+from tideline_table.metadata_table import mend_partitions
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
 from tideline_table.writer.operation import Operation
@@ -30,23 +32,38 @@ _TURNS = 10
 
 
 def check_index(declared: TableDefinition, identity: TableIdentity | None, timeline: ActiveTimeline) -> None:
-    """Raise `UnsupportedTable` if the properties declare another index than the table has. Refreshes the state if they seem to."""
+    """Raise `UnsupportedTable` if the properties declare another index than the table has. Refreshes the state if they seem to.
+
+    Those of an exclusive table may name earlier numbers of buckets (`complete_ended_resize`). Apache Hudi's writers of a shared table
+    would use these, so they are refused there.
+    """
     if identity is None:
         return
-    known = identity.index_after(timeline.state.bucket_resize())
-    if identity.index and not declared.is_resizing and declared.index_text != known:
+    if identity.index and not declared.is_resizing and declared.index_text not in _numbers_in(timeline.state, identity):
         timeline.look()  # another process resized the table
-    check_index_unchanged(declared.index_text, identity, timeline.state.bucket_resize(), is_resizing=declared.is_resizing)
+    state = timeline.state
+    if state.sharing is not None or declared.index_text not in _numbers_in(state, identity):
+        check_index_unchanged(declared.index_text, identity, state.bucket_resize(), is_resizing=declared.is_resizing)
 
 
-def hide_index(storage: Storage) -> None:
+def is_behind(declared: TableDefinition, identity: TableIdentity, state: TableState) -> bool:
+    """Return whether the properties name no bucket index because of a resize, or other numbers of buckets than the log."""
+    resize = state.bucket_resize()
+    return declared.is_resizing or (resize is not None and declared.index_text != identity.index_after(resize))
+
+
+def hide_index(timeline: ActiveTimeline) -> None:
     """Let `hoodie.properties` name no bucket index. For a resize that is in the log, at its begin and again before its commit.
 
     The second call undoes a slow process that completed an earlier resize.
     """
-    properties = read_properties(storage)
+    if RESIZING in read_properties(timeline.storage):
+        return
+    timeline.refresh()
+    since = timeline.state.last_instant
+    properties = read_properties(timeline.storage)
     if RESIZING not in properties:
-        change_properties(storage, resizing_properties(properties))
+        _change_properties(timeline, resizing_properties(properties), since)
 
 
 def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
@@ -58,15 +75,16 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
     storage, has_written = timeline.storage, False
     for _ in range(_TURNS):
         timeline.refresh()
-        if _is_pending(timeline.state):
-            if not has_written:
-                return False
-            # The resize began after this process had looked. What was just written may have undone `hide_index`.
-            hide_index(storage)
-            has_written = False
-            continue
+        since = timeline.state.last_instant
         properties = read_properties(storage)
         declared = TableDefinition.from_properties(properties)
+        if is_resize_pending(timeline.state):
+            if not has_written and (declared.is_resizing or not is_behind(declared, identity, timeline.state)):
+                return False
+            # The resize began after a process had looked, this one or another. What that one wrote may have undone `hide_index`.
+            hide_index(timeline)
+            has_written = False
+            continue
         index = declared.resized(timeline.state.bucket_resize()).buckets
         if index is None or (not declared.is_resizing and index.properties.items() <= properties.items()):
             return True
@@ -74,7 +92,7 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
             with suppress(ObjectExists):
                 storage.put_if_absent(file.path, file.content)
         kept = {key: value for key, value in read_properties(storage).items() if key != RESIZING}
-        change_properties(storage, {**kept, **index.properties})
+        _change_properties(timeline, {**kept, **index.properties}, since)
         has_written = True
     return False
 
@@ -85,20 +103,36 @@ def complete_ended_resize(declared: TableDefinition, identity: TableIdentity | N
     Costs nothing unless a resize is under way or died. A failure is a warning: the writer does not need the properties, and the next one
     completes them.
     """
-    if identity is None or not declared.is_resizing or timeline.state.sharing is not None:
+    if identity is None or timeline.state.sharing is not None or not is_behind(declared, identity, timeline.state):
         return False
     try:
         return complete_resize(timeline, identity)
     except TidelineError as error:
-        _LOGGER.warning("hoodie.properties of table %r still name no bucket index after a resize: %s", declared.name, error)
+        _LOGGER.warning(
+            "hoodie.properties of table %r still lack the numbers of buckets of the last resize: %s", declared.name, error
+        )
         return False
 
 
-def _is_pending(state: TableState) -> bool:
+def _change_properties(timeline: ActiveTimeline, properties: Mapping[str, str], since: str) -> None:
+    """Replace `hoodie.properties`, read at the instant `since`. Partitions of the metadata table created or dropped meanwhile stay so."""
+    change_properties(timeline.storage, properties)
+    for _ in range(_TURNS):
+        with timeline.healed() as state:
+            if timeline.is_outdated or not mend_partitions(timeline.storage, state, since):
+                return
+
+
+def is_resize_pending(state: TableState) -> bool:
     """Return whether a resize may still commit. An overwrite of the table looks the same, and only delays the completion."""
     return any(
         a.action is Action.REPLACE_COMMIT and a.operation == RESIZE_OPERATION.hudi_name and not a.fenced_by for a in state.pending()
     )
+
+
+def _numbers_in(state: TableState, identity: TableIdentity) -> set[str]:
+    """Return the text of the index with each of the numbers of buckets that the table has had."""
+    return {identity.index, *map(identity.index_after, state.bucket_resizes())}
 
 
 def _rules_files(state: TableState, identity: TableIdentity, index: BucketIndex) -> list[RulesFile]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -40,6 +41,8 @@ from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import ConditionalStorage
 from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
+from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
+from tideline_table.table.definition import TableDefinition
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
@@ -155,14 +158,28 @@ def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
     properties = read_properties(table.storage)
     check_version(properties)
-    if RESIZING in properties:
+    _check_resized(table, table.state, properties)
+    check_record_index(properties, table.options)
+    check_numbers(table.storage, properties)
+
+
+def _check_resized(table: Table, state: TableState, properties: Mapping[str, str]) -> None:
+    """Raise `UnsupportedTable` if a resize of buckets is pending, or the properties lack the numbers of the last one.
+
+    A resize changes the properties after it began in the log, and completes them after its commit. In a shared table it could not.
+    """
+    declared = TableDefinition.from_properties(properties)
+    is_ours = table.identity is not None and table.definition.buckets is not None
+    if (
+        RESIZING in properties
+        or (is_ours and is_resize_pending(state))
+        or (table.identity is not None and is_behind(declared, table.identity, state))
+    ):
         raise UnsupportedTable(
             "a table whose buckets are being resized, or were when the process died",
             expected="properties with the numbers of buckets: the end of the resize writes them, or the next write after it",
             remedy="wait for the resize and for overwrites of the table; if a process died: tideline run rollback PATH",
         )
-    check_record_index(properties, table.options)
-    check_numbers(table.storage, properties)
 
 
 def _share_ours(table: Table, sharing: Sharing) -> None:
@@ -175,11 +192,14 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
 
     begun = table.timeline.append(begin)
 
-    def complete(state: TableState) -> Draft:
-        _check_ours(table.definition.name, state)  # created meanwhile: the commit is rolled back later
+    def complete(state: TableState, properties: Mapping[str, str]) -> Draft:
+        # Created or resized meanwhile: the commit is rolled back later.
+        _check_ours(table.definition.name, state)
+        # No resize changes properties that were read in a state without one until the entry after that state.
+        _check_resized(table, state, properties)
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
-    table.timeline.append(complete)
+    table.timeline.append(complete, lambda _: read_properties(table.storage))
     index, properties = table.definition.buckets, read_properties(table.storage)
     if index is not None and index.properties.keys() - properties.keys():
         # A table of an earlier release lacks what keeps rules of Hudi's writers out.

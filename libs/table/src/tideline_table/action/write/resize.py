@@ -127,7 +127,7 @@ class _Resize:
             raise WriteConflict(
                 f"another process gave the table {change.after.text}", with_instant=max(table.state.bucket_numbers, default="")
             )
-        hide_index(table.storage)
+        hide_index(table.timeline)
         affected = change.affected(table.state.latest_slices())
         results: list[FileGroupResult] = []
         for partition, slices in affected.items():
@@ -136,7 +136,7 @@ class _Resize:
                 results += self._move(partition, exchanged, len(results))
         extra = BucketResize(begun.instant, change.after.number, change.after.rules.text).metadata
         splits = {s.group: s.version for slices in affected.values() for s in slices}
-        hide_index(table.storage)
+        hide_index(table.timeline)
         return begun.commit(
             results, table.schema_json, extra, None, splits=splits, splits_in=lambda group: change.changes(group.partition_path)
         )
