@@ -82,7 +82,7 @@ def test_a_condition_on_a_field_of_a_struct_leaves_out_files(spark: SparkSession
     for where, files in (("a.x = 2", 1), ("1 < a.x", 1), ("a.x in (2L, 3L)", 1), ("a.x is null", 0), ("a.x is not null", 2)):
         found = read(spark, table, where=where)
         assert len(found.inputFiles()) == files, where
-        assert [row.id for row in found.collect()] == ["1", "2"][2 - files :]
+        assert sorted(row.id for row in found.collect()) == ["1", "2"][2 - files :]
 
 
 def test_time_travel_shows_the_schema_of_its_time(spark: SparkSession, tables: Tables) -> None:
