@@ -75,7 +75,7 @@ def test_histories_whose_numbers_of_buckets_change_hold() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("rule", "seeds"), [(_split_as_begun, range(15, 41)), (_by_old_numbers, range(44, 64))])
+@pytest.mark.parametrize(("rule", "seeds"), [(_split_as_begun, range(45, 145)), (_by_old_numbers, range(44, 144))])
 def test_a_missing_rule_for_resizes_is_found(
     rule: Callable[[WriteSet, TableState], WriteConflict | None], seeds: Iterable[int]
 ) -> None:
