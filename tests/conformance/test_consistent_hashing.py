@@ -165,6 +165,16 @@ SMALL: dict[str, object] = {"hoodie.parquet.max.file.size": 1024, "hoodie.bucket
 LARGE: dict[str, object] = {"hoodie.parquet.max.file.size": 100_000_000, "hoodie.bucket.index.min.num.buckets": 2}
 
 
+def made(apache_hudi: ApacheHudi, workdir: Path, buckets: int) -> Turns:
+    """Create an exclusive table with consistent hashing."""
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
+    create_table(
+        str(turns.path),
+        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=buckets, bucket_engine=Engine.CONSISTENT),
+    )
+    return turns
+
+
 def nodes_of(table: Table) -> set[int]:
     index = table.definition.buckets
     assert index is not None
@@ -173,11 +183,7 @@ def nodes_of(table: Table) -> set[int]:
 
 def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHudi, workdir: Path) -> None:
     """A table is split and merged while it is exclusive, and shared afterwards: Hudi's writers go by the resized rings."""
-    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
-    create_table(
-        str(turns.path),
-        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=2, bucket_engine=Engine.CONSISTENT),
-    )
+    turns = made(apache_hudi, workdir, buckets=2)
     table = Table.open(str(turns.path), options=FAST)
     held = InRings(turns, {})
     for first in (0, 30):
@@ -200,11 +206,7 @@ def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHu
 
 def test_hudi_reads_and_writes_rings_that_overwrites_renewed(apache_hudi: ApacheHudi, workdir: Path) -> None:
     """Overwrites of a partition and of the table, and a deleted partition, of an exclusive table; Hudi's writers go by the new rings."""
-    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
-    create_table(
-        str(turns.path),
-        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
-    )
+    turns = made(apache_hudi, workdir, buckets=3)
     table = Table.open(str(turns.path), options=FAST)
     held = InRings(turns, {})
 
@@ -236,11 +238,7 @@ def test_hudi_reads_and_writes_rings_that_overwrites_renewed(apache_hudi: Apache
 
 def test_hudi_reads_and_writes_rings_whose_nodes_tideline_clustered(apache_hudi: ApacheHudi, workdir: Path) -> None:
     """Nodes of an exclusive table are clustered, also after a split and beside a writer; Hudi's writers go by the last rings."""
-    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
-    create_table(
-        str(turns.path),
-        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
-    )
+    turns = made(apache_hudi, workdir, buckets=3)
     table = Table.open(str(turns.path), options=FAST)
     held = InRings(turns, {})
 

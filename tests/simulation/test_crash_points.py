@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
-from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
+from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
@@ -89,17 +89,7 @@ def test_the_operations_do_something():
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_crash_at_every_call(operation, when):
     done = outcome(operation)
-    seen = set()
-    for number in range(len(done.mutating)):
-        faulty, disk, clock = place(prepared(operation))
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(table)
-        recover(disk, clock)
-        found = tuple(contents(open_table(disk, clock)))
-        seen.add(found)
-        check_sound(disk, clock, done.allowed)
+    seen = {found for _, _, found in crashed_everywhere(prepared(operation), done, operation, when)}
     assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.simulation.faults import SimulatedCrash
+from tests.unit.table.shared import opened, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, listing, new_table, open_table, rows_of, write
 
 from tideline_table.action import (
@@ -393,11 +394,17 @@ def test_an_executor_that_died_holds_no_writer_up(monkeypatch):
     assert ("a1", "p", 32, "u") in contents(open_table(table.storage, table.clock))
 
 
-def test_shared_tables_refuse_it(monkeypatch):
-    table = filled()
-    monkeypatch.setattr(Table, "is_shared", property(lambda _: True))
-    with pytest.raises(UnsupportedTable, match="carry-over"):
+def test_shared_tables_refuse_it_and_run_pending_plans_without_it():
+    table, storage, clock = shared_table(TableType.MOR)
+    write(table, [("a0", "p", 1, "x"), ("b0", "p", 1, "x")])
+    before = contents(table)
+    with pytest.raises(UnsupportedTable, match=r"Apache Hudi writes.*use the update strategy yield"):
         schedule_clustering(table, CARRY)
+    planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
+    done = cluster(opened(storage, clock, "executor", **CARRY))
+    assert done is not None
+    assert done.instant == planned
+    assert contents(table) == before
 
 
 STRATEGY = "hoodie.clustering.updates.strategy"
@@ -408,7 +415,7 @@ def test_copy_on_write_tables_refuse_it_and_say_what_to_choose(option):
     """A carried base file would be visible to Apache Hudi's readers before the clustering commits."""
     table = filled(type=TableType.COW)
     chosen = {**CARRY, STRATEGY: "", option: "carry-over"}
-    with pytest.raises(UnsupportedTable, match=r"copy-on-write table 't1'.*merge-on-read.*yield.*reject"):
+    with pytest.raises(UnsupportedTable, match=r"table 't1'.*merge-on-read tables only.*yield or reject"):
         schedule_clustering(table, chosen)
     assert not table.refresh().pending_clusterings()
     planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
@@ -449,7 +456,7 @@ def test_a_copy_on_write_plan_of_an_earlier_release_with_it_runs_as_with_yield(m
     table = filled(type=TableType.COW)
     before = contents(table)
     with monkeypatch.context() as earlier:
-        earlier.setattr(clustering_run, "_check_update_strategy", lambda *_: None)
+        earlier.setattr(clustering_run, "refused_clustering", lambda *_: None)
         planned = schedule_clustering(table, CARRY)
     assert planned is not None
     monkeypatch.setattr(clustering_run, "CarryOver", None)

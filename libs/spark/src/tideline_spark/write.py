@@ -43,6 +43,7 @@ from tideline_table.action import (
     TargetSchema,
     WriteChoices,
     WriteTransaction,
+    check_index_state,
     check_sort_columns,
     closed_to_inserts,
     combines_input,
@@ -317,8 +318,7 @@ class _Attempt:
         return written
 
     def _stage(self, transaction: WriteTransaction, made: NewRings) -> Committed:
-        if index_state(self.table) != self.kept:
-            raise WriteConflict("another process created or dropped the record index before this write began", with_instant="")
+        check_index_state(self.table, self.kept)
         # The first attempt does not know its file groups yet. Later attempts reserve those of the attempts before.
         self.contention.take_turn(transaction.instant)
         layout = self.layout(transaction.placing(self.options))

@@ -81,7 +81,14 @@ from tideline_table.action.upkeep.verdict import (
 )
 from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.backlog import hold_back
-from tideline_table.action.write.choices import WriteChoices, check_moves, combines_input, in_buckets, index_state
+from tideline_table.action.write.choices import (
+    WriteChoices,
+    check_index_state,
+    check_moves,
+    combines_input,
+    in_buckets,
+    index_state,
+)
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.live_keys import all_deleted_keys, may_delete
@@ -144,6 +151,7 @@ __all__ = [
     "backlog_of",
     "cancel_plan",
     "check_index",
+    "check_index_state",
     "check_moves",
     "check_sort_columns",
     "closed_to_inserts",

@@ -37,8 +37,8 @@ def plan_bucket_clustering(
         return Reason(
             f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no columns to sort by"
         )
-    free, where = free_slices(state, reserved), ""
     visible = state.latest_slices()
+    free, where = free_slices(state, reserved, visible), ""
     if any(is_ring_file_id(s.group.file_id) for s in visible):
         if state.sharing is not None:
             return Reason(

@@ -37,12 +37,20 @@ def decide_clustering(
 
 
 def why_not_carried_over(options: Options, *, is_merge_on_read: bool, is_shared: bool) -> Reason | None:
-    """Return the reason if the options ask for carry-over and the kind of the table excludes it, else None.
+    """Return why no clustering with these options is planned for a table of this kind, None if they ask for no carry-over or it is possible.
 
-    `request_clustering` raises `UnsupportedTable` for the same tables. Raises `InvalidOption` for an unknown update strategy.
+    Raises `InvalidOption` for an unknown update strategy.
     """
-    if not carries_over(options) or (is_merge_on_read and not is_shared):
+    if not carries_over(options):
         return None
     if not is_merge_on_read:
-        return Reason("the update strategy carry-over is for merge-on-read tables only", "the update strategy yield or reject")
-    return Reason("the update strategy carry-over is not for tables that Apache Hudi writes, too", "the update strategy yield")
+        return Reason(
+            "the update strategy carry-over is for merge-on-read tables only: it copies log files, and a copy-on-write table has none",
+            "the update strategy yield or reject",
+        )
+    if is_shared:
+        return Reason(
+            "the update strategy carry-over is not for tables that Apache Hudi writes, too: its writers may append to a log file that was copied",
+            "the update strategy yield",
+        )
+    return None

@@ -6,7 +6,7 @@ because output file ids derive from the plan. Each task proves before its commit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -120,10 +120,10 @@ def checked_order(options: Options, schema: pa.Schema) -> OrderedBy:
     return order
 
 
-def free_slices(state: TableState, reserved: Collection[str]) -> list[FileSlice]:
-    """Return the visible slices that no pending plan takes and that no writer has reserved."""
-    taken = taken_groups(state)
-    return [s for s in state.latest_slices() if s.group not in taken and s.group.file_id not in reserved]
+def free_slices(state: TableState, reserved: Collection[str], visible: Iterable[FileSlice] | None = None) -> list[FileSlice]:
+    """Return the visible slices (of `visible`, if they are known) that no pending plan takes and that no writer has reserved."""
+    taken, visible = taken_groups(state), state.latest_slices() if visible is None else visible
+    return [s for s in visible if s.group not in taken and s.group.file_id not in reserved]
 
 
 def due_plan(

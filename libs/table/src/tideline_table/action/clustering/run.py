@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tideline_table.action.clustering.carry_over import CarryOver
 from tideline_table.action.clustering.column_ranges import FooterRanges
-from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.outcome import check_clustered
 from tideline_table.action.clustering.plan import Trigger
@@ -93,7 +93,11 @@ def request_clustering(
     """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`, `check` for `publish`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
-    _check_update_strategy(table, chosen)
+    refused = refused_clustering(table, chosen)
+    if refused is not None:
+        raise UnsupportedTable(
+            f"a clustering of table {table.definition.name!r}", expected=refused.why, remedy=f"use {refused.until}"
+        )
     reserved = reserved_groups(table.intents, table.timeline)
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
@@ -136,15 +140,13 @@ def run_clustering(
 ) -> Committed | None:
     """Execute a clustering plan (empty: the oldest pending one); return None if there is none.
 
-    Carries writes over if its options or those of the planner say so (`carry_over`). Neither has an effect in copy-on-write tables, nor
-    what the planner says in shared ones. Raises `UnsupportedTable` for a shared table if its own options say so.
+    Carries writes over if its options or those of the planner say so (`carry_over`), but not in copy-on-write and shared tables: the
+    option may be one of a whole fleet.
     Takes over from a dead attempt. Rolls back, so that the planner can plan again, and raises `WriteConflict` on a conflict or
     `VerificationFailed` for unfit results. `TransactionRolledBack` means that another process ended the attempt or took it over.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    # A copy-on-write table is no reason to refuse: the option may be one of a whole fleet, and the launcher would roll the plan back.
-    _check_not_shared(table, chosen)
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
@@ -193,31 +195,16 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
         rings.before,
     )
     tasks = [replace(task, inputs=tuple(with_merged_logs(table.state, s) for s in task.inputs)) for task in tasks]
-    has_logs = table.definition.type is TableType.MOR
-    carries = has_logs and not table.is_shared and (carries_over(options) or plan_carries_over(planned.plan))
+    is_possible = table.definition.type is TableType.MOR and not table.is_shared
+    carries = is_possible and (carries_over(options) or plan_carries_over(planned.plan))
     return ClusteringRun(
         table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY], rings, carries
     )
 
 
-def _check_update_strategy(table: Table, options: Options) -> None:
-    if carries_over(options) and table.definition.type is not TableType.MOR:
-        raise UnsupportedTable(
-            f"a clustering with the update strategy carry-over in the copy-on-write table {table.definition.name!r}",
-            expected="a merge-on-read table: a base file that was written again is no log file that could be carried over",
-            remedy="use the update strategy yield (the clustering loses to writers, and gets priority in the end) or reject (writes to its input fail); "
-            "or write the rows into a merge-on-read table",
-        )
-    _check_not_shared(table, options)
-
-
-def _check_not_shared(table: Table, options: Options) -> None:
-    if carries_over(options) and table.is_shared:
-        raise UnsupportedTable(
-            "a clustering with the update strategy carry-over in a table that Apache Hudi writes, too",
-            expected="a table that only Tideline writes: a writer of Apache Hudi may append to a log file that was carried over already",
-            remedy="use the update strategy yield",
-        )
+def refused_clustering(table: Table, options: Options) -> Reason | None:
+    """Return why `request_clustering` refuses these options for a table of this kind, None if it does not."""
+    return why_not_carried_over(options, is_merge_on_read=table.definition.type is TableType.MOR, is_shared=table.is_shared)
 
 
 def _commit_clustering(

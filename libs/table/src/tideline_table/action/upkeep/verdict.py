@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from tideline_table.action.archival.plan import plan_archival
 from tideline_table.action.clean.plan import plan_clean
-from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
+from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.plan import Trigger
+from tideline_table.action.clustering.run import refused_clustering
 from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.action.log_compaction.plan import plan_log_compaction
@@ -109,11 +110,6 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
             return plan_archival(table.state, options, now, needed_writes(table.timeline.saved()), leases=leases)
         case TableService.ROLLBACK:
             return Reason("a rollback needs no plan")
-
-
-def refused_clustering(table: Table, options: Options) -> Reason | None:
-    """Return why `request_clustering` refuses these options for a table of this kind, None if it does not."""
-    return why_not_carried_over(options, is_merge_on_read=table.definition.type is TableType.MOR, is_shared=table.is_shared)
 
 
 def judge(table: Table, service: TableService, rules: Rules) -> Verdict:

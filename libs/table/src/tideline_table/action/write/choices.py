@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, INSERT_DUP_POLICY, Options
-from tideline_table.errors import UnsupportedTable
+from tideline_table.errors import UnsupportedTable, WriteConflict
 from tideline_table.index.bucket import check_index
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.table.facade import Table
@@ -52,6 +52,14 @@ def kept_index(table: Table) -> str:
 def index_state(table: Table) -> tuple[str, bool]:
     """Return what the choices of a write depend on: `kept_index`, and whether there is a record index, beside whatever index is kept."""
     return kept_index(table), table.has_record_index
+
+
+def check_index_state(table: Table, kept: tuple[str, bool], error: Exception | None = None) -> None:
+    """Raise `WriteConflict` if `index_state` is no longer `kept`, by which the choices of a write were made; `error` is what showed it."""
+    if index_state(table) != kept:
+        raise WriteConflict(
+            "another process created or dropped the record index since this write began", with_instant=""
+        ) from error
 
 
 def meets_record_index(table: Table, options: Options) -> bool:

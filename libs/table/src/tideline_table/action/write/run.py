@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tideline_table.action.new_rings import NewRings
 from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.backlog import hold_back
-from tideline_table.action.write.choices import WriteChoices, combines_input, index_state, meets_record_index
+from tideline_table.action.write.choices import WriteChoices, check_index_state, combines_input, index_state, meets_record_index
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.key_look_up import key_look_up
@@ -30,7 +30,6 @@ from tideline_table.errors import (
     IndexDamaged,
     InvalidOption,
     UnsupportedTable,
-    WriteConflict,
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index import Location, PlaceT
@@ -197,8 +196,7 @@ class _Attempt:
             return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
-        if index_state(self.table) != self.kept:
-            raise WriteConflict("another process created or dropped the record index before this write began", with_instant="")
+        check_index_state(self.table, self.kept)
         routed = self._route_in_turn(transaction)
         results = self._write(transaction, routed)
         target, replaced = self.target, overwrite_of(self.operation, results)
@@ -238,8 +236,7 @@ class _Attempt:
         try:
             tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
         except IndexDamaged as error:
-            if index_state(self.table) != self.kept:
-                raise WriteConflict("another process dropped the record index while this write ran", with_instant="") from error
+            check_index_state(self.table, self.kept, error)
             raise
         return _Routed(self._placed(transaction, tagged.by_partition, tagged.locations, tagged.slices), tagged.rows)
 
