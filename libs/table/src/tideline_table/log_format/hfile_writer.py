@@ -6,7 +6,6 @@ gzip stream, which depends on the release of zlib.
 
 from __future__ import annotations
 
-import functools
 import gzip
 import struct
 import zlib
@@ -34,15 +33,6 @@ _GZIP_WINDOW = 31
 """zlib's number for a window of 32 KiB and a gzip header without a time."""
 _GZIP_LEVEL = 1
 """Level 9 makes files of random keys 8 % smaller and takes more than three times as long."""
-_BARE_WINDOW = -15
-"""The same window without a header and without a checksum."""
-_GZIP_HEADER = bytes([31, 139, 8, 0, 0, 0, 0, 0, 4, 255])
-"""Without a time; compressed by the fastest method, on an unknown system."""
-_GZIP_TRAILER = struct.Struct("<II")
-"""The checksum and the size of the data."""
-_PACKED_NOTHING = gzip.compress(b"", _GZIP_LEVEL, mtime=0)
-_SMALL = tuple(bytes([number]) for number in range(128))
-"""Numbers of one byte. A file has about eighty of them."""
 _TRAILER_BYTES = 4096
 _HEADER = struct.Struct(">8siiqbii")
 _LENGTHS = np.dtype([("key", ">i4"), ("value", ">i4"), ("row", ">u2")])
@@ -155,11 +145,8 @@ class _Writer:
             "hfile.LASTKEY": _full_key(last_key),
         }
         pairs = sorted({**info, **standard}.items())
-        *others, last = [_field(1, _field(1, key.encode()) + _field(2, value)) for key, value in pairs]
-        head = b"PBUF" + _varint(sum(map(len, others)) + len(last)) + b"".join(others)
-        # The last one is the schema of the values: the longest, and in many files the same.
-        packed = _packed_before(head, last) if self._compressed else None
-        info_at = self._block(b"FILEINF2", head + last, packed=packed)[0]
+        message = b"".join(_field(1, _field(1, key.encode()) + _field(2, value)) for key, value in pairs)
+        info_at = self._block(b"FILEINF2", b"PBUF" + _varint(len(message)) + message)[0]
         fields = [
             (1, info_at),
             (2, load_on_open),
@@ -190,10 +177,9 @@ class _Writer:
         self._previous = at
         self._root.append((at, size, first))
 
-    def _block(self, magic: bytes, data: bytes | memoryview, *, previous: int = -1, packed: bytes | None = None) -> tuple[int, int]:
+    def _block(self, magic: bytes, data: bytes | memoryview, *, previous: int = -1) -> tuple[int, int]:
         """Append a block. Return its offset and size."""
-        if packed is None:
-            packed = self._packed(magic, data) if self._compressed else bytes(data)
+        packed = self._packed(magic, data) if self._compressed else data
         with_header = _HEADER.size + len(packed)
         pieces = -(-with_header // _BYTES_PER_CHECKSUM)
         head = _HEADER.pack(magic, len(packed) + 4 * pieces, len(data), previous, _CRC32, _BYTES_PER_CHECKSUM, with_header)
@@ -205,28 +191,10 @@ class _Writer:
         return at, len(self._out) - at
 
     def _packed(self, magic: bytes, data: bytes | memoryview) -> bytes:
-        if not data:
-            return _PACKED_NOTHING
         if self._repeats or magic != _DATA_BLOCK:
             return gzip.compress(data, _GZIP_LEVEL, mtime=0)
         codes = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW, strategy=zlib.Z_HUFFMAN_ONLY)
         return codes.compress(data) + codes.flush()
-
-
-def _packed_before(head: bytes, last: bytes) -> bytes:
-    """Return `head` and `last` in gzip. What `last` becomes is kept."""
-    codes = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _BARE_WINDOW)
-    # The flush ends at a whole byte, and what follows it refers to nothing before it.
-    begun = codes.compress(head) + codes.flush(zlib.Z_FULL_FLUSH)
-    checksum = zlib.crc32(last, zlib.crc32(head))
-    return _GZIP_HEADER + begun + _deflated(last) + _GZIP_TRAILER.pack(checksum, len(head) + len(last))
-
-
-@functools.lru_cache(maxsize=16)
-def _deflated(last: bytes) -> bytes:
-    """Return the end of a deflate stream."""
-    codes = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _BARE_WINDOW)
-    return codes.compress(last) + codes.flush()
 
 
 def _check(keys: pa.Array, lengths: np.ndarray, *, is_ascending: bool) -> None:
@@ -279,8 +247,6 @@ def _vlong(number: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    if number <= 127:
-        return _SMALL[number]
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
