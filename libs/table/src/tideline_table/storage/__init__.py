@@ -5,7 +5,7 @@ Paths are relative to the root of the `Storage`, with `/` between their parts. D
 
 from tideline_table.storage.disk_errors import refused_write, writing
 from tideline_table.storage.local import STAGING, LocalStorage
-from tideline_table.storage.location import hudi_root, open_storage, root_spellings, root_uri
+from tideline_table.storage.location import hudi_root, open_storage, root_spellings, root_uri, task_storage
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_settings import object_store_endpoint, object_store_region, object_store_settings
 from tideline_table.storage.object_store import ObjectStorage
@@ -33,6 +33,7 @@ __all__ = [
     "refused_write",
     "root_spellings",
     "root_uri",
+    "task_storage",
     "unwrapped",
     "writing",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -30,6 +31,19 @@ def open_storage(base_path: str, options: Mapping[str, str] | None = None) -> St
     if place is not None:
         return ObjectStorage(*place, options)
     return LocalStorage(_local_folder(base_path))
+
+
+def task_storage(base_path: str) -> Storage:
+    """Open the storage of `base_path` for a task of a table service.
+
+    Tasks that a process runs one after the other share that of a local path, which remembers folders that it has made durable.
+    """
+    return open_storage(base_path) if _object_place(base_path) is not None else _local_storage(_local_folder(base_path).absolute())
+
+
+@functools.lru_cache(maxsize=8)
+def _local_storage(folder: Path) -> LocalStorage:
+    return LocalStorage(folder)
 
 
 def root_uri(base_path: str) -> str:

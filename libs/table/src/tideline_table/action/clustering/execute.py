@@ -34,7 +34,7 @@ from tideline_table.reader.file_slice import scan_slice
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.row_digest import RowDigest
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
-from tideline_table.storage import Storage, open_storage, writing
+from tideline_table.storage import Storage, task_storage, writing
 
 _MEMORY_PER_LOG = 10
 """Memory of decoded log rows, compared with their compressed size."""
@@ -50,7 +50,7 @@ def cluster_group(
     Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `VerificationFailed` if the written rows are not those read, `StorageFull` if the
     temporary folder or the table's is full.
     """
-    storage = storage or open_storage(task.base_path)
+    storage = storage or task_storage(task.base_path)
     task = replace(task, rule=replace(task.rule, one_thread=one_thread))
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     footers = [read_footer(storage, s.path, with_dictionaries=True) for s in task.inputs if s.base_file]

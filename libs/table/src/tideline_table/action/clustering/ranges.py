@@ -43,7 +43,7 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.reader.file_slice import scan_slice
 from tideline_table.row_digest import RowDigest
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
-from tideline_table.storage import Storage, open_storage
+from tideline_table.storage import Storage, task_storage
 
 _SAMPLE_ROWS = 100_000
 """Most rows of the sample of a whole group: with 20 ranges, their sizes differ by about 2 % (one standard deviation)."""
@@ -95,7 +95,7 @@ class ClusteredRange:
 
 def sample_slice(task: ClusteringTask, slice_number: int, slices: int, storage: Storage | None = None) -> SliceSample:
     """Return a sample of the only slice of `task`, which has this number among the `slices` of its group; reads the sort columns only."""
-    storage = storage or open_storage(task.base_path)
+    storage = storage or task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     columns = list(task.order.columns)
     # Twice the share of a slice of average size, so that a large one is not thinned out much.
@@ -136,7 +136,7 @@ def ranged_rows(
     split: RangeSplit, task: ClusteringTask, slice_number: int, storage: Storage | None = None
 ) -> Iterator[tuple[int, Sent]]:
     """Yield the rows of the only slice of `task` in pieces of one range each, with the range; then the end of the slice, to every range."""
-    storage = storage or open_storage(task.base_path)
+    storage = storage or task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     schema = with_meta_fields(task.schema)
     proof, started_s = _prover(task), time.perf_counter()
@@ -164,7 +164,7 @@ def write_range(split: RangeSplit, range_number: int, received: Iterator[Sent], 
     `StorageFull` if the temporary folder or the table's is full.
     """
     task = split.task
-    storage = storage or open_storage(task.base_path)
+    storage = storage or task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     proof = _prover(task)
     with ExitStack() as files:

@@ -38,7 +38,7 @@ from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated
 from tideline_table.reader.file_slice import SliceRows, scan_slice
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
-from tideline_table.storage import Storage, checked_path, open_storage
+from tideline_table.storage import Storage, checked_path, task_storage
 from tideline_table.writer.base_file import write_base_file
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -215,7 +215,7 @@ def compact_slice(
     Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket,
     and `VerificationFailed` if what it reads back from the file is not what it merged.
     """
-    storage = storage or open_storage(task.base_path)
+    storage = storage or task_storage(task.base_path)
     found = task.file_slice
     footers = [read_footer(storage, found.path, with_dictionaries=True)] if found.base_file else []
     rule = encoded(replace(task.rule, one_thread=one_thread), with_meta_fields(task.schema), footers)

@@ -20,7 +20,7 @@ from tideline_table.reader.file_slice import MergedLog, merged_log
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.row_digest import RowDigest, digest_rows, seed_of
 from tideline_table.schema.meta_fields import with_meta_fields
-from tideline_table.storage import Storage, open_storage
+from tideline_table.storage import Storage, task_storage
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.merged_log_file import write_merged_log
 
@@ -63,7 +63,7 @@ def merge_log(task: LogCompactionTask, storage: Storage | None = None, memory: M
     Raises `UnsupportedTable`, before it writes, for logs that cannot be merged without base rows, and `VerificationFailed` if the file
     does not say what the merged files say.
     """
-    storage = storage or open_storage(task.base_path)
+    storage = storage or task_storage(task.base_path)
     if memory is None:
         return _merge_log(task, storage)
     stored_bytes = sum(storage.stat(path).size_bytes for path in task.file_slice.log_paths)
