@@ -151,7 +151,8 @@ def main() -> None:
         file_bytes = rows.size_bytes // (PARTITIONS * given.buckets)
         for repetition in range(given.repetitions):
             for index in given.indexes:
-                experiment.run(Indexed(index, given.buckets, file_bytes, rows.size_bytes // rows.rows), repetition)
+                described = Indexed(index, given.buckets, file_bytes, rows.size_bytes // rows.rows, given.kind)
+                experiment.run(described, repetition)
         titles = ["index", "work"]
         for name in engines:
             titles += [f"{TITLES[name]}, s", *(["ratio"] if name != HUDI and HUDI in engines else [])]
@@ -165,6 +166,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--engines", nargs="+", default=[HUDI, SPARK, DIRECT], choices=[HUDI, SPARK, DIRECT])
     parser.add_argument("--indexes", nargs="+", default=list(INDEXES), choices=INDEXES)
+    parser.add_argument("--kind", default="COPY_ON_WRITE", choices=["COPY_ON_WRITE", "MERGE_ON_READ"])
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--memory", default="2g", help="heap of each of the two Spark sessions")
     parser.add_argument("--folder", default=None, help="where tables are written while it runs")

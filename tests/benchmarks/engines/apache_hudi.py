@@ -96,11 +96,12 @@ class ApacheHudi:
     # --- indexes -----------------------------------------------------------------------------------------------------------------
 
     def insert_indexed(self, table: str, source: str, **described: Any) -> None:
-        more = {"hoodie.bulkinsert.sort.mode": BULK_SORT_MODE, **indexed.Indexed(**described).hudi_options()}
-        self._write(table, source, "COPY_ON_WRITE", "bulk_insert", more)
+        made = indexed.Indexed(**described)
+        self._write(table, source, made.kind, "bulk_insert", {"hoodie.bulkinsert.sort.mode": BULK_SORT_MODE, **made.hudi_options()})
 
     def upsert_indexed(self, table: str, source: str, **described: Any) -> None:
-        self._write(table, source, "COPY_ON_WRITE", "upsert", indexed.Indexed(**described).hudi_options())
+        made = indexed.Indexed(**described)
+        self._write(table, source, made.kind, "upsert", made.hudi_options())
 
     # --- joins and aggregations --------------------------------------------------------------------------------------------------
 

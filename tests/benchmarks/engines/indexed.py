@@ -10,7 +10,7 @@ INDEXES = (SIMPLE, BLOOM, BUCKET, RECORD)
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """A copy-on-write table of lineitem with an index, and how large its files become."""
+    """A table of lineitem with an index, and how large its files become."""
 
     index: str
     buckets: int
@@ -19,6 +19,7 @@ class Indexed:
     """The largest size of a file of the other indexes, so that they have about as many file groups."""
     row_bytes: int
     """Bytes of a row in a file."""
+    kind: str = "COPY_ON_WRITE"
 
     def hudi_options(self) -> dict[str, str]:
         """The options of each of Apache Hudi's writers."""

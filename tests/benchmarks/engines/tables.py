@@ -68,7 +68,15 @@ def made_indexed(path: str, source: str, made: indexed.Indexed) -> Table:
     request = index_request(kept, made.buckets if made.index == indexed.BUCKET else None, ())
     create_table(
         path,
-        TableRequest("lineitem", schema_of(source), serving.KEY, (serving.PARTITION,), serving.ORDERING, **request),
+        TableRequest(
+            "lineitem",
+            schema_of(source),
+            serving.KEY,
+            (serving.PARTITION,),
+            serving.ORDERING,
+            type=TableType(made.kind),
+            **request,
+        ),
     )
     table = indexed_table(path, made)
     if made.index == indexed.RECORD:
