@@ -114,7 +114,7 @@ class Table:
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
         missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the table
-        does not hold are ignored.
+        does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes nothing.
         """
         given = self._keys(keys, self.schema)
         missing = [name for name in self.partition if not field_path(given.schema, name)]
