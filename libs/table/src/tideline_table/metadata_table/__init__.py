@@ -7,7 +7,7 @@ from its files alone (`stored`).
 
 from tideline_table.metadata_table.check import check_metadata
 from tideline_table.metadata_table.check_stored import check_stored
-from tideline_table.metadata_table.finding import Finding
+from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.key_lookup import RecordIndex, is_advertised, record_index_of
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.prepared_delta import PreparedDelta, prepared_delta
@@ -16,6 +16,7 @@ from tideline_table.metadata_table.stored import StoredMetadata
 
 __all__ = [
     "Finding",
+    "FindingKind",
     "LogRecords",
     "PreparedDelta",
     "RecordIndex",
