@@ -332,6 +332,15 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
         made.delete(["a"])
     made.delete([{"id": "a", "day": "mon"}])
     assert ids(tideline.open(tmp_path / "t").read()) == ["b", "c", "z"]
+    resized = made.resize_buckets(8, partition_buckets="^tue,4")
+    assert (bool(resized), resized.attempts, [(one.partition, one.reason) for one in resized.skipped]) == (
+        True,
+        1,
+        [("tue", tideline.SkipReason.SAME_NUMBER)],
+    )
+    again = made.resize_buckets(8)
+    assert (bool(again), again.instant, [one.partition for one in again.skipped]) == (False, "", ["mon", "tue"])
+    assert made.resize_buckets(4, partition_buckets="", overwrite=True).instant
     made.cluster()
     assert made.cluster(options={"hoodie.clustering.plan.strategy.sort.columns": "day"}).instant
     assert made.share()["hoodie.bucket.index.num.buckets"] == "4"

@@ -99,6 +99,7 @@ from tideline_table.action.write.resize import resize_buckets
 from tideline_table.action.write.ring_resize import RingResize, resize_rings
 from tideline_table.action.write.run import closed_to_inserts, overwrite_of, write_context, write_rows
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
+from tideline_table.action.write.skipped_partition import SkippedPartition, SkipReason, partitions_of_same_number
 from tideline_table.action.write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
 from tideline_table.action.write.write_set import MarkerCheck
 
@@ -136,6 +137,8 @@ __all__ = [
     "RoutedWrite",
     "Rules",
     "Sent",
+    "SkipReason",
+    "SkippedPartition",
     "Step",
     "TableService",
     "TableStatus",
@@ -193,6 +196,7 @@ __all__ = [
     "merge_log",
     "oldest_of",
     "overwrite_of",
+    "partitions_of_same_number",
     "pending_bytes",
     "pending_jobs",
     "pending_rewrites",
