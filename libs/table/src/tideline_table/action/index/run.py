@@ -7,7 +7,7 @@ partition `files` needs no reading of data; while the record index is made, othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tideline_table.action.index.requirements import (
@@ -22,7 +22,7 @@ from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
 from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, WriteConflict
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
+from tideline_table.hudi.properties import METADATA_FOLDER, change_properties
 from tideline_table.log.body import Bare, Indexed
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
@@ -192,11 +192,15 @@ def _creation(table: Table, state: TableState, names: Sequence[str], columns: Se
 
 def _clear(table: Table, name: str) -> None:
     """Remove a partition from the properties, so that no reader looks for it, then delete its folder; all of them for `files`."""
-    properties = read_properties(table.storage)
-    advertised = properties.get(p.METADATA_PARTITIONS, "")
-    left = "" if name == FILES else ",".join(found for found in advertised.split(",") if found != name)
-    if left != advertised or properties.get(p.METADATA_PARTITIONS_INFLIGHT):
-        change_properties(table.storage, {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""})
+
+    def without(properties: Mapping[str, str]) -> Mapping[str, str]:
+        advertised = properties.get(p.METADATA_PARTITIONS, "")
+        left = "" if name == FILES else ",".join(found for found in advertised.split(",") if found != name)
+        if left == advertised and not properties.get(p.METADATA_PARTITIONS_INFLIGHT):
+            return properties
+        return {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""}
+
+    change_properties(table.storage, without)
     table.storage.delete_below(METADATA_FOLDER if name == FILES else folder_of(name))
 
 
