@@ -15,11 +15,12 @@ from tests.conformance.both_in_turn import SCHEMA, Turns, meet_rules, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
+from tests.unit.table.tables import set_properties
 
 from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
-from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.hudi.properties import read_properties
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -71,7 +72,7 @@ def test_a_shared_table_whose_partitions_get_other_numbers_of_buckets_is_refused
     turns.ours(trips(range(40), 1))
     properties = read_properties(table.storage)
     assert properties.pop(PARTITION_RULES) == ""
-    change_properties(table.storage, properties)
+    set_properties(table.storage, properties)
     name = f"fewer_buckets_{kind.name.lower()}"
     meet_rules(apache_hudi, workdir / "met", f"p0,{2 if kind is Kind.COW else 1}", 4)
     apache_hudi.sql(f"create table {name} using hudi location '{turns.path}'")

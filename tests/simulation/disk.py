@@ -157,6 +157,12 @@ class Faults(Protocol):
     def later(self, delay_us: int, do: Callable[[], None]) -> None: ...
 
 
+class _Versioned(bytes):
+    """What is put in the place of a certain version."""
+
+    version: str
+
+
 class ProcessStorage:
     """`Storage` as one process sees it."""
 
@@ -193,6 +199,16 @@ class ProcessStorage:
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         self._write("put_if_absent", path, data)
+
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        found: tuple[bytes, str] = self._read("read_versioned", path, lambda disk: disk.read_versioned(path))
+        return found
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        content = _Versioned(data)
+        content.version = version
+        done: bool = self._write("put_if_version", path, content)
+        return done
 
     def delete(self, path: str) -> bool:
         return self._write("delete", path, b"")
@@ -270,6 +286,9 @@ class ProcessStorage:
     def _apply(self, call: str, path: str, data: bytes) -> Any:
         if call == "delete":
             return self.disk.delete(path)
+        if call == "put_if_version":
+            assert isinstance(data, _Versioned)
+            return self.disk.put_if_version(path, bytes(data), data.version)
         if call == "put_if_absent" and not (self.disk.overwrites and path.startswith(LOG)):
             return self.disk.put_if_absent(path, data)
         return self.disk.put(path, data)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.simulation.disk import LOG, ProcessStorage
 from tests.simulation.scheduler import Process
-from tests.simulation.world import APPLICABLE, TAKES_TIME, World
+from tests.simulation.world import APPLICABLE, LIKE, TAKES_TIME, World
 
 from tideline_locks import HudiLockProvider, HudiPeerLock
 from tideline_locks.hudi_cell import lease_in, parsed_lock
@@ -43,7 +43,6 @@ BOARD_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if "inten
 """Of the board that writers of Tideline have beside the lock."""
 STOPS = TAKES_TIME | {"lease_expiry"}
 """Kinds that let a process go on long after it asked."""
-_LIKE = {"put_if_version": "put_if_absent", "read_versioned": "read"}
 
 
 class SharedWorld(World):
@@ -102,7 +101,7 @@ class SharedWorld(World):
         return "" if kind == LOCK_TAKEN else kind
 
     def _hits(self, kind: str, call: str) -> bool:
-        return kind == LOCK_TAKEN or _LIKE.get(call, call) in APPLICABLE[kind]
+        return kind == LOCK_TAKEN or LIKE.get(call, call) in APPLICABLE[kind]
 
     def _can_be_survived(self, kind: str, process: Process, call: str, path: str) -> bool:
         if kind in STOPS:
@@ -139,28 +138,12 @@ def is_commit_point(path: str) -> bool:
     return instant is not None and instant.state is State.COMPLETED
 
 
-class _Versioned(bytes):
-    """What is put in the place of a certain version."""
-
-    version: str
-
-
 class SharedStorage(ProcessStorage, MemoryStorage):
     """An object store with conditional puts of both kinds, as one process sees it."""
 
     def __init__(self, world: SharedWorld, process: Process) -> None:
         ProcessStorage.__init__(self, world.disk, process, world.scheduler, world)
         self._world = world
-
-    def read_versioned(self, path: str) -> tuple[bytes, str]:
-        found: tuple[bytes, str] = self._read("read_versioned", path, lambda disk: disk.read_versioned(path))
-        return found
-
-    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
-        content = _Versioned(data)
-        content.version = version
-        done: bool = self._write("put_if_version", path, content)
-        return done
 
     def _write(self, call: str, path: str, data: bytes) -> Any:
         if call != "put_if_absent" or not is_commit_point(path):
@@ -175,12 +158,6 @@ class SharedStorage(ProcessStorage, MemoryStorage):
             yield
         finally:
             self._world.taking_step[self.process.name] -= 1
-
-    def _apply(self, call: str, path: str, data: bytes) -> Any:
-        if call == "put_if_version":
-            assert isinstance(data, _Versioned)
-            return self.disk.put_if_version(path, bytes(data), data.version)
-        return super()._apply(call, path, data)
 
     def at_once(self, *files: tuple[str, bytes]) -> None:
         """Create files at one moment: nobody sees one without the others. Raises `ObjectExists`."""

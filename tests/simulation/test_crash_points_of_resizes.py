@@ -9,14 +9,14 @@ import pytest
 from tests.simulation.faults import SimulatedCrash, crash_at, crash_points
 from tests.simulation.recovery import OPTIONS, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, place, undisturbed
-from tests.unit.table.tables import contents, create, open_table, write
+from tests.unit.table.tables import contents, create, open_table, set_properties, write
 from tests.unit.table.test_partition_resize import check_places
 
 from tideline_table.action import resize_buckets
 from tideline_table.action.write import resize
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.partition_numbers import newest_rules
-from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
@@ -68,7 +68,7 @@ def left_by(operation: Callable[[Table], None], *, names_earlier: bool) -> Prepa
         operation(open_table(disk, clock, **OPTIONS))
     assert RESIZING in read_properties(disk)
     if names_earlier:
-        change_properties(disk, read_properties(prepared()[0]))
+        set_properties(disk, read_properties(prepared()[0]))
     return disk, clock.monotonic_s()
 
 

@@ -70,7 +70,11 @@ def test_a_clustering_whose_ring_is_older_than_that_of_a_resize_is_found() -> No
     """Seeded bug: a resize looks at no pending clustering, and the clustering does not look whether its ring would count."""
     blind = sabotage(
         (TableRings, "clustered", _clustered_whatever_counts),
-        (ring_resize, "planned_partitions", lambda state: {group.partition_path for group in state.groups_under_compaction()}),
+        (
+            ring_resize,
+            "planned_partitions",
+            lambda state: {g.partition_path: {at} for g, at in state.groups_under_compaction().items()},
+        ),
     )
     found = next((o for o in (simulate(seed, blind, "rings") for seed in SEEDS) if o.problems), None)
     assert found is not None

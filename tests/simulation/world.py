@@ -68,6 +68,8 @@ LEAVES_LATE_FILES = TAKES_TIME | {"late_write", "stale_listing", "lease_expiry"}
 """After these a file of a fenced attempt may appear, invisible, where nobody looks any more."""
 
 
+LIKE = {"put_if_version": "put_if_absent", "read_versioned": "read"}
+"""Calls that fail as another one does."""
 LOOSENS_LOCK = TAKES_TIME | {"lease_expiry", "late_write"} | {kind for kind, calls in APPLICABLE.items() if "lock" in calls}
 """After these another process may publish without the table lock: the log decides."""
 
@@ -298,7 +300,7 @@ class World:
         is_log_put = call == "put_if_absent" and path.startswith(LOG)
         if self.choose.random() >= (4 * self._rate if is_log_put or call in ("lock", "publish", "intents") else self._rate):
             return ""
-        usable = [k for k in self.kinds if call in APPLICABLE[k]]
+        usable = [k for k in self.kinds if LIKE.get(call, call) in APPLICABLE[k]]
         if not usable:
             return ""
         kind = self.choose.choice(usable)

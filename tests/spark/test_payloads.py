@@ -7,11 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.unit.table.tables import set_properties
 
 from tideline_spark.write import write_dataframe
 from tideline_table.action import write_rows
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.properties import PAYLOAD_CLASS, change_properties, read_properties
+from tideline_table.hudi.properties import PAYLOAD_CLASS, read_properties
 from tideline_table.storage import open_storage
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -43,7 +44,7 @@ WRITES = (
 def declared(path: Path, payload: str, kind: TableType, options: dict[str, object]) -> Table:
     create_table(str(path), TableRequest("t", SCHEMA, ("id",), ("region",), "ts", kind))
     storage = open_storage(str(path))
-    change_properties(storage, {**read_properties(storage), PAYLOAD_CLASS: payload})
+    set_properties(storage, {**read_properties(storage), PAYLOAD_CLASS: payload})
     return Table.open(str(path), options={"hoodie.parquet.small.file.limit": 0, **options})
 
 

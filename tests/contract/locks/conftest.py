@@ -39,7 +39,7 @@ from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
 from tideline_runtime.metrics import Metrics
 from tideline_table.clock import Clock, ManualClock, SystemClock
-from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, Storage
+from tideline_table.storage import LocalStorage, MemoryStorage, Storage
 
 CONTENDER = Path(__file__).with_name("contender.py")
 WAIT_LIMIT_S = 120.0
@@ -102,7 +102,7 @@ def hudi_file_locks(tables: Path, clock: Clock, chance: Chance | None) -> HudiLo
     )
 
 
-def hudi_object_locks(store: ConditionalStorage, clock: Clock, chance: Chance | None) -> HudiLockProvider:
+def hudi_object_locks(store: Storage, clock: Clock, chance: Chance | None) -> HudiLockProvider:
     """Hudi's lock objects of many tables: one for each name."""
 
     def known() -> list[str]:

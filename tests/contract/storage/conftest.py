@@ -10,7 +10,7 @@ import pytest
 from tests.real.object_store import ObjectStoreServer, running_object_store
 
 from tideline_table.clock import SystemClock
-from tideline_table.storage import ConditionalStorage, LocalStorage, MemoryStorage, Storage, StorageWrapper
+from tideline_table.storage import LocalStorage, MemoryStorage, Storage, StorageWrapper
 
 BUCKET = "contract"
 _prefixes = (f"run/{number:04d} é%2F" for number in itertools.count())
@@ -53,17 +53,6 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, prefix: str) -> Calla
         return lambda: StorageWrapper(LocalStorage(tmp_path / "root"))
     server: ObjectStoreServer = request.getfixturevalue(request.param)
     return lambda: server.storage(BUCKET, prefix)
-
-
-@pytest.fixture(params=["memory", "wrapped", *REAL])
-def conditional(request: pytest.FixtureRequest, prefix: str) -> ConditionalStorage:
-    """Adapters that replace an object only if it is still the one that was seen."""
-    if request.param == "memory":
-        return MemoryStorage()
-    if request.param == "wrapped":
-        return StorageWrapper(MemoryStorage())
-    server: ObjectStoreServer = request.getfixturevalue(request.param)
-    return server.storage(BUCKET, prefix)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What every storage adapter promises (`tideline_table.storage.port`)."""
 
 import errno
+import fcntl
 import os
 import threading
 import time
@@ -451,27 +452,46 @@ def test_modification_times_do_not_go_back(local):
     assert local.stat("a").modified >= first
 
 
-def test_an_object_is_replaced_only_if_it_is_still_the_one_that_was_seen(conditional):
-    assert conditional.put_if_version("a", b"1", "")
-    assert not conditional.put_if_version("a", b"2", "")
-    content, first = conditional.read_versioned("a")
+def test_an_object_is_replaced_only_if_it_is_still_the_one_that_was_seen(storage):
+    assert storage.put_if_version("a", b"1", "")
+    assert not storage.put_if_version("a", b"2", "")
+    content, first = storage.read_versioned("a")
     assert content == b"1"
-    assert conditional.put_if_version("a", b"2", first)
-    assert not conditional.put_if_version("a", b"3", first)
-    assert conditional.read("a") == b"2"
-    conditional.delete("a")
-    assert not conditional.put_if_version("a", b"3", first)
+    assert storage.put_if_version("a", b"2", first)
+    assert not storage.put_if_version("a", b"3", first)
+    assert storage.read("a") == b"2"
+    storage.delete("a")
+    assert not storage.put_if_version("a", b"3", first)
     with pytest.raises(ObjectNotFound):
-        conditional.read_versioned("a")
+        storage.read_versioned("a")
+    assert [found.path for found in storage.list_objects("")] == []
 
 
-def test_of_many_who_saw_the_same_one_replaces(conditional):
-    conditional.put("a", b"0")
-    _, seen = conditional.read_versioned("a")
+def test_of_many_who_saw_the_same_one_replaces(opened):
+    storage = opened()
+    storage.put("a", b"0")
+    _, seen = storage.read_versioned("a")
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda n: conditional.put_if_version("a", f"{n + 1}".encode(), seen), range(8)))
+        won = list(pool.map(lambda n: opened().put_if_version("a", f"{n + 1}".encode(), seen), range(8)))
     assert won.count(True) == 1
-    assert conditional.read("a") == f"{won.index(True) + 1}".encode()
+    assert storage.read("a") == f"{won.index(True) + 1}".encode()
+
+
+def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_no_lock(local, tmp_path, monkeypatch):
+    """Another process deletes the folder of the file while this one waits: a third one would lock a new file."""
+    guard, lock, locked = tmp_path / "root/.hoodie/.tideline/put-guard", fcntl.flock, []
+
+    def meanwhile(descriptor, how):
+        lock(descriptor, how)
+        locked.append(os.fstat(descriptor).st_ino)
+        if len(locked) == 1:
+            guard.rename(guard.with_name("deleted"))
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    assert local.put_if_version("a", b"1", "")
+    assert local.read("a") == b"1"
+    assert len(locked) == 2
+    assert locked[1] == guard.stat().st_ino != locked[0]
 
 
 def test_objects_that_come_while_a_local_folder_is_deleted_are_no_error(tmp_path, monkeypatch):

@@ -48,6 +48,14 @@ def test_what_a_dry_run_says_is_what_is_done(done, filled):
     assert done("run", "clean", filled, "--json").document["files_deleted"] == preview["files"]
 
 
+def test_a_dry_run_refuses_what_the_plan_refuses(cli, filled):
+    carry = ["--option", "hoodie.clustering.updates.strategy=carry-over"]
+    refused = cli("plan", "clustering", filled, *carry)
+    assert (refused.code, "merge-on-read tables only" in refused.stderr) == (2, True)
+    dry = cli("plan", "clustering", filled, *carry, "--dry-run")
+    assert (dry.code, dry.stderr) == (refused.code, refused.stderr)
+
+
 def test_a_clean_beyond_the_bound_says_how_to_go_on(done, cli, filled):
     for _ in range(4):
         done("write", filled, "--from", "-", stdin=UPDATE)

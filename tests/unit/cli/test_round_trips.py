@@ -294,6 +294,8 @@ def test_buckets_are_pruned_resized_and_advised_on(done, cli, tmp_path):
     assert done("read", path, "--where", "a = 'k7'", "--columns", "v").rows == [{"v": 7}]
     assert done("resize-buckets", path, "--buckets", "8", "--json").document["rows_rewritten"] == 40
     assert "has 8 buckets already" in done("resize-buckets", path, "--buckets", "8").text
+    again = done("resize-buckets", path, "--buckets", "8", "--json").document
+    assert again["skipped"] == [{"partition": "", "reason": "same_number", "why": "it has this number of buckets", "instants": []}]
     assert done("read", path, "--where", "a = 'k7'", "--columns", "v").rows == [{"v": 7}]
     assert "a multiple of 8" in cli("resize-buckets", path, "--buckets", "12").stderr
     advice = done("advise", path, "--json").document
@@ -311,12 +313,20 @@ def test_hash_rings_are_created_written_and_resized(done, cli, tmp_path):
     done("write", path, "--from", tmp_path / "s.csv")
     assert "all buckets have a fitting size" in done("resize-buckets", path).text
     small = ["--option", "hoodie.parquet.max.file.size=1024", "--option", "hoodie.bucket.index.max.num.buckets=4"]
-    done("plan", "clustering", path, "--option", "hoodie.clustering.plan.strategy.sort.columns=v")
+    most = done("resize-buckets", path, *small[:2]).text
+    assert "no bucket was split or merged; left out, because they have as many buckets as they may have, some too large: " in most
+    assert "the whole table. Allow more by hoodie.bucket.index.max.num.buckets" in most
+    sort = ["--option", "hoodie.clustering.plan.strategy.sort.columns=v"]
+    planned = done("plan", "clustering", path, *sort, "--json").document["instant"]
     left = done("resize-buckets", path, *small).text
-    assert "no bucket was split or merged; left out, because a compaction or clustering is pending there: the whole table" in left
+    assert (
+        f"no bucket was split or merged; left out, because a compaction or clustering is pending there: the whole table ({planned})"
+        in left
+    )
     assert "fitting" not in left
     found = done("resize-buckets", path, *small, "--json").document
     assert (found["instant"], found["skipped_partitions"]) == (None, [""])
+    assert [(one["partition"], one["reason"], one["instants"]) for one in found["skipped"]] == [("", "plan_pending", [planned])]
     done("run", "clustering", path)
     assert "40 rows moved to 4 buckets" in done("resize-buckets", path, *small).text
     assert done("read", path, "--where", "a = 'k7'", "--columns", "v").rows == [{"v": 7}]

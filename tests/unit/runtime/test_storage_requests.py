@@ -4,7 +4,7 @@ from tests.unit.runtime.test_metrics import rendered
 from tideline_runtime.metrics import STORAGE_REQUESTS, Metrics
 from tideline_runtime.storage_requests import KINDS, StorageRequests
 from tideline_table.errors import ObjectNotFound
-from tideline_table.storage import ConditionalStorage, MemoryStorage, StorageWrapper, unwrapped
+from tideline_table.storage import MemoryStorage, Storage, StorageWrapper, unwrapped
 
 
 def counts(metrics):
@@ -12,7 +12,7 @@ def counts(metrics):
 
 
 def test_every_operation_of_the_port_has_a_kind():
-    operations = {name for name in dir(ConditionalStorage) if not name.startswith("_")} - {"root"}
+    operations = {name for name in dir(Storage) if not name.startswith("_")} - {"root"}
     assert set(KINDS) == operations
     assert operations <= set(vars(StorageWrapper))
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
+from tests.unit.table.tables import set_properties
 
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.hudi.instant import Action
-from tideline_table.hudi.properties import METADATA_PARTITIONS, change_properties, format_properties, read_properties
+from tideline_table.hudi.properties import METADATA_PARTITIONS, format_properties, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX
 from tideline_table.log_format.block import BlockType, HeaderKey
@@ -64,7 +65,7 @@ def make_metadata(table: Table, columns: Sequence[str] = (), *, with_keys: bool 
     if with_keys:
         _make_partition(table, RECORD_INDEX, "013", KEY_GROUPS, RecordIndexPartition().whole(Source(storage, state)))
     names = ["files", *(("bloom_filters", "column_stats") if columns else ()), *(("record_index",) if with_keys else ())]
-    change_properties(storage, {**properties, METADATA_PARTITIONS: ",".join(sorted(names))})
+    set_properties(storage, {**properties, METADATA_PARTITIONS: ",".join(sorted(names))})
     return base
 
 

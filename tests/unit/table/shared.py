@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.unit.table.tables import QUIET, Row, new_table, rows_of
+from tests.unit.table.tables import QUIET, Row, new_table, rows_of, set_properties
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import write_rows
@@ -16,7 +16,7 @@ from tideline_table.coordination.committed import Committed
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
-from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.hudi.properties import read_properties
 from tideline_table.log.entry import Entry
 from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.log.table_log import Draft
@@ -93,7 +93,7 @@ def roll_back_as_hudi(table: Table, done: Committed) -> str:
 def upgrade(storage: Storage) -> None:
     """What Apache Hudi's automatic upgrade of an idle table leaves, as far as timeline and properties go."""
     listed = storage.list_folder(".hoodie").objects
-    change_properties(storage, {**read_properties(storage), p.VERSION: "9", p.LAYOUT: "2"})
+    set_properties(storage, {**read_properties(storage), p.VERSION: "9", p.LAYOUT: "2"})
     for path in (found.path for found in listed):
         instant, _, rest = path.removeprefix(".hoodie/").partition(".")
         if instant.isdecimal():

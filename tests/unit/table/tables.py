@@ -18,6 +18,7 @@ from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.properties import change_properties
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.entry import Entry
@@ -50,6 +51,11 @@ def rows_of(rows: Iterable[Row]) -> pa.Table:
 
 def create(storage: Storage, clock: Clock, *, ordering: str = "ts", partitions: tuple[str, ...] = ("part",), **more: Any) -> None:
     create_table(storage.root, TableRequest("t1", SCHEMA, ("id",), partitions, ordering, **more), clock, storage)
+
+
+def set_properties(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Replace `hoodie.properties`, whatever they are now."""
+    change_properties(storage, lambda _: properties)
 
 
 def open_table(storage: Storage, clock: Clock, writer: str = "w", **options: Any) -> Table:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
+from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, set_properties, write
 from tests.unit.table.test_bucket_index import KEYS, SORTED, beside, check_places, rows
 
 from tideline_locks import open_peer_lock
@@ -14,7 +14,7 @@ from tideline_table.action import create_savepoint, preview_restore, resize_buck
 from tideline_table.action.write import resize
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
-from tideline_table.hudi.properties import PROPERTIES_PATH, change_properties, format_properties, read_properties
+from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import RESIZING
 from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.table import Table, TableType, share_table
@@ -161,7 +161,7 @@ def test_an_earlier_number_in_a_shared_table_is_refused(table: Table) -> None:
     """Apache Hudi's writers would use it."""
     resize_buckets(table, 8)
     shared = share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
-    change_properties(table.storage, {**read_properties(table.storage), NUMBER: "4"})
+    set_properties(table.storage, {**read_properties(table.storage), NUMBER: "4"})
     opened = Table.open(table.base_path, storage=table.storage, clock=table.clock, peer_lock=open_peer_lock)
     for found in (shared, opened):
         with pytest.raises(UnsupportedTable, match="4 bucket"):

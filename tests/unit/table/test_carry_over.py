@@ -23,6 +23,7 @@ from tideline_table.action import (
     create_savepoint,
     judge,
     maintain,
+    preview_clustering,
     restore_to_savepoint,
     run_clustering,
     schedule_clustering,
@@ -400,6 +401,8 @@ def test_shared_tables_refuse_it_and_run_pending_plans_without_it():
     before = contents(table)
     with pytest.raises(UnsupportedTable, match=r"Apache Hudi writes.*use the update strategy yield"):
         schedule_clustering(table, CARRY)
+    with pytest.raises(UnsupportedTable, match=r"Apache Hudi writes.*use the update strategy yield"):
+        preview_clustering(Table.open(storage.root, storage=storage, clock=clock), CARRY)
     planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
     done = cluster(opened(storage, clock, "executor", **CARRY))
     assert done is not None
@@ -418,6 +421,9 @@ def test_copy_on_write_tables_refuse_it_and_say_what_to_choose(option):
     with pytest.raises(UnsupportedTable, match=r"table 't1'.*merge-on-read tables only.*yield or reject"):
         schedule_clustering(table, chosen)
     assert not table.refresh().pending_clusterings()
+    with pytest.raises(UnsupportedTable, match=r"table 't1'.*merge-on-read tables only.*yield or reject"):
+        preview_clustering(table, chosen)
+    assert preview_clustering(table, {**CARRY, STRATEGY: "yield"}).groups
     planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
     assert planned is not None
     # A writer with this option commits beside the clustering, as with yield.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from tests.unit.table.tables import compact, new_table, open_table, write
+from tests.unit.table.tables import compact, new_table, open_table, set_properties, write
 
 from tideline_table.action import write_rows
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.properties import PAYLOAD_CLASS, change_properties, read_properties
+from tideline_table.hudi.properties import PAYLOAD_CLASS, read_properties
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -32,7 +32,7 @@ def declared(payload: str, kind: TableType = TableType.COW, ordering: str = "") 
     schema = pa.schema([(n, pa.int64() if n == ordering else pa.string()) for n in names])
     storage.delete_below(".hoodie")
     create_table(storage.root, TableRequest("t1", schema, ("id",), ("part",), ordering, kind), clock, storage)
-    change_properties(storage, {**read_properties(storage), PAYLOAD_CLASS: payload})
+    set_properties(storage, {**read_properties(storage), PAYLOAD_CLASS: payload})
     return open_table(storage, clock)
 
 
@@ -191,7 +191,7 @@ def test_a_global_index_moves_deletions_by_value_and_refuses_open_cells() -> Non
 
 def test_several_ordering_fields_are_refused() -> None:
     table, storage, clock = new_table()
-    change_properties(storage, {**read_properties(storage), "hoodie.table.precombine.field": "ts,v"})
+    set_properties(storage, {**read_properties(storage), "hoodie.table.precombine.field": "ts,v"})
     with pytest.raises(UnsupportedTable, match="ts,v"):
         write(open_table(storage, clock), [("a", "p", 1, "x")])
     assert not table.refresh().actions

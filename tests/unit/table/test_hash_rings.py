@@ -16,6 +16,8 @@ from tests.unit.table.test_bucket_index import KEYS, beside, rows
 
 from tideline_table.action import (
     RingResize,
+    SkippedPartition,
+    SkipReason,
     create_index,
     create_savepoint,
     preview_restore,
@@ -387,13 +389,36 @@ def test_partitions_under_a_compaction_are_left_out() -> None:
     table, _, clock = ring_table(buckets=2)
     write(table, rows(KEYS, 1, "a"))
     write(table, rows(KEYS, 2, "b"))
-    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    instant = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
     clock.advance(1)
-    assert resize_rings(table, options=SMALL) == RingResize(None, ("p",))
+    assert instant
+    assert resize_rings(table, options=SMALL) == RingResize(None, (SkippedPartition("p", SkipReason.PLAN_PENDING, (instant,)),))
     compact(table)
     done = resize_rings(table, options=SMALL)
     assert (done.committed is not None, done.skipped) == (True, ())
     check_rings(table)
+
+
+def test_partitions_that_stay_as_they_are_have_a_reason() -> None:
+    table, _, clock = ring_table()
+    write(table, rows(KEYS, 1, "a"))
+    write(table, rows(KEYS[:2], 1, "a", "q"))
+    clock.advance(1)
+    size = max(s.size_bytes for s in table.state.latest_slices())
+    assert resize_rings(table).skipped == (SkippedPartition("p", SkipReason.FITS), SkippedPartition("q", SkipReason.FITS))
+    # Without another limit, the number of the creation is that of the most buckets.
+    found = resize_rings(table, options={"hoodie.parquet.max.file.size": 1024})
+    assert found.committed is None
+    assert [(one.partition, one.reason, one.too_large > 0) for one in found.skipped] == [
+        ("p", SkipReason.MOST_BUCKETS, True),
+        ("q", SkipReason.MOST_BUCKETS, True),
+    ]
+    done = resize_rings(
+        table, options={**SMALL, "hoodie.parquet.max.file.size": size, "hoodie.bucket.index.split.threshold": 0.999}
+    )
+    assert done.committed is not None
+    assert {stat.partition_path for stat in done.committed.stats} == {"p"}
+    assert done.skipped == (SkippedPartition("q", SkipReason.FITS),)
 
 
 def test_the_metadata_table_follows_a_resize() -> None:

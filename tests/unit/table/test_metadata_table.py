@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.simulation.metadata_reader import files_for_readers
-from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, write
+from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, set_properties, write
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import (
@@ -32,7 +32,7 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, UnsupportedTable
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, change_properties, read_properties
+from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.metadata import Delta, MetadataPartition
 from tideline_table.log.sharing import PeerLockKind, Sharing
@@ -338,7 +338,7 @@ def damage_properties(table: Table, storage: MemoryStorage) -> None:
 
 
 def damage_unadvertised(table: Table, storage: MemoryStorage) -> None:
-    change_properties(storage, {**read_properties(storage), METADATA_PARTITIONS: "files,column_stats"})
+    set_properties(storage, {**read_properties(storage), METADATA_PARTITIONS: "files,column_stats"})
 
 
 DAMAGES = {
@@ -413,7 +413,7 @@ def test_a_data_file_that_is_gone_or_has_another_size_is_found():
 def test_properties_that_name_a_metadata_table_that_is_not_there():
     table, storage, _ = new_table()
     assert kinds(table) == []
-    change_properties(storage, {**read_properties(storage), METADATA_PARTITIONS: "files"})
+    set_properties(storage, {**read_properties(storage), METADATA_PARTITIONS: "files"})
     assert kinds(table) == ["advertised without table"]
     assert repair_index(table) is None
     assert kinds(table) == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from tests.unit.table.tables import Row, cluster, compact, contents, create, new_table, open_table, rows_of, write
+from tests.unit.table.tables import Row, cluster, compact, contents, create, new_table, open_table, rows_of, set_properties, write
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import delete_partitions, schedule_clustering, write_rows
@@ -19,7 +19,7 @@ from tideline_table.coordination.shared.hudi_rules import hold_to_rules
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import InvalidOption, TableExists, TableNotFound, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
-from tideline_table.hudi.properties import PROPERTIES_PATH, change_properties, read_properties
+from tideline_table.hudi.properties import PROPERTIES_PATH, read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.colocation import sampled_slices
 from tideline_table.index.partition_rules import RULES_FOLDER, RulesFile
@@ -208,7 +208,7 @@ def test_a_writer_with_other_rules_is_refused(table: Table) -> None:
 def test_rules_that_were_changed_by_hand_are_refused(table: Table, other: str) -> None:
     write(table, rows(KEYS, 1, "a"))
     properties = read_properties(table.storage)
-    change_properties(
+    set_properties(
         table.storage, {**properties, EXPRESSIONS: other} if other else {k: v for k, v in properties.items() if k != EXPRESSIONS}
     )
     changed = open_table(table.storage, table.clock)
@@ -240,7 +240,7 @@ def test_sharing_a_table_of_an_earlier_release_keeps_rules_of_hudis_writers_out(
     """An empty text in its place makes Apache Hudi refuse them; it is no option that a writer must set."""
     storage, clock = LocalStorage(tmp_path / "t"), SystemClock()
     create(storage, clock, buckets=4)
-    change_properties(storage, {k: v for k, v in read_properties(storage).items() if k != EXPRESSIONS})
+    set_properties(storage, {k: v for k, v in read_properties(storage).items() if k != EXPRESSIONS})
     table = share_table(open_table(storage, clock), Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5), open_peer_lock)
     assert read_properties(storage)[EXPRESSIONS] == ""
     assert EXPRESSIONS not in table.hudi_options()

@@ -8,7 +8,18 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from tests.unit.table.tables import beside, cluster, compact, contents, create, new_table, open_table, rows_of, write
+from tests.unit.table.tables import (
+    beside,
+    cluster,
+    compact,
+    contents,
+    create,
+    new_table,
+    open_table,
+    rows_of,
+    set_properties,
+    write,
+)
 from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 
 from tideline_locks import open_peer_lock
@@ -18,7 +29,7 @@ from tideline_table.clock import SystemClock
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
-from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.index.partition_rules import FIRST_INSTANT, RulesFile
 from tideline_table.log.sharing import PeerLockKind, Sharing
@@ -294,7 +305,7 @@ def test_rules_changed_by_hand_are_found_after_a_resize_too(table: Table) -> Non
     resize_buckets(table, partition_buckets=LARGER)
     properties = read_properties(table.storage)
     for rules in ("^a,32;.*,4", ""):
-        change_properties(table.storage, {**properties, EXPRESSIONS: rules})
+        set_properties(table.storage, {**properties, EXPRESSIONS: rules})
         found = open_table(table.storage, table.clock, "w3")
         with pytest.raises(UnsupportedTable, match=r"hoodie\.properties with 4 bucket"):
             write(found, rows(KEYS[:1], 9, "z"))

@@ -1,6 +1,9 @@
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from tideline_table.errors import CorruptMetadata, ObjectNotFound
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
 from tideline_table.hudi.properties import (
     BACKUP_PATH,
     CHECKSUM,
@@ -11,7 +14,7 @@ from tideline_table.hudi.properties import (
     parse_properties,
     read_properties,
 )
-from tideline_table.storage import MemoryStorage
+from tideline_table.storage import LocalStorage, MemoryStorage
 
 
 @pytest.mark.parametrize(
@@ -87,9 +90,10 @@ def test_half_a_file_gives_way_to_the_backup_wherever_it_ends():
         assert read_properties(storage) == before, whole[:end]
     # The next change keeps the properties that count as the backup, not the half.
     puts = []
-    put = storage.put
+    put, replace = storage.put, storage.put_if_version
     storage.put = lambda path, content: puts.append((path, content)) or put(path, content)
-    change_properties(storage, {**before, "a": "newer"})
+    storage.put_if_version = lambda path, content, version: puts.append((path, content)) or replace(path, content, version)
+    assert change_properties(storage, lambda found: {**found, "a": "newer"})
     assert [(path, parse_properties(content)["a"]) for path, content in puts] == [(BACKUP_PATH, "old"), (PROPERTIES_PATH, "newer")]
     assert read_properties(storage)["a"] == "newer"
     with pytest.raises(ObjectNotFound):
@@ -107,3 +111,66 @@ def test_properties_without_a_checksum_count_unless_the_backup_has_one():
     storage.put(PROPERTIES_PATH, format_properties({**plain, CHECKSUM: "1"}, "c"))
     with pytest.raises(CorruptMetadata):
         read_properties(storage)
+
+
+STORAGES = {"memory": lambda _: MemoryStorage(), "disk": LocalStorage}
+
+
+@pytest.fixture(params=STORAGES)
+def storage(request, tmp_path):
+    made = STORAGES[request.param](tmp_path)
+    made.put(PROPERTIES_PATH, format_properties({"hoodie.table.name": "t1"}, "c"))
+    return made
+
+
+def test_a_change_beside_another_one_keeps_it(storage):
+    beside = iter([{"b": "2"}, {"c": "3"}, {}])
+
+    def change(found):
+        more = next(beside)
+        assert change_properties(storage, lambda now: {**now, **more}) == bool(more)
+        return {**found, "a": "1"}
+
+    assert change_properties(storage, change)
+    assert read_properties(storage) == {"hoodie.table.name": "t1", "a": "1", "b": "2", "c": "3"}
+    assert not change_properties(storage, lambda found: found)
+    with pytest.raises(ObjectNotFound):
+        storage.read(BACKUP_PATH)
+
+
+def test_of_changes_at_once_none_is_lost(storage):
+    def count(name):
+        for _ in range(5):
+            assert change_properties(storage, lambda found: {**found, name: str(int(found.get(name, "0")) + 1)})
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(count, "abc"))
+    assert read_properties(storage) == {"hoodie.table.name": "t1", "a": "5", "b": "5", "c": "5"}
+
+
+def test_a_put_whose_reply_was_lost_is_one_change():
+    storage = MemoryStorage()
+    storage.put(PROPERTIES_PATH, format_properties({"hoodie.table.name": "t1"}, "c"))
+    replace, asked = storage.put_if_version, []
+
+    def lost(path, content, version):
+        asked.append(path)
+        assert replace(path, content, version)
+        return False
+
+    storage.put_if_version = lost
+    assert change_properties(storage, lambda found: {**found, "n": found.get("n", "") + "1"})
+    assert (read_properties(storage)["n"], len(asked)) == ("1", 1)
+
+
+def test_processes_that_are_always_faster_are_named():
+    storage, numbers = MemoryStorage(), itertools.count()
+    storage.put(PROPERTIES_PATH, format_properties({"hoodie.table.name": "t1"}, "c"))
+
+    def change(found):
+        storage.put(PROPERTIES_PATH, format_properties({**found, "other": str(next(numbers))}, "c"))
+        return {**found, "a": "1"}
+
+    with pytest.raises(StorageError, match="changed by other processes"):
+        change_properties(storage, change)
+    assert "a" not in read_properties(storage)

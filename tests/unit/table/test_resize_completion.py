@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, write
+from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, set_properties, write
 from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.test_partition_resize import AFTER, BEFORE, LARGER, check_places
 
@@ -45,6 +45,7 @@ WRITERS: dict[str, Callable[[Table], object]] = {
     "resize": lambda table: resize_buckets(table, partition_buckets=_newest_rules(table)),
     "share": lambda table: share_table(table, SHARING, open_peer_lock),
 }
+Change = Callable[[dict[str, str]], Mapping[str, str]]
 
 
 @pytest.fixture
@@ -97,14 +98,14 @@ def test_each_writer_completes_properties_with_earlier_numbers(
     left: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object], *, was_open: bool
 ) -> None:
     """A process completes the resize `left` slowly: its put comes just before the commit of the next resize, then the store fails."""
-    commit, change = WriteTransaction.commit, bucket_numbers.change_properties
+    commit = WriteTransaction.commit
     declared = TableDefinition.from_properties(read_properties(left.storage)).resized(left.state.bucket_resize()).buckets
     assert declared is not None
     opened = open_table(left.storage, left.clock, "next") if was_open else None
 
     def late(*args: Any, **more: Any) -> Any:
         kept = {key: value for key, value in read_properties(left.storage).items() if key != RESIZING}
-        change(left.storage, {**kept, **declared.properties})
+        set_properties(left.storage, {**kept, **declared.properties})
         return commit(*args, **more)
 
     monkeypatch.setattr(WriteTransaction, "commit", late)
@@ -123,7 +124,7 @@ def test_each_writer_completes_properties_with_earlier_numbers(
 def test_earlier_numbers_are_hidden_while_the_next_resize_is_pending(left: Table) -> None:
     earlier = with_numbers(read_properties(left.storage), 4, f"{RULES};.*,4")
     at_work = begun(left)
-    bucket_numbers.change_properties(left.storage, earlier)
+    set_properties(left.storage, earlier)
     found = open_table(left.storage, left.clock, "next")
     write(found, rows(KEYS[:9], 9, "z"))
     assert RESIZING in read_properties(left.storage)
@@ -136,7 +137,7 @@ def test_earlier_numbers_are_hidden_while_the_next_resize_is_pending(left: Table
 def test_share_refuses_earlier_numbers_that_cannot_be_replaced(left: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """To Apache Hudi's writers, they would be the numbers of the table."""
     found = open_table(left.storage, left.clock, "next")
-    bucket_numbers.change_properties(left.storage, with_numbers(read_properties(left.storage), 4, f"{RULES};.*,4"))
+    set_properties(left.storage, with_numbers(read_properties(left.storage), 4, f"{RULES};.*,4"))
 
     def fails(*_: Any) -> None:
         raise StorageError("no space left")
@@ -179,10 +180,10 @@ def test_recovery_rolls_back_a_resize_and_restores_its_properties(table: Table) 
 def test_a_resize_that_begins_during_a_completion_is_hidden_again(left: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     change, at_work = bucket_numbers.change_properties, []
 
-    def late(storage: Storage, properties: Mapping[str, str]) -> None:
+    def late(storage: Storage, changed: Change) -> bool:
         if not at_work:
             at_work.append(begun(left))  # it finds the index hidden
-        change(storage, properties)
+        return change(storage, changed)
 
     monkeypatch.setattr(bucket_numbers, "change_properties", late)
     found = open_table(left.storage, left.clock, "next")
@@ -200,7 +201,7 @@ def test_a_resize_hides_the_index_again_before_its_commit(table: Table, monkeypa
     slow, move, commit, seen = read_properties(table.storage), resize._Resize._move, WriteTransaction.commit, []
 
     def late(*args: Any) -> Any:
-        bucket_numbers.change_properties(table.storage, slow)
+        set_properties(table.storage, slow)
         return move(*args)
 
     def committed(*args: Any, **more: Any) -> Any:
@@ -305,14 +306,17 @@ def test_a_change_of_the_metadata_table_beside_it_stays(
     assert read_properties(table.storage).get(PARTITIONS, "") == had
     change, acted = bucket_numbers.change_properties, []
 
-    def late(storage: Storage, properties: Mapping[str, str]) -> None:
-        if not acted:
-            acted.append(open_table(storage, table.clock, "indexer"))
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Table, "complete_resize", lambda _: None)
-                act(acted[0])
-            assert read_properties(storage).get(PARTITIONS, "") == has
-        change(storage, properties)
+    def late(storage: Storage, changed: Change) -> bool:
+        def behind_the_other(found: dict[str, str]) -> Mapping[str, str]:
+            if not acted:
+                acted.append(open_table(storage, table.clock, "indexer"))
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(Table, "complete_resize", lambda _: None)
+                    act(acted[0])
+                assert read_properties(storage).get(PARTITIONS, "") == has
+            return changed(found)
+
+        return change(storage, behind_the_other)
 
     monkeypatch.setattr(bucket_numbers, "change_properties", late)
     if hides:
@@ -330,6 +334,6 @@ def test_a_change_of_the_metadata_table_beside_it_stays(
 def test_a_partition_whose_drop_died_is_not_named_again(table: Table) -> None:
     """Part of its folder may be deleted."""
     create_index(table)
-    bucket_numbers.change_properties(table.storage, {**read_properties(table.storage), PARTITIONS: ""})
+    set_properties(table.storage, {**read_properties(table.storage), PARTITIONS: ""})
     assert resize_buckets(table, partition_buckets=LARGER) is not None
     assert read_properties(table.storage)[PARTITIONS] == ""

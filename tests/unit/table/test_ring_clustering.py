@@ -19,6 +19,8 @@ from tests.unit.table.test_ring_overwrites import overwrite
 from tideline_locks import open_peer_lock
 from tideline_table.action import (
     Reason,
+    SkippedPartition,
+    SkipReason,
     cancel_plan,
     create_index,
     create_savepoint,
@@ -279,7 +281,7 @@ def test_a_resize_leaves_partitions_of_a_pending_clustering_alone() -> None:
     assert partition == "p"
     clock.advance(1)
     resized = resize_rings(table, options=SMALL)
-    assert resized.skipped == ("p",)
+    assert resized.skipped == (SkippedPartition("p", SkipReason.PLAN_PENDING, (instant,)),)
     done = resized.committed
     assert done is not None
     assert table.state.ring_resizes == {done.instant: ("q",)}

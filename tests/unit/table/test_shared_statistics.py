@@ -9,12 +9,12 @@ import pytest
 from tests.simulation.metadata_reader import check_readers_miss_nothing, data_for_readers
 from tests.unit.table.hudi_metadata import make_metadata
 from tests.unit.table.shared import opened, put
-from tests.unit.table.tables import contents
+from tests.unit.table.tables import contents, set_properties
 from tests.unit.table.test_shared_metadata import COLUMNS, FIRST, KEPT, ONLY_FILES, kept_table, sound
 
 from tideline_table.action import check_index, run_clean, schedule_clean, write_rows
 from tideline_table.config import COLUMN_STATISTICS, COLUMN_STATISTICS_LIST
-from tideline_table.hudi.properties import METADATA_PARTITIONS, METADATA_PARTITIONS_INFLIGHT, change_properties, read_properties
+from tideline_table.hudi.properties import METADATA_PARTITIONS, METADATA_PARTITIONS_INFLIGHT, read_properties
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.metadata_table.column_stats import record_key
 from tideline_table.metadata_table.finding import FindingKind
@@ -140,7 +140,7 @@ def test_a_partition_that_is_not_understood_is_dropped(what: str, caplog: pytest
 
 def test_a_partition_that_is_being_built_is_dropped() -> None:
     table, storage, _ = kept_table()
-    change_properties(storage, {**read_properties(storage), METADATA_PARTITIONS_INFLIGHT: COLUMN_STATS})
+    set_properties(storage, {**read_properties(storage), METADATA_PARTITIONS_INFLIGHT: COLUMN_STATS})
     put(table, NEW)
     sound(table, "bloom_filters,files")
     assert not read_properties(storage)[METADATA_PARTITIONS_INFLIGHT]

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, roll_back_as_hudi, shared_table, upgrade
-from tests.unit.table.tables import DEATH_S, History, base_stat, contents, instant, new_table, open_table, write
+from tests.unit.table.tables import DEATH_S, History, base_stat, contents, instant, new_table, open_table, set_properties, write
 
 from tideline_locks import open_peer_lock
 from tideline_table.action import roll_back_dead
@@ -18,7 +18,7 @@ from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, 
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State, instant_from_time
 from tideline_table.hudi.plans import REQUESTED_REPLACE, encode_document
-from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.hudi.properties import read_properties
 from tideline_table.index.partition_rules import RulesFile
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.sharing import PEER_WRITER, PeerLockKind, Sharing
@@ -215,7 +215,7 @@ def test_pending_instant_that_its_writer_took_back_ends() -> None:
 def test_version_that_somebody_upgraded_is_refused() -> None:
     ours, storage, _ = shared_table()
     put(ours, FIRST)
-    change_properties(storage, {**read_properties(storage), p.VERSION: "9"})
+    set_properties(storage, {**read_properties(storage), p.VERSION: "9"})
     with pytest.raises(UnsupportedTable, match=r"hoodie\.write\.auto\.upgrade=false"):
         put(ours, FIRST)
 
@@ -244,7 +244,7 @@ def test_requested_files_of_a_table_that_was_downgraded_are_adopted() -> None:
 def test_metadata_table_is_turned_off_before_a_step_of_ours(caplog: pytest.LogCaptureFixture) -> None:
     ours, storage, _ = shared_table()
     put(ours, FIRST)
-    change_properties(storage, {**read_properties(storage), p.METADATA_PARTITIONS: "files,column_stats"})
+    set_properties(storage, {**read_properties(storage), p.METADATA_PARTITIONS: "files,column_stats"})
     storage.put(".hoodie/metadata/.hoodie/hoodie.properties", b"")
     with caplog.at_level(logging.WARNING):
         put(ours, [("a", "p", 2, "2")])
@@ -276,13 +276,13 @@ def test_a_shared_table_whose_file_ids_show_a_bucket_index_is_refused(ids: list[
 def test_numbers_of_buckets_by_partition_that_came_after_the_sharing_are_refused(trace: str) -> None:
     _, storage, _ = shared_table()
     kept = {**p.read_properties(storage), "hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
-    p.change_properties(storage, kept)
+    set_properties(storage, kept)
     assert not hold_to_rules(storage)
     if trace == "folder":
         rules = RulesFile("20260101000000000", "p,2", 4)
         storage.put(rules.path, rules.content)
     else:
-        p.change_properties(storage, {**kept, "hoodie.bucket.index.partition.expressions": "p,2"})
+        set_properties(storage, {**kept, "hoodie.bucket.index.partition.expressions": "p,2"})
     with pytest.raises(UnsupportedTable, match="partition"):
         hold_to_rules(storage)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from tests.unit.table.shared import upgrade
-from tests.unit.table.tables import contents, create, listing, new_table, open_table, write
+from tests.unit.table.tables import contents, create, listing, new_table, open_table, set_properties, write
 
 from tideline_table.action import roll_back_dead, run_clean, run_clustering, schedule_archival, schedule_clean, schedule_clustering
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TableFrozen, TableNotFound
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.hudi.properties import read_properties
 from tideline_table.merge import OVERWRITE_PAYLOAD
 from tideline_table.storage import Folder, LocalStorage, MemoryStorage, Storage
 from tideline_table.table import Table
@@ -46,8 +46,8 @@ def place() -> tuple[Table, Counting, ManualClock]:
     return table, storage, clock
 
 
-def set_properties(storage: Storage, **changes: str) -> None:
-    change_properties(storage, {**read_properties(storage), **changes})
+def declare(storage: Storage, **changes: str) -> None:
+    set_properties(storage, {**read_properties(storage), **changes})
 
 
 def frozen(table: Table, words: str) -> None:
@@ -71,9 +71,9 @@ def test_an_upgrade_freezes_writers_that_have_the_table_open(place: tuple[Table,
 @pytest.mark.parametrize(("key", "value", "words"), [(p.VERSION, "8", "version 8"), (p.LAYOUT, "2", "layout 2")])
 def test_what_the_properties_say_is_enough(place: tuple[Table, Counting, ManualClock], key: str, value: str, words: str) -> None:
     table, storage, clock = place
-    set_properties(storage, **{key: value})
+    declare(storage, **{key: value})
     frozen(table, words)
-    set_properties(storage, **{p.VERSION: "6", p.LAYOUT: "1"})
+    declare(storage, **{p.VERSION: "6", p.LAYOUT: "1"})
     write(table, [("b", "p", 1, "downgraded")])
     assert len(contents(open_table(storage, clock))) == 2
 
@@ -98,7 +98,7 @@ def test_other_properties_hold_from_the_next_write_on(place: tuple[Table, Counti
     table, storage, _ = place
     write(table, [("a", "p", 0, "earlier by its ordering value")])
     assert contents(table) == [ROW]
-    set_properties(storage, **{p.PRECOMBINE_FIELD: "", p.PAYLOAD_CLASS: OVERWRITE_PAYLOAD})
+    declare(storage, **{p.PRECOMBINE_FIELD: "", p.PAYLOAD_CLASS: OVERWRITE_PAYLOAD})
     write(table, [("a", "p", 0, "written later")])
     assert contents(table) == [("a", "p", 0, "written later")]
 

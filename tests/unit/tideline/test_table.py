@@ -76,6 +76,31 @@ def test_delete_finds_keys_in_all_partitions(table: tideline.Table, keys) -> Non
     assert ids(table.read()) == ["b"]
 
 
+INDEXES = {
+    "plain": {"key": "id"},
+    "composite key": {"key": ["id", "updated_at"]},
+    "bucket": {"key": "id", "index": "bucket", "buckets": 4},
+    "composite key in buckets": {"key": ["id", "updated_at"], "index": "bucket", "buckets": 4, "hash_fields": "id"},
+    "several file groups": {"key": "id", "index": "bucket", "buckets": 4, "several_file_groups": True},
+    "hash rings": {"key": "id", "index": "bucket", "buckets": 4, "bucket_engine": "consistent"},
+}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_no_keys_delete_nothing_with_any_index(index: str, tmp_path: Path) -> None:
+    """As each other write without rows, it is a commit without files."""
+    made = tideline.create(tmp_path / "t", schema=SCHEMA, partition="day", type="mor", **INDEXES[index])
+    made.upsert(trips_of(*FIRST))
+    for keys in ([], iter(()), trips_of()):
+        before = made.changes().until
+        done = made.delete(keys)
+        assert (done.rows_deleted, done.rows_inserted, done.sequence > before) == (0, 0, True)
+        assert ids(made.read()) == ["a", "b", "c"]
+    assert made.lookup([]).num_rows == 0
+    assert made.upsert(trips_of()).rows_inserted == 0
+    assert ids(made.read()) == ["a", "b", "c"]
+
+
 def test_delete_looks_only_where_partition_columns_say(table: tideline.Table) -> None:
     table.delete(pa.table({"id": ["a", "c"], "day": ["tue", "tue"]}))
     assert ids(table.read()) == ["a", "b"]
@@ -307,6 +332,15 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
         made.delete(["a"])
     made.delete([{"id": "a", "day": "mon"}])
     assert ids(tideline.open(tmp_path / "t").read()) == ["b", "c", "z"]
+    resized = made.resize_buckets(8, partition_buckets="^tue,4")
+    assert (bool(resized), resized.attempts, [(one.partition, one.reason) for one in resized.skipped]) == (
+        True,
+        1,
+        [("tue", tideline.SkipReason.SAME_NUMBER)],
+    )
+    again = made.resize_buckets(8)
+    assert (bool(again), again.instant, [one.partition for one in again.skipped]) == (False, "", ["mon", "tue"])
+    assert made.resize_buckets(4, partition_buckets="", overwrite=True).instant
     made.cluster()
     assert made.cluster(options={"hoodie.clustering.plan.strategy.sort.columns": "day"}).instant
     assert made.share()["hoodie.bucket.index.num.buckets"] == "4"

@@ -11,7 +11,8 @@ from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, option,
 from tideline_cli.opening import expect_files, open_writable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_result
-from tideline_table.action import resize_buckets, resize_rings
+from tideline_table.action import SkippedPartition, SkipReason, partitions_of_same_number, resize_buckets, resize_rings
+from tideline_table.config import BUCKET_MOST
 
 app = typer.Typer()
 
@@ -59,19 +60,20 @@ def resize(
     table = open_writable(path, settings_from(settings), locks, progress)
     expect_files(table, progress)
     progress.describe("splitting buckets")
-    skipped: tuple[str, ...] = ()
     with progress:
         if by_size := buckets is None and partition_buckets is None and not overwrite:
             resized = resize_rings(table)
             done, skipped = resized.committed, resized.skipped
         else:
             done = resize_buckets(table, buckets, partition_buckets=partition_buckets, overwrite=overwrite)
+            skipped = partitions_of_same_number(table, done)
     rows, index = sum(s.num_writes for s in done.stats) if done is not None else 0, table.definition.buckets
     number, rules = (index.number, index.rules.text) if index is not None else (0, "")
     has = f"{number} buckets{f', by partition {rules}' if rules else ''}"
     if by_size:
-        fits = "no bucket was split or merged" if skipped else "all buckets have a fitting size"
-        text = f"{path}: {rows} rows moved to {len(done.stats)} buckets" if done else f"{path}: {fits}"
+        all_fit = all(found.reason is SkipReason.FITS for found in skipped)
+        nothing = "all buckets have a fitting size" if all_fit else "no bucket was split or merged"
+        text = f"{path}: {rows} rows moved to {len(done.stats)} buckets" if done else f"{path}: {nothing}"
         text += _left_out(skipped)
     elif done is not None:
         text = f"{path} has {has} now: {rows} rows in {len(done.stats)} files"
@@ -82,18 +84,34 @@ def resize(
         "partition_buckets": rules,
         "instant": done.instant if done else None,
         "rows_rewritten": rows,
-        "skipped_partitions": list(skipped),
+        "skipped_partitions": [found.partition for found in skipped if found.reason is SkipReason.PLAN_PENDING],
+        "skipped": [
+            {"partition": found.partition, "reason": found.reason.value, "why": found.why, "instants": list(found.instants)}
+            for found in skipped
+        ],
     }
     print_result(document, text, as_json=as_json)
 
 
-def _left_out(skipped: Sequence[str]) -> str:
-    """Return the sentence about the partitions whose buckets were not examined; empty if there are none."""
-    if not skipped:
-        return ""
-    more = f" and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-    names = ", ".join(repr(name) if name else "the whole table" for name in skipped[:_SHOWN])
-    return (
-        f"; left out, because a compaction or clustering is pending there: {names}{more}. "
-        "Run or cancel these plans, then resize again"
-    )
+_REMEDIES = {
+    SkipReason.PLAN_PENDING: ("a compaction or clustering is pending there", "Run or cancel these plans, then resize again"),
+    SkipReason.MOST_BUCKETS: ("they have as many buckets as they may have, some too large", f"Allow more by {BUCKET_MOST.key}"),
+}
+"""What the text says about partitions that a user may want to resize: why they were left out, and what helps."""
+
+
+def _left_out(skipped: Sequence[SkippedPartition]) -> str:
+    """Return a sentence for each of `_REMEDIES` about the partitions that were left out for that reason; empty if there are none."""
+    text = ""
+    for reason, (why, remedy) in _REMEDIES.items():
+        found = [one for one in skipped if one.reason is reason]
+        if found:
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            names = ", ".join(_named(one) for one in found[:_SHOWN])
+            text += f"; left out, because {why}: {names}{more}. {remedy}"
+    return text
+
+
+def _named(skipped: SkippedPartition) -> str:
+    name = repr(skipped.partition) if skipped.partition else "the whole table"
+    return f"{name} ({', '.join(skipped.instants)})" if skipped.instants else name

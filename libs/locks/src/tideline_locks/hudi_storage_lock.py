@@ -17,7 +17,7 @@ from tideline_locks.hudi_cell import NEVER, lease_fields, lease_in, parsed_lock,
 from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.errors import ObjectNotFound, StorageError
-from tideline_table.storage import ConditionalStorage
+from tideline_table.storage import Storage
 
 LOCK_OBJECT = ".hoodie/.locks/table_lock.json"
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -28,7 +28,7 @@ class StorageLockCell:
     """`LockCell` on lock objects of one storage. `path_of` returns the object path of a lock name, `known` the names to list."""
 
     def __init__(
-        self, storage: ConditionalStorage, path_of: Callable[[str], str], known: Callable[[], Sequence[str]], *, validity_s: float
+        self, storage: Storage, path_of: Callable[[str], str], known: Callable[[], Sequence[str]], *, validity_s: float
     ) -> None:
         self._storage = storage
         self._path_of = path_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import cast
 from urllib.parse import urlsplit
 
 from tideline_locks.http import HttpLockProvider, checked_service
@@ -20,7 +19,6 @@ from tideline_table.clock import Clock
 from tideline_table.coordination import IntentBoard
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.storage import (
-    ConditionalStorage,
     LocalStorage,
     MemoryStorage,
     ObjectStorage,
@@ -105,14 +103,14 @@ def hudi_file_lock(storage: Storage, *, clock: Clock, expire_min: int = 0) -> Hu
 
 
 def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300.0) -> HudiLockProvider:
-    """Open the lock of Hudi's storage based provider for a table. Raises `InvalidOption` without conditional puts."""
+    """Open the lock of Hudi's storage based provider for a table. Raises `InvalidOption` for a table on a disk."""
     if not isinstance(unwrapped(storage), MemoryStorage | ObjectStorage):
         raise InvalidOption(
             f"lock provider {HUDI_STORAGE} for {storage.root}",
             expected="a table in an object store, the only storage for which Hudi has this lock",
             remedy=f"use {HUDI_FILE_SYSTEM}",
         )
-    cell = StorageLockCell(cast("ConditionalStorage", storage), lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
+    cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
     return HudiLockProvider(cell, clock=clock)
 
 

@@ -21,9 +21,12 @@ from tideline.results import (
     Commit,
     Compaction,
     MaintenanceStep,
+    Resize,
     Restoration,
     Savepoint,
     ServiceResult,
+    SkippedPartition,
+    SkipReason,
 )
 from tideline.table import Table
 
@@ -36,9 +39,12 @@ __all__ = [
     "Compaction",
     "MaintenanceStep",
     "Query",
+    "Resize",
     "Restoration",
     "Savepoint",
     "ServiceResult",
+    "SkipReason",
+    "SkippedPartition",
     "Table",
     "create",
     "errors",

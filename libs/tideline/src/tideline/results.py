@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tideline_table.action import Cancelled, InlineService
+from tideline_table.action import Cancelled, InlineService, SkippedPartition, SkipReason
 from tideline_table.action import Step as MaintenanceStep
 from tideline_table.coordination import Committed
 from tideline_table.table import Savepoint
@@ -18,9 +18,12 @@ __all__ = [
     "Compaction",
     "InlineService",
     "MaintenanceStep",
+    "Resize",
     "Restoration",
     "Savepoint",
     "ServiceResult",
+    "SkipReason",
+    "SkippedPartition",
 ]
 
 
@@ -42,6 +45,25 @@ class Commit:
     def of(cls, done: Committed, inline: tuple[InlineService, ...] = ()) -> Commit:
         """Return the counts of a transaction that the engine committed, and what the writer did behind it."""
         return cls(done.instant, done.sequence, done.rows_inserted, done.rows_updated, done.rows_deleted, done.attempts, inline)
+
+
+@dataclass(frozen=True, slots=True)
+class Resize(Commit):
+    """A resize of buckets. It is false, and its instant is empty, if no partition had to be changed."""
+
+    skipped: tuple[SkippedPartition, ...] = ()
+    """All partitions with files that it left as they are, each with the reason, in order of partition path."""
+
+    def __bool__(self) -> bool:
+        return bool(self.instant)
+
+    @classmethod
+    def to(cls, done: Committed | None, skipped: tuple[SkippedPartition, ...]) -> Resize:
+        """Return what the engine committed, None for nothing, and what it left out."""
+        if done is None:
+            return cls("", 0, 0, 0, 0, 1, skipped=skipped)
+        counts = (done.rows_inserted, done.rows_updated, done.rows_deleted)
+        return cls(done.instant, done.sequence, *counts, done.attempts, skipped=skipped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

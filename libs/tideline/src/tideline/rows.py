@@ -88,14 +88,17 @@ def schema_from(schema: Schema) -> pa.Schema:
 def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...], partition_fields: tuple[str, ...] = ()) -> pa.Table:
     """Return `keys` as rows. They are rows or mappings with the key columns, or plain values if the key has one column.
 
-    For a key or partition field of a struct they have the struct or a column of its dotted name.
+    For a key or partition field of a struct they have the struct or a column of its dotted name. An empty list lacks no column.
     """
     if is_rows(keys):
         return table_from(keys)
     if isinstance(keys, str | bytes | Mapping):
         raise SchemaMismatch(f"keys of type {type(keys).__name__}", expected="rows with the key columns, or a list of keys")
     given: list[Any] = list(cast("Iterable[object]", keys))
-    if given and all(isinstance(key, Mapping) for key in given):
+    columns: dict[str, list[Any]]
+    if not given:
+        columns = {name: [] for name in (*key_fields, *partition_fields)}
+    elif all(isinstance(key, Mapping) for key in given):
         beside = [name for name in (*key_fields, *partition_fields) if name not in schema.names]
         names = [name for name in (*schema.names, *beside) if name in given[0]]
         columns = {name: [key.get(name) for key in given] for name in names}

@@ -12,7 +12,18 @@ from tideline import services
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
 from tideline.relation import TableDataset, run_sql
-from tideline.results import Archival, Cancelled, Clean, Clustering, Commit, Compaction, MaintenanceStep, Restoration, Savepoint
+from tideline.results import (
+    Archival,
+    Cancelled,
+    Clean,
+    Clustering,
+    Commit,
+    Compaction,
+    MaintenanceStep,
+    Resize,
+    Restoration,
+    Savepoint,
+)
 from tideline.rows import Keys, Point, Rows, column_list, instant_text, keys_from, point_text, table_from
 from tideline_locks import attach_lock, open_peer_lock
 from tideline_table import action, config
@@ -114,7 +125,7 @@ class Table:
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
         missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the table
-        does not hold are ignored.
+        does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes nothing.
         """
         given = self._keys(keys, self.schema)
         missing = [name for name in self.partition if not field_path(given.schema, name)]
@@ -265,23 +276,24 @@ class Table:
 
     def resize_buckets(
         self, number: int | None = None, *, partition_buckets: str | None = None, overwrite: bool = False, options: Options = None
-    ) -> Commit | None:
-        """Give the partitions of a table with a bucket index other numbers of buckets. None if they have them.
+    ) -> Resize:
+        """Give the partitions of a table with a bucket index other numbers of buckets. The result is false if they have them.
 
         `number` counts for partitions to which no rule applies, `partition_buckets` takes the place of the rules (as for `create`); what
         is not named stays. Reads and writes the rows of all partitions whose number changes, as one commit. Each bucket is split in
         place, into a multiple of the present number; with `overwrite`, any number can follow, and more rows are in memory at a time.
 
         In a table with consistent hashing, name no number: buckets are split and merged by their sizes, between the options
-        `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`; None if all fit but those of partitions with a pending compaction or clustering, which are left out. Raises `InvalidOption` for a number that cannot be,
+        `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`. Partitions with a pending compaction or clustering are left out. The
+        result names all partitions that stay as they are, each with the reason. Raises `InvalidOption` for a number that cannot be,
         `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
         """
         own = self._table
         if number is None and partition_buckets is None and not overwrite:
-            done = action.resize_rings(own, options=options).committed
-        else:
-            done = action.resize_buckets(own, number, partition_buckets=partition_buckets, overwrite=overwrite, options=options)
-        return Commit.of(done) if done is not None else None
+            resized = action.resize_rings(own, options=options)
+            return Resize.to(resized.committed, resized.skipped)
+        done = action.resize_buckets(own, number, partition_buckets=partition_buckets, overwrite=overwrite, options=options)
+        return Resize.to(done, action.partitions_of_same_number(own, done))
 
     def compact(self, *, options: Options = None) -> Compaction:
         """Plan and run a compaction of a merge-on-read table: merge log files into base files. Raises the errors of `cluster`."""

@@ -34,7 +34,8 @@ from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
-from tideline_table.action.index.run import INDEX_TYPES, check_index, create_index, drop_index, repair_index
+from tideline_table.action.index.check import check_index
+from tideline_table.action.index.run import INDEX_TYPES, create_index, drop_index, repair_index
 from tideline_table.action.inline import InlineService, run_inline
 from tideline_table.action.log_compaction.plan import (
     find_log_compaction_conflict,
@@ -98,6 +99,7 @@ from tideline_table.action.write.resize import resize_buckets
 from tideline_table.action.write.ring_resize import RingResize, resize_rings
 from tideline_table.action.write.run import closed_to_inserts, overwrite_of, write_context, write_rows
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
+from tideline_table.action.write.skipped_partition import SkippedPartition, SkipReason, partitions_of_same_number
 from tideline_table.action.write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
 from tideline_table.action.write.write_set import MarkerCheck
 
@@ -135,6 +137,8 @@ __all__ = [
     "RoutedWrite",
     "Rules",
     "Sent",
+    "SkipReason",
+    "SkippedPartition",
     "Step",
     "TableService",
     "TableStatus",
@@ -192,6 +196,7 @@ __all__ = [
     "merge_log",
     "oldest_of",
     "overwrite_of",
+    "partitions_of_same_number",
     "pending_bytes",
     "pending_jobs",
     "pending_rewrites",

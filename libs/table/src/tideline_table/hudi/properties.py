@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from tideline_table.errors import CorruptMetadata, ObjectNotFound
-from tideline_table.storage import Storage
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
+from tideline_table.storage import Storage, holds
 
 PROPERTIES_PATH = ".hoodie/hoodie.properties"
 BACKUP_PATH = ".hoodie/hoodie.properties.backup"
@@ -16,6 +16,8 @@ METADATA_FOLDER = ".hoodie/metadata"
 WRITABLE_VERSION = 6
 """The table version that this engine writes."""
 _MAX_BYTES = 16 * 1024 * 1024
+_TURNS = 20
+"""How often a change begins again because another process changed the properties meanwhile."""
 
 NAME = "hoodie.table.name"
 DATABASE = "hoodie.database.name"
@@ -151,14 +153,16 @@ def _escape(text: str, *, key: bool) -> str:
 
 def read_properties(storage: Storage) -> dict[str, str]:
     """Read `hoodie.properties`, or its backup while a writer replaces the file, or if one died and left half of it (format reference 2.2)."""
-    return _read(storage)[1]
-
-
-def _read(storage: Storage) -> tuple[bytes, dict[str, str]]:
-    """Return the content that counts, and what it says."""
     try:
         content = storage.read(PROPERTIES_PATH)
     except ObjectNotFound:
+        return _counting(storage, None)[1]
+    return _counting(storage, content)[1]
+
+
+def _counting(storage: Storage, content: bytes | None) -> tuple[bytes, dict[str, str]]:
+    """Return the content that counts, and what it says. `content` is that of the file, None if there is none."""
+    if content is None:
         content = storage.read(BACKUP_PATH)
         return content, parse_properties(content, BACKUP_PATH)
     try:
@@ -181,8 +185,33 @@ def _whole_backup(storage: Storage) -> tuple[bytes, dict[str, str]] | None:
     return (content, properties) if CHECKSUM in properties else None
 
 
-def change_properties(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Replace `hoodie.properties` by Hudi's protocol (2.2): readers always find the old or new file; a crash leaves a backup."""
-    storage.put(BACKUP_PATH, _read(storage)[0])
-    storage.put(PROPERTIES_PATH, format_properties(properties, "Updated by Tideline"))
-    storage.delete(BACKUP_PATH)
+def change_properties(storage: Storage, change: Callable[[dict[str, str]], Mapping[str, str]]) -> bool:
+    """Replace `hoodie.properties` by what `change` returns for the present ones. Return False if it returned them as they are.
+
+    Of processes that do so at once none undoes the change of another one: `change` is called again with what another process wrote
+    meanwhile, so it may have no side effects. By Hudi's protocol (2.2), readers always find the old or the new file, and a crash leaves
+    a backup. Raises `StorageError` if other processes were always faster.
+    """
+    for _ in range(_TURNS):
+        content, version = _versioned(storage)
+        counting, found = _counting(storage, content)
+        changed = dict(change(dict(found)))
+        if changed == found:
+            return False
+        written = format_properties(changed, "Updated by Tideline")
+        storage.put(BACKUP_PATH, counting)
+        # A refused put may be one that succeeded, if its first reply was lost.
+        is_done = storage.put_if_version(PROPERTIES_PATH, written, version) or holds(storage, PROPERTIES_PATH, written)
+        storage.delete(BACKUP_PATH)
+        if is_done:
+            return True
+    raise StorageError(
+        f"{PROPERTIES_PATH} was changed by other processes {_TURNS} times while it was to be changed", remedy="retry"
+    )
+
+
+def _versioned(storage: Storage) -> tuple[bytes | None, str]:
+    try:
+        return storage.read_versioned(PROPERTIES_PATH)
+    except ObjectNotFound:
+        return None, ""

@@ -13,7 +13,15 @@ from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.log.metadata import MetadataTable
-from tideline_table.log.plan import ArchivalPlanned, ClusteringPlanned, CompactionPlanned, Plan, RestorePlanned, RollbackStep
+from tideline_table.log.plan import (
+    ArchivalPlanned,
+    CleanPlanned,
+    ClusteringPlanned,
+    CompactionPlanned,
+    Plan,
+    RestorePlanned,
+    RollbackStep,
+)
 from tideline_table.log.progress import Progress
 from tideline_table.log.ring_resize import made_by
 from tideline_table.log.savepoint import Saved, Savepoint, saved_by_log
@@ -208,6 +216,11 @@ class TableView:
         """Return the instants that a pending archival removes from the timeline. No action may rely on them any more."""
         plans = (plan for plan in self.plans.values() if isinstance(plan, ArchivalPlanned))
         return frozenset(instant for plan in plans for instant in plan.archived.instants)
+
+    def under_clean(self) -> frozenset[str]:
+        """Return the paths of the files that pending cleans delete: they may be gone already."""
+        with self._mutex:
+            return frozenset(path for plan in self.plans.values() if isinstance(plan, CleanPlanned) for path in plan.paths)
 
     def has_priority(self, instant: str) -> bool:
         """Return whether writers have to wait for this pending clustering."""

@@ -7,15 +7,16 @@ from its files alone (`stored`).
 
 from tideline_table.metadata_table.check import check_metadata
 from tideline_table.metadata_table.check_stored import check_stored
-from tideline_table.metadata_table.finding import Finding
+from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.key_lookup import RecordIndex, is_advertised, record_index_of
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.prepared_delta import PreparedDelta, prepared_delta
-from tideline_table.metadata_table.publishing import hide_records, mend_partitions, publish_metadata, unpublish_metadata
+from tideline_table.metadata_table.publishing import hide_records, publish_metadata, unpublish_metadata
 from tideline_table.metadata_table.stored import StoredMetadata
 
 __all__ = [
     "Finding",
+    "FindingKind",
     "LogRecords",
     "PreparedDelta",
     "RecordIndex",
@@ -24,7 +25,6 @@ __all__ = [
     "check_stored",
     "hide_records",
     "is_advertised",
-    "mend_partitions",
     "prepared_delta",
     "publish_metadata",
     "record_index_of",

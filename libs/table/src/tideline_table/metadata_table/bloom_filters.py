@@ -7,7 +7,7 @@ each file; Tideline reads footers. A filter is copied from the footer of its fil
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from tideline_table.log.metadata import BLOOM_FILTERS, MetadataPartition
 from tideline_table.metadata_table.file_keys import file_key, files_gone
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.layout import folder_of
-from tideline_table.metadata_table.partition import Records, Source, mapping_of
+from tideline_table.metadata_table.partition import Records, Source, mapping_of, unless_gone
 from tideline_table.metadata_table.reading import carried_over
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_filter_text
@@ -61,7 +61,8 @@ class BloomFiltersPartition:
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`. Reads the footers of all base files that were not cleaned."""
-        return Records.of(_records(source, (s.path for s in source.state.every_slice() if s.base_file)))
+        paths = (s.path for s in source.state.every_slice() if s.base_file)
+        return Records.of(_records(source, paths, source.state.under_clean()))
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
@@ -71,7 +72,8 @@ class BloomFiltersPartition:
         """See `PartitionKind`. Reads the footers of all base files."""
         paths = {file_key(s.path).encode(): s.path for s in source.state.every_slice() if s.base_file}
         wanted = mapping_of(self.whole(source).updates)
-        for key in sorted(wanted.keys() | held.keys()):
+        leaving = {file_key(path).encode() for path in source.state.under_clean()}
+        for key in sorted((wanted.keys() | held.keys()) - leaving):
             if wanted.get(key) == held.get(key):
                 continue
             path = paths.get(key, f"{folder_of(BLOOM_FILTERS)}/{key.decode(errors='replace')}")
@@ -97,13 +99,13 @@ def decode_filter(datum: bytes, schema_json: str = "") -> FilterRecord:
         ) from None
 
 
-def _records(source: Source, paths: Iterable[str]) -> list[tuple[bytes, bytes]]:
-    """Return the records of these base files."""
+def _records(source: Source, paths: Iterable[str], leaving: Collection[str] = ()) -> list[tuple[bytes, bytes]]:
+    """Return the records of these base files. Those among `leaving`, which a pending clean deletes, may be gone."""
     wanted = sorted(set(paths))
     if not wanted:
         return []
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        found = pool.map(lambda path: read_filter_text(source.storage, path), wanted)
+        found = pool.map(lambda path: unless_gone(path, leaving, lambda: read_filter_text(source.storage, path)), wanted)
         return [
             (file_key(path).encode(), _datum(path, *held)) for path, held in zip(wanted, found, strict=True) if held is not None
         ]

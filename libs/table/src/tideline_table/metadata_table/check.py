@@ -12,7 +12,7 @@ from tideline_table.hudi.properties import parse_properties, read_properties
 from tideline_table.log.metadata import CREATION_SUFFIX, INSTANT_DIGITS, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.files import files_of
-from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.finding import Finding, FindingKind, gone, without_leaving
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import (
     FIRST_LOG_VERSION,
@@ -33,8 +33,8 @@ from tideline_table.storage import Storage
 def check_metadata(storage: Storage, state: TableState, rule: LogRule | None = None) -> list[Finding]:
     """Return all differences between metadata table, table log and storage; none if the table has no metadata table and names none.
 
-    `rule` merges the log files of the table. With a record index, the keys of all files are read. Lists each partition folder once and reads the newest slice of the metadata table. Concurrent writers may make it report files of
-    the very last entry: repeat it then.
+    `rule` merges the log files of the table. With a record index, the keys of all files are read. Lists each partition folder once and reads the newest slice of the metadata table. Files that a pending clean deletes
+    may be gone. It may report what other processes changed since the last entry of `state`: compare again on a newer state then.
     """
     advertised = read_properties(storage).get(p.METADATA_PARTITIONS, "")
     known = state.metadata
@@ -45,10 +45,11 @@ def check_metadata(storage: Storage, state: TableState, rule: LogRule | None = N
         findings.append(Finding(FindingKind.NOT_ADVERTISED, p.PROPERTIES_PATH, f"{p.METADATA_PARTITIONS}={advertised}"))
     findings += _timeline(storage, state, known)
     findings += _own_properties(storage)
-    findings += _contents(storage, state, known.files)
+    findings += without_leaving(_contents(storage, state, known.files), state)
     source = Source(storage, state, rule or LogRule())
+    lost = {found.path for found in findings if found.kind is FindingKind.GONE}
     for part in known.partitions[1:]:
-        findings += _partition(source, part)
+        findings += (found for found in _partition(source, part) if found.kind is not FindingKind.GONE or found.path not in lost)
     return findings
 
 
@@ -110,7 +111,10 @@ def _partition(source: Source, part: MetadataPartition) -> Iterator[Finding]:
     except TidelineError as error:
         yield Finding(FindingKind.DAMAGED_FILE, folder_of(part.name), f"{error.found}, expected {error.expected}")
     else:
-        yield from kind_of(part.name).differences(source, held)
+        try:
+            yield from kind_of(part.name).differences(source, held)
+        except ObjectNotFound as error:
+            yield gone(error)
 
 
 def _contents(storage: Storage, state: TableState, known: MetadataPartition) -> Iterator[Finding]:

@@ -11,13 +11,12 @@ from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import METADATA_FOLDER, read_properties
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
-from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.check_stored_filters import filter_findings
 from tideline_table.metadata_table.check_stored_keys import record_index_findings
 from tideline_table.metadata_table.check_stored_statistics import statistics_findings
 from tideline_table.metadata_table.files import files_of
-from tideline_table.metadata_table.finding import Finding, FindingKind
+from tideline_table.metadata_table.finding import Finding, FindingKind, without_leaving
 from tideline_table.metadata_table.reading import live
 from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.metadata_table.stored import StoredMetadata
@@ -49,9 +48,7 @@ def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str])
         return [Finding(FindingKind.MISSING_FILE, error.path, "a file of the metadata table")]
     except TidelineError as error:
         return [Finding(FindingKind.DAMAGED_FILE, METADATA_FOLDER, f"{error.found}, expected {error.expected}")]
-    leaving = {path for plan in state.plans.values() if isinstance(plan, CleanPlanned) for path in plan.paths}
-    found = _compared(storage, files_of(state), listed)
-    return [*(f for f in found if f.kind is not FindingKind.GONE or f.path not in leaving), *further]
+    return [*without_leaving(_compared(storage, files_of(state), listed), state), *further]
 
 
 def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) -> Iterator[Finding]:

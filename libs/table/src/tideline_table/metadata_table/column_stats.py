@@ -30,7 +30,7 @@ from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_t
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
-from tideline_table.metadata_table.partition import IndexedColumns, Records, Source, groups_of_keys, mapping_of
+from tideline_table.metadata_table.partition import IndexedColumns, Records, Source, groups_of_keys, mapping_of, unless_gone
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.statistics import ColumnStatistics, FileStatistics, type_of
@@ -84,7 +84,9 @@ class ColumnStatsPartition:
         recorded = {path: file for path, file in known.items() if file.rows or _has_record(path, indexed, held)}
         expected = mapping_of(Records.of(_records(recorded, indexed)).updates)
         yield from _index_definition(source)
-        for key in sorted(expected.keys() | held.keys()):
+        names = _indexed(source).names
+        leaving = {record_key(name, path).encode() for path in source.state.under_clean() for name in names}
+        for key in sorted((expected.keys() | held.keys()) - leaving):
             wanted, found = expected.get(key), held.get(key)
             if wanted == found:
                 continue
@@ -128,14 +130,20 @@ def _part(source: Source) -> MetadataPartition:
 
 
 def _known(source: Source, part: MetadataPartition) -> dict[str, FileStatistics]:
-    """Return the statistics of all files; from their footers those of base files that Tideline wrote before it took statistics."""
+    """Return the statistics of all files; from their footers those of base files that Tideline wrote before it took statistics.
+
+    Without those that are gone because a pending clean deletes them.
+    """
     log = TableLog(source.storage, SystemClock(), "")
     known = files_in(merge_statistics(source.storage, log.read, source.state))
     older = [s.path for s in source.state.every_slice() if s.base_file and s.path not in known]
+    leaving = source.state.under_clean()
+
+    def read(path: str) -> FileStatistics | None:
+        return unless_gone(path, leaving, lambda: read_statistics(source.storage, path, part.columns))
+
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        for path, found in zip(
-            older, pool.map(lambda path: read_statistics(source.storage, path, part.columns), older), strict=True
-        ):
+        for path, found in zip(older, pool.map(read, older), strict=True):
             if found is not None:
                 known[path] = found
     return known

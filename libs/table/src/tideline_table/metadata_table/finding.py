@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from tideline_table.errors import ObjectNotFound
+from tideline_table.log.state import TableState
 
 
 class FindingKind(enum.StrEnum):
@@ -43,3 +47,14 @@ class Finding:
     def is_repairable(self) -> bool:
         """Whether a new metadata table mends it."""
         return self.kind is not FindingKind.GONE
+
+
+def gone(error: ObjectNotFound) -> Finding:
+    """Return the finding about a data file that a comparison had to read."""
+    return Finding(FindingKind.GONE, error.path, "a committed file that is not on storage")
+
+
+def without_leaving(findings: Iterable[Finding], state: TableState) -> Iterator[Finding]:
+    """Leave out what is said about the absence of files that a pending clean deletes."""
+    leaving = state.under_clean()
+    return (found for found in findings if found.kind is not FindingKind.GONE or found.path not in leaving)

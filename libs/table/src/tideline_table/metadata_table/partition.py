@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.errors import ObjectNotFound
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataPartition
@@ -21,6 +22,7 @@ from tideline_table.metadata_table.finding import Finding
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
+Result = TypeVar("Result")
 _SHORT = 2**16
 _MOST_JOINED = 100_000
 """Records that are joined for all file groups together, about 10 MB of the record index. More are joined for one file group at a time."""
@@ -112,6 +114,19 @@ class Source:
     """How the log files of the table are merged."""
     indexed: IndexedColumns | None = None
     """The columns with statistics in a table that Apache Hudi also writes; None in others, whose table log names them."""
+
+
+def unless_gone(path: str, leaving: Collection[str], read: Callable[[], Result | None]) -> Result | None:
+    """Return what `read` returns for the data file at `path`; None if it is gone and among `leaving`, which a pending clean deletes.
+
+    Another process that derives the records at another moment may find such a file, and its records: the end of the clean deletes them.
+    """
+    try:
+        return read()
+    except ObjectNotFound:
+        if path not in leaving:
+            raise
+        return None
 
 
 class PartitionKind(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -69,7 +69,7 @@ from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.partition import Source, by_group
 from tideline_table.metadata_table.prepared_delta import PreparedDelta
 from tideline_table.reader.read_plan import LogRule
-from tideline_table.storage import Storage, exists, holds
+from tideline_table.storage import Storage, holds
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -121,22 +121,6 @@ def hide_records(storage: Storage, state: TableState) -> None:
 def unpublish_metadata(storage: Storage, log: TableLog, clock: Clock, entry: Entry, state: TableState) -> None:
     """Remove dropped partitions from the properties, so that readers do without them; `state` is the state after the entry."""
     _advertise(storage, log, clock, entry, state.metadata)
-
-
-def mend_partitions(storage: Storage, state: TableState, since: str) -> bool:
-    """Let `hoodie.properties` name the partitions of the log again; return whether that changed them.
-
-    After a change of other properties that were read at the instant `since`: it may have undone a change of these. The entries of
-    `state` must have their files. A drop removes a partition from the properties and deletes its folder before its entry, so older
-    partitions are not named anew, and none without its folder.
-    """
-    listed = read_properties(storage).get(p.METADATA_PARTITIONS, "").split(",")
-    known = state.metadata
-    if known is not None:
-        named = [part for part in known.partitions if part.name in listed or part.created >= since]
-        there = tuple(part for part in named if exists(storage, file_path(PARTITION_METAFILE, part.name)))
-        known = replace(known, partitions=there) if known.files in there else None
-    return _set_partitions(storage, known)
 
 
 # --- creation ----------------------------------------------------------------------------------------------------------------
@@ -196,14 +180,17 @@ def _advertise(storage: Storage, log: TableLog, clock: Clock, entry: Entry, know
         _set_partitions(storage, known)
 
 
-def _set_partitions(storage: Storage, known: MetadataTable | None) -> bool:
-    """Name these partitions in `hoodie.properties`; return whether that changed them."""
-    properties, text = read_properties(storage), ",".join(sorted(known.names)) if known else ""
-    if properties.get(p.METADATA_PARTITIONS, "") != text or properties.get(p.METADATA_PARTITIONS_INFLIGHT, ""):
-        defined = {p.INDEX_DEFINITIONS: INDEX_DEFINITIONS_PATH} if known and known.partition(COLUMN_STATS) else {}
-        change_properties(storage, {**properties, **defined, p.METADATA_PARTITIONS: text, p.METADATA_PARTITIONS_INFLIGHT: ""})
-        return True
-    return False
+def _set_partitions(storage: Storage, known: MetadataTable | None) -> None:
+    """Name these partitions in `hoodie.properties`."""
+    text = ",".join(sorted(known.names)) if known else ""
+    defined = {p.INDEX_DEFINITIONS: INDEX_DEFINITIONS_PATH} if known and known.partition(COLUMN_STATS) else {}
+
+    def named(found: Mapping[str, str]) -> Mapping[str, str]:
+        if found.get(p.METADATA_PARTITIONS, "") == text and not found.get(p.METADATA_PARTITIONS_INFLIGHT, ""):
+            return found
+        return {**found, **defined, p.METADATA_PARTITIONS: text, p.METADATA_PARTITIONS_INFLIGHT: ""}
+
+    change_properties(storage, named)
 
 
 # --- compaction --------------------------------------------------------------------------------------------------------------

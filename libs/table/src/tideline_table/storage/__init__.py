@@ -9,12 +9,11 @@ from tideline_table.storage.location import hudi_root, open_storage, root_spelli
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_settings import object_store_endpoint, object_store_region, object_store_settings
 from tideline_table.storage.object_store import ObjectStorage
-from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage, checked_path, exists, holds
+from tideline_table.storage.port import Folder, ObjectStat, Storage, checked_path, exists, holds
 from tideline_table.storage.wrapper import StorageWrapper, unwrapped
 
 __all__ = [
     "STAGING",
-    "ConditionalStorage",
     "Folder",
     "LocalStorage",
     "MemoryStorage",

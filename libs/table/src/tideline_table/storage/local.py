@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import uuid
@@ -20,10 +21,12 @@ import pyarrow as pa
 
 from tideline_table.errors import ObjectExists, ObjectNotFound, UnsafePath
 from tideline_table.storage.disk_errors import failed_access, refused_write, writing
-from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path
+from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path, entity_tag
 
 STAGING = ".hoodie/.tideline/staging"
 """Folder of partially written objects. Hudi readers ignore its name, and it is on the same file system as the targets."""
+_GUARD = "put-guard"
+"""Name of the file beside the staging folder that `put_if_version` locks. It is no object, and its content means nothing."""
 _NAME_BYTES = 255
 
 
@@ -33,6 +36,7 @@ class LocalStorage:
     def __init__(self, root: Path, staging: str = STAGING) -> None:
         self._root = Path(os.path.abspath(root))
         self._staging = self._root / staging
+        self._guard = self._staging.parent / _GUARD
         self._made: set[Path] = set()
 
     @property
@@ -90,6 +94,22 @@ class LocalStorage:
                 _discard(staged)
             self._sync_name(target)
 
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        content = self.read(path)
+        return content, entity_tag(content)
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        """Other processes wait meanwhile, by a lock of the operating system that ends with the process."""
+        with _translated(path), self._guarded(path):
+            try:
+                there = entity_tag(self.read(path))
+            except ObjectNotFound:
+                there = ""
+            if there != version:
+                return False
+            self.put(path, data)
+            return True
+
     def delete(self, path: str) -> None:
         """Also deletes Hadoop's checksum file: a stale one makes Spark reject a later file of that name."""
         target = self.local_path(path)
@@ -127,6 +147,8 @@ class LocalStorage:
                     if Path(entry.path) != self._staging:
                         folders.append(entry.name)
                     continue
+                if entry.name == _GUARD and Path(entry.path) == self._guard:
+                    continue
                 # A file that was deleted between the listing and the stat is left out.
                 with contextlib.suppress(FileNotFoundError):
                     objects.append(_object_stat(_join(path, entry.name), entry.stat()))
@@ -153,6 +175,17 @@ class LocalStorage:
                 self._install(staged, path, target)
         finally:
             _discard(staged)
+
+    @contextmanager
+    def _guarded(self, path: str) -> Iterator[None]:
+        """Keep out other callers of `put_if_version` in all processes, until the end of the context."""
+        with self._staging_of(path):
+            self._make_folder(self._guard.parent)
+            descriptor = _locked(self._guard)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
 
     def _staging_of(self, path: str) -> AbstractContextManager[None]:
         """Translate errors of steps that cannot have changed anything at `path`."""
@@ -238,6 +271,29 @@ class _StagedFile(io.FileIO):
     def write(self, data: Any, /) -> int:
         with self._translated():
             return super().write(data)
+
+
+def _locked(guard: Path) -> int:
+    """Return a descriptor of the file that locks it until it is closed."""
+    while True:
+        descriptor = _opened(guard)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), guard.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # another process has deleted the folder meanwhile: others lock another file
+
+
+def _opened(guard: Path) -> int:
+    try:
+        return os.open(guard, os.O_CREAT | os.O_RDWR, 0o666)
+    except PermissionError:
+        return os.open(guard, os.O_RDONLY)  # a file of another user can be locked, too
 
 
 def _unless_changed(error: OSError) -> None:

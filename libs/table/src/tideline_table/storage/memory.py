@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import threading
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import ObjectExists, ObjectNotFound
-from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path
+from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path, entity_tag
 
 
 class MemoryStorage:
@@ -54,12 +53,12 @@ class MemoryStorage:
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         content, _ = self._get(path)
-        return content, _entity_tag(content)
+        return content, entity_tag(content)
 
     def put_if_version(self, path: str, data: bytes, version: str) -> bool:
         with self._lock:
             there = self._objects.get(checked_path(path))
-            if version != (_entity_tag(there[0]) if there is not None else ""):
+            if version != (entity_tag(there[0]) if there is not None else ""):
                 return False
             self._objects[path] = (bytes(data), self._clock.now())
             return True
@@ -107,11 +106,6 @@ class MemoryStorage:
                 return self._objects[checked_path(path)]
             except KeyError:
                 raise ObjectNotFound(path) from None
-
-
-def _entity_tag(content: bytes) -> str:
-    """Return an entity tag. As in object stores, equal contents have equal tags."""
-    return hashlib.sha256(content).hexdigest()
 
 
 class _KeptBytes(io.BytesIO):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -66,6 +67,18 @@ class Storage(Protocol):
         """
         ...
 
+    def read_versioned(self, path: str) -> tuple[bytes, str]:
+        """Return the content of the object and an identifier of this version. Objects with equal contents may have equal ones."""
+        ...
+
+    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
+        """Replace the object if it still has that version (empty: create it if there is none). Return False if it does not.
+
+        Of concurrent callers that name one version exactly one succeeds; callers of `put` and `delete` are not kept out. An earlier
+        attempt of the caller whose reply was lost also causes False; to find out, read the object back.
+        """
+        ...
+
     def delete(self, path: str) -> None:
         """Delete the object. A missing object is no error, and object stores do not report it."""
         ...
@@ -91,21 +104,6 @@ class Storage(Protocol):
         ...
 
 
-class ConditionalStorage(Storage, Protocol):
-    """Storage that can also replace an object only if it is unchanged (object stores, by entity tags)."""
-
-    def read_versioned(self, path: str) -> tuple[bytes, str]:
-        """Return the content of the object and an identifier of this version."""
-        ...
-
-    def put_if_version(self, path: str, data: bytes, version: str) -> bool:
-        """Replace the object if it still has that version (empty: create it if there is none). Return False if it does not.
-
-        An earlier attempt of the caller whose reply was lost also causes False; to find out, read the object back.
-        """
-        ...
-
-
 def exists(storage: Storage, path: str) -> bool:
     """Return whether an object exists at `path`, by one request. Raises `StorageError` if the storage does not answer."""
     try:
@@ -121,6 +119,11 @@ def holds(storage: Storage, path: str, content: bytes) -> bool:
         return storage.read(path) == content
     except ObjectNotFound:
         return False
+
+
+def entity_tag(content: bytes) -> str:
+    """Return an identifier of a version of an object by its content."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def checked_path(path: str) -> str:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from tideline_table.storage.port import ConditionalStorage, Folder, ObjectStat, Storage
+from tideline_table.storage.port import Folder, ObjectStat, Storage
 
 
 class StorageWrapper:
@@ -71,14 +71,12 @@ class StorageWrapper:
         return self.inner.open_output(path)
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
-        """Only for a conditional storage."""
         self.on_request("read_versioned", path)
-        return cast("ConditionalStorage", self.inner).read_versioned(path)
+        return self.inner.read_versioned(path)
 
     def put_if_version(self, path: str, data: bytes, version: str) -> bool:
-        """Only for a conditional storage."""
         self.on_request("put_if_version", path)
-        return cast("ConditionalStorage", self.inner).put_if_version(path, data, version)
+        return self.inner.put_if_version(path, data, version)
 
 
 def unwrapped(storage: Storage) -> Storage:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 from tideline_table.coordination import ActiveTimeline
 from tideline_table.errors import ObjectExists, TidelineError
@@ -19,7 +20,6 @@ from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties, with_numbers_of
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table import mend_partitions
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
 from tideline_table.writer.operation import Operation
@@ -57,13 +57,7 @@ def hide_index(timeline: ActiveTimeline) -> None:
 
     The second call undoes a slow process that completed an earlier resize.
     """
-    if RESIZING in read_properties(timeline.storage):
-        return
-    timeline.refresh()
-    since = timeline.state.last_instant
-    properties = read_properties(timeline.storage)
-    if RESIZING not in properties:
-        _change_properties(timeline, resizing_properties(properties), since)
+    change_properties(timeline.storage, lambda found: found if RESIZING in found else resizing_properties(found))
 
 
 def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
@@ -75,7 +69,6 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
     storage, has_written = timeline.storage, False
     for _ in range(_TURNS):
         timeline.refresh()
-        since = timeline.state.last_instant
         properties = read_properties(storage)
         declared = TableDefinition.from_properties(properties)
         if is_resize_pending(timeline.state):
@@ -91,10 +84,13 @@ def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
         for file in _rules_files(timeline.state, identity, index) if index.rules else ():
             with suppress(ObjectExists):
                 storage.put_if_absent(file.path, file.content)
-        kept = {key: value for key, value in read_properties(storage).items() if key != RESIZING}
-        _change_properties(timeline, {**kept, **index.properties}, since)
-        has_written = True
+        has_written |= change_properties(storage, partial(_naming, index))
     return False
+
+
+def _naming(index: BucketIndex, found: Mapping[str, str]) -> dict[str, str]:
+    """Return properties that name this index."""
+    return {**{key: value for key, value in found.items() if key != RESIZING}, **index.properties}
 
 
 def complete_ended_resize(declared: TableDefinition, identity: TableIdentity | None, timeline: ActiveTimeline) -> bool:
@@ -112,15 +108,6 @@ def complete_ended_resize(declared: TableDefinition, identity: TableIdentity | N
             "hoodie.properties of table %r still lack the numbers of buckets of the last resize: %s", declared.name, error
         )
         return False
-
-
-def _change_properties(timeline: ActiveTimeline, properties: Mapping[str, str], since: str) -> None:
-    """Replace `hoodie.properties`, read at the instant `since`. Partitions of the metadata table created or dropped meanwhile stay so."""
-    change_properties(timeline.storage, properties)
-    for _ in range(_TURNS):
-        with timeline.healed() as state:
-            if timeline.is_outdated or not mend_partitions(timeline.storage, state, since):
-                return
 
 
 def is_resize_pending(state: TableState) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
 
 from tideline_table.coordination import OpenPeerLock
 from tideline_table.coordination.shared.hudi_rules import (
@@ -39,7 +38,6 @@ from tideline_table.log.sharing import PeerLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
-from tideline_table.storage import ConditionalStorage
 from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
 from tideline_table.table.definition import TableDefinition
@@ -81,8 +79,8 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     lock = open_lock(table.storage, sharing, table.timeline.log.writer_id, table.clock, table.options)
     probe_conditional_put(table.storage)
     if sharing.lock is PeerLockKind.STORAGE:
-        # A storage lock is opened on conditional stores only. If the store ignored the condition, both sides could hold the lock.
-        probe_versioned_put(cast("ConditionalStorage", table.storage))
+        # If the store ignored the condition, both sides could hold the lock.
+        probe_versioned_put(table.storage)
     check_not_ahead(table.refresh(), table.clock, table.options)
     _check_ours(table.definition.name, table.state)
     if table.has_log and table.definition.buckets is not None and table.definition.buckets.has_several:
@@ -200,10 +198,11 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     table.timeline.append(complete, lambda _: read_properties(table.storage))
-    index, properties = table.definition.buckets, read_properties(table.storage)
-    if index is not None and index.properties.keys() - properties.keys():
+    index = table.definition.buckets
+    if index is not None:
         # A table of an earlier release lacks what keeps rules of Hudi's writers out.
-        change_properties(table.storage, {**index.properties, **properties})
+        kept = index.properties
+        change_properties(table.storage, lambda found: {**kept, **found})
     if index is not None and index.is_consistent:
         rings = table.rings(index)
         rings.store.sweep(rings.resizes)
@@ -230,7 +229,8 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
         turn_off_metadata(storage, properties)
     if index is not None:
         adoption.keep_rules()
-        change_properties(storage, {**read_properties(storage), **index.properties})
+        named = index.properties
+        change_properties(storage, lambda found: {**found, **named})
     waiting = [a for a in found.pending() if a.action in _UNSHARABLE]
     if waiting:
         raise UnsupportedTable(

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 from tideline_table.errors import ObjectExists, UnsupportedTable
-from tideline_table.storage import ConditionalStorage, Storage
+from tideline_table.storage import Storage
 
 _PROBE = ".hoodie/.tideline/probe"
 _REMEDY = "keep the table in another store; a proxy or gateway in front of this one may drop the conditions of puts"
@@ -29,7 +29,7 @@ def probe_conditional_put(storage: Storage) -> None:
     )
 
 
-def probe_versioned_put(storage: ConditionalStorage) -> None:
+def probe_versioned_put(storage: Storage) -> None:
     """Raise `UnsupportedTable` if the store does not honour `If-Match` on replacing puts. Hudi's storage lock relies on it."""
     with _probe_object(storage) as path:
         storage.put(path, b"1")

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from tideline_table.action.clustering.column_ranges import FooterRanges
 from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.external_sort import Sample, pieces, sort_rows
+from tideline_table.action.clustering.run import check_plannable
 from tideline_table.action.clustering.task import ClusteringTask, clustering_tasks
 from tideline_table.action.decision import Due, Reason
 from tideline_table.config import ROW_GROUP_ROWS, Options
@@ -73,10 +74,11 @@ def preview_clustering(table: Table, options: Mapping[str, object] | None = None
     """Return what a clustering planned now would do and gain; publish nothing.
 
     With sort columns or `where` (a condition as `parse_where` reads it), it reads these columns of all input files. Raises the errors
-    of `request_clustering` for unfit options, `InvalidPredicate` for `where`.
+    of `request_clustering` for options that do not fit, also to the kind of the table, `InvalidPredicate` for `where`.
     """
     chosen = table.options.merged(options or {})
     table.refresh()
+    check_plannable(table, chosen)
     schema = with_meta_fields(table.schema)
     condition = parse_where(where, schema) if where.strip() else None
     ranges = FooterRanges(table.storage, schema)

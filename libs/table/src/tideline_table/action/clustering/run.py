@@ -93,11 +93,7 @@ def request_clustering(
     """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`, `check` for `publish`."""
     chosen = table.options.merged(options or {})
     table.check_writable()
-    refused = refused_clustering(table, chosen)
-    if refused is not None:
-        raise UnsupportedTable(
-            f"a clustering of table {table.definition.name!r}", expected=refused.why, remedy=f"use {refused.until}"
-        )
+    check_plannable(table, chosen)
     reserved = reserved_groups(table.intents, table.timeline)
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
@@ -205,6 +201,15 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
 def refused_clustering(table: Table, options: Options) -> Reason | None:
     """Return why `request_clustering` refuses these options for a table of this kind, None if it does not."""
     return why_not_carried_over(options, is_merge_on_read=table.definition.type is TableType.MOR, is_shared=table.is_shared)
+
+
+def check_plannable(table: Table, options: Options) -> None:
+    """Raise `UnsupportedTable` for options that `refused_clustering` refuses."""
+    refused = refused_clustering(table, options)
+    if refused is not None:
+        raise UnsupportedTable(
+            f"a clustering of table {table.definition.name!r}", expected=refused.why, remedy=f"use {refused.until}"
+        )
 
 
 def _commit_clustering(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tideline_table.config import BLOOM_FILTERS as WRITTEN_FILTERS
 from tideline_table.config import RECORD_INDEX_MAX_FILE_GROUPS, RECORD_INDEX_MIN_FILE_GROUPS
-from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable
+from tideline_table.errors import DuplicateKey, InvalidOption, ObjectNotFound, UnsupportedTable, WriteConflict
+from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.index.scope import RECORD_INDEX as RECORD_INDEX_TYPE
 from tideline_table.index.scope import KeyScope
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX
@@ -20,6 +22,12 @@ from tideline_table.schema.nested import named_field
 from tideline_table.table.facade import Table
 from tideline_table.writer.column_statistics import META_COLUMNS, statistics_columns
 
+Result = TypeVar("Result")
+_TURNS = 10
+"""How often the data files of a table are read again because they were cleaned meanwhile."""
+_SHARED = (
+    "let Apache Hudi's writers make it (tideline.shared.metadata=files); without that option Tideline's next step turns it off"
+)
 _FILE_GROUPS = {COLUMN_STATS: COLUMN_STATS_GROUPS, BLOOM_FILTERS: BLOOM_FILTERS_GROUPS}
 _GROWTH = 2.0
 _GROUP_BYTES, _RECORD_BYTES = 1024**3, 48
@@ -100,3 +108,41 @@ def key_check(table: Table, name: str) -> Callable[[TableState], None]:
         checked[:] = [newest]
 
     return check
+
+
+def beside_cleans(table: Table, step: Callable[[], Result]) -> Result:
+    """Return what `step` returns, which refreshes the table and reads its visible data files.
+
+    Repeats it if other processes replaced and cleaned such files meanwhile, and raises `WriteConflict` if they do so again and again.
+    Raises `ObjectNotFound` for a file that no clean deleted.
+    """
+    for turn in range(1, _TURNS + 1):
+        try:
+            return step()
+        except ObjectNotFound as error:
+            if not _was_cleaned(table, error.path):
+                raise
+            if turn == _TURNS:
+                raise WriteConflict(
+                    f"data files were replaced and cleaned while they were read, {_TURNS} times, the last one {error.path}",
+                    with_instant="",
+                    remedy="run it again while fewer writers and cleans are at work",
+                ) from error
+    raise AssertionError("the last turn returns or raises")
+
+
+def _was_cleaned(table: Table, path: str) -> bool:
+    """Return whether a missing object is a data file that the table does not show any more. Refreshes the table."""
+    name = path.rpartition("/")[2]
+    is_data = parse_base_file_name(name) is not None or parse_log_file_name(name) is not None
+    return is_data and not any(path in found.paths for found in table.refresh().latest_slices())
+
+
+def check_exclusive(table: Table) -> None:
+    """Raise `UnsupportedTable` for a table that Apache Hudi writes, alone or too."""
+    if not table.has_log or table.is_shared:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r}, which Apache Hudi also writes",
+            expected="a table that only Tideline writes: its metadata table follows the table log",
+            remedy=_SHARED if table.is_shared else "let Apache Hudi's writers keep the metadata table (hoodie.metadata.enable)",
+        )

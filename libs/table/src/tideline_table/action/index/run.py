@@ -7,29 +7,32 @@ partition `files` needs no reading of data; while the record index is made, othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from tideline_table.action.index.requirements import check_can_hold, file_groups_of, indexed_columns, key_check
+from tideline_table.action.index.requirements import (
+    beside_cleans,
+    check_can_hold,
+    check_exclusive,
+    file_groups_of,
+    indexed_columns,
+    key_check,
+)
 from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
-from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, UnsupportedTable, WriteConflict
+from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, WriteConflict
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.listing import TimelineFolders, list_timeline
-from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
+from tideline_table.hudi.properties import METADATA_FOLDER, change_properties
 from tideline_table.log.body import Bare, Indexed
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft
-from tideline_table.metadata_table import Finding, check_metadata, check_stored
+from tideline_table.log.table_log import Draft
 from tideline_table.metadata_table.layout import folder_of
 from tideline_table.table.facade import Table
 
 OPERATION = "INDEX"
 INDEX_TYPES = (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX)
 """Partitions of the metadata table that Tideline writes. The first one is created together with any other."""
-_SHARED = (
-    "let Apache Hudi's writers make it (tideline.shared.metadata=files); without that option Tideline's next step turns it off"
-)
 _NOT_WRITTEN = ("partition_stats", "secondary_index", "expr_index")
 
 
@@ -39,10 +42,11 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
     The partition `files` is created together with any other. `columns` are those with column statistics, by default all that writers record.
     Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not write or that the options
     of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition: then none
-    is created. Raises `DuplicateKey` for a record index of keys that are in two places.
+    is created. Raises `DuplicateKey` for a record index of keys that are in two places, `WriteConflict` if files are always replaced and
+    cleaned before their keys are read.
     """
     wanted = _checked(partitions)
-    _check_exclusive(table)
+    check_exclusive(table)
     table.check_writable(keyed=False)
     present = _names(table.state)
     if present and not set(wanted) - set(present):
@@ -58,7 +62,7 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
 
 def _add(table: Table, name: str, columns: Sequence[str]) -> None:
     check_unchanged = key_check(table, name)
-    check_unchanged(table.refresh())
+    beside_cleans(table, partial(_on_fresh_state, table, check_unchanged))
     _clear(table, name)
 
     def decide(state: TableState) -> Draft:
@@ -69,7 +73,7 @@ def _add(table: Table, name: str, columns: Sequence[str]) -> None:
             check_unchanged(state)
         return _creation(table, state, [name], columns)
 
-    table.timeline.append(decide)
+    beside_cleans(table, lambda: table.timeline.append(decide))
 
 
 def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
@@ -77,7 +81,7 @@ def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTa
 
     Dropping `files` deletes the whole metadata table. Raises `IndexNotFound` if a partition is not there.
     """
-    _check_exclusive(table)
+    check_exclusive(table)
     table.check_writable(keyed=False)
     wanted = _checked(partitions)
     dropped = known_index(table.state)
@@ -113,36 +117,13 @@ def _made_with(state: TableState, name: str) -> bool:
     return name != FILES and any(part.created == created and part.name != name for part in known_index(state).partitions)
 
 
-def check_index(table: Table) -> list[Finding]:
-    """Return the differences between metadata table, table log and storage. Raises `UnsupportedTable` for a table without a log.
-
-    In a table that Apache Hudi also writes, compares the partition `files` with the timeline and with storage.
-
-    If the writer of the last entry died, its missing files are created first, as the next writer would. While it is alive, they may
-    be reported as missing: repeat the check.
-    """
-    if table.is_shared:
-        return _check_shared(table)
-    _check_exclusive(table)
-    table.timeline.heal(HEAL_DEADLINE_S)
-    table.refresh()
-    return check_metadata(table.storage, table.state, table.timeline.rule)
-
-
-def _check_shared(table: Table) -> list[Finding]:
-    state = table.refresh()
-    listed = list_timeline(table.storage, TimelineFolders())
-    pending = frozenset(i.time for i in listed.instants if i.state is not State.COMPLETED)
-    return check_stored(table.storage, state, pending)
-
-
 def repair_index(table: Table) -> MetadataTable | None:
     """Delete the metadata table and create it anew from the table log and the data files. Return it, None if the table has none.
 
     Readers list folders until it is there, and writers that look keys up in the record index stop. One that only the properties name
-    is removed from them.
+    is removed from them. Raises `WriteConflict` as `create_index`.
     """
-    _check_exclusive(table)
+    check_exclusive(table)
     table.check_writable(keyed=False)
     return _make_anew(table)
 
@@ -154,7 +135,7 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
     # Where a record index stays, writers have kept keys unique.
     checks = [] if without else [key_check(table, part.name) for part in parts]
     for check in checks:
-        check(table.state)
+        beside_cleans(table, partial(_on_fresh_state, table, check))
     _clear(table, FILES)
     if not parts:
         return None
@@ -169,8 +150,12 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
         # In one entry: between two, writers would take the table for one without a record index, and its keys might not stay unique.
         return _creation(table, state, [part.name for part in left], tuple(column for part in left for column in part.columns))
 
-    table.timeline.append(decide)
+    beside_cleans(table, lambda: table.timeline.append(decide))
     return known_index(table.state)
+
+
+def _on_fresh_state(table: Table, check: Callable[[TableState], None]) -> None:
+    check(table.refresh())
 
 
 def known_index(state: TableState) -> MetadataTable:
@@ -207,11 +192,15 @@ def _creation(table: Table, state: TableState, names: Sequence[str], columns: Se
 
 def _clear(table: Table, name: str) -> None:
     """Remove a partition from the properties, so that no reader looks for it, then delete its folder; all of them for `files`."""
-    properties = read_properties(table.storage)
-    advertised = properties.get(p.METADATA_PARTITIONS, "")
-    left = "" if name == FILES else ",".join(found for found in advertised.split(",") if found != name)
-    if left != advertised or properties.get(p.METADATA_PARTITIONS_INFLIGHT):
-        change_properties(table.storage, {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""})
+
+    def without(properties: Mapping[str, str]) -> Mapping[str, str]:
+        advertised = properties.get(p.METADATA_PARTITIONS, "")
+        left = "" if name == FILES else ",".join(found for found in advertised.split(",") if found != name)
+        if left == advertised and not properties.get(p.METADATA_PARTITIONS_INFLIGHT):
+            return properties
+        return {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""}
+
+    change_properties(table.storage, without)
     table.storage.delete_below(METADATA_FOLDER if name == FILES else folder_of(name))
 
 
@@ -232,12 +221,3 @@ def _checked(partitions: Sequence[str]) -> tuple[str, ...]:
             expected=", ".join(INDEX_TYPES),
         )
     return tuple(dict.fromkeys(partitions))
-
-
-def _check_exclusive(table: Table) -> None:
-    if not table.has_log or table.is_shared:
-        raise UnsupportedTable(
-            f"table {table.definition.name!r}, which Apache Hudi also writes",
-            expected="a table that only Tideline writes: its metadata table follows the table log",
-            remedy=_SHARED if table.is_shared else "let Apache Hudi's writers keep the metadata table (hoodie.metadata.enable)",
-        )

@@ -16,6 +16,7 @@ from tideline_table.action.new_rings import NewRings
 from tideline_table.action.write.attempt import in_transaction, write_with_retries
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.moved_rows import write_moved
+from tideline_table.action.write.skipped_partition import SkippedPartition, SkipReason
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import (
     BUCKET_LEAST,
@@ -43,9 +44,9 @@ class RingResize:
     """What `resize_rings` did, and what it left out."""
 
     committed: Committed | None
-    """None if no bucket of the other partitions had to be split or merged."""
-    skipped: tuple[str, ...] = ()
-    """The partitions whose buckets it did not examine, because a compaction or clustering is pending there; sorted."""
+    """None if no bucket was split or merged."""
+    skipped: tuple[SkippedPartition, ...] = ()
+    """All other partitions with files, sorted by their paths."""
 
 
 def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -> RingResize:
@@ -53,7 +54,7 @@ def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -
 
     A bucket is split if its file group has more than `hoodie.bucket.index.split.threshold` times `hoodie.parquet.max.file.size` bytes, and
     neighbours with up to `hoodie.bucket.index.merge.threshold` times that size are merged, within `hoodie.bucket.index.min.num.buckets`
-    and `max.num.buckets` in each partition. Partitions with a pending compaction or clustering are left out and returned. Reads and writes the rows of
+    and `max.num.buckets` in each partition. Partitions with a pending compaction or clustering are left out. Reads and writes the rows of
     the other buckets once, one split or merge at a time in memory.
     Raises `WriteConflict` if other writers went first in all attempts, `UnsupportedTable` for a table that is shared, has another index,
     or whose rows are not where the rings put them.
@@ -64,7 +65,7 @@ def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -
     index = checked_index(table)
     limits = limits_of(index, chosen)
     contention = Contention(table, chosen)
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[SkippedPartition, ...] = ()
 
     def resize(instant: str) -> _Resize:
         nonlocal skipped
@@ -118,12 +119,16 @@ def limits_of(index: BucketIndex, options: Options) -> RingLimits:
     )
 
 
-def planned_partitions(state: TableState) -> set[str]:
-    """Return the partitions of pending compactions and clusterings, which a resize leaves alone.
+def planned_partitions(state: TableState) -> dict[str, set[str]]:
+    """Return the partitions of pending compactions and clusterings, which a resize leaves alone, with the instants of these plans.
 
     The ring of a pending clustering would be older than that of the resize, and would never count.
     """
-    return {group.partition_path for group in (*state.groups_under_compaction(), *state.groups_under_clustering())}
+    found: dict[str, set[str]] = {}
+    for planned in (state.groups_under_compaction(), state.groups_under_clustering()):
+        for group, instant in planned.items():
+            found.setdefault(group.partition_path, set()).add(instant)
+    return found
 
 
 class _Resize:
@@ -138,9 +143,11 @@ class _Resize:
         for file_slice in table.state.latest_slices():
             found.setdefault(file_slice.group.partition_path, []).append(file_slice)
         busy = planned_partitions(table.state)
-        self.skipped = tuple(sorted(found.keys() & busy))
+        skipped = [
+            SkippedPartition(name, SkipReason.PLAN_PENDING, tuple(sorted(busy[name]))) for name in found.keys() & busy.keys()
+        ]
         try:
-            before = self.rings.of(found.keys() - busy)
+            before = self.rings.of(found.keys() - busy.keys())
             self.slices = {name: ring.by_node(found[name]) for name, ring in before.items()}
         except UnsupportedTable:
             self.rings.check_unchanged(table.state)
@@ -150,6 +157,11 @@ class _Resize:
             change = resized_ring(ring, sizes, limits, instant)
             if change is not None:
                 self.changes[name] = change
+                continue
+            too_large = sum(size > limits.split_bytes for size in sizes.values())
+            reason = SkipReason.MOST_BUCKETS if too_large else SkipReason.FITS
+            skipped.append(SkippedPartition(name, reason, too_large=too_large))
+        self.skipped = tuple(sorted(skipped, key=lambda one: one.partition))
 
     def run(self, begun: WriteTransaction, made: NewRings) -> Committed:
         """Write the moved rows and the new rings, and commit."""

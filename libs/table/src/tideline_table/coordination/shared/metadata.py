@@ -102,7 +102,7 @@ def keep_only(storage: Storage, properties: Mapping[str, str], kept: Collection[
             ", ".join(kept),
             ",".join(kept),
         )
-        _drop(storage, properties, dropped)
+        _drop(storage, dropped)
     return True
 
 
@@ -110,10 +110,14 @@ def _made(properties: Mapping[str, str]) -> list[str]:
     return [name for name in properties.get(p.METADATA_PARTITIONS, "").split(",") if name]
 
 
-def _drop(storage: Storage, properties: Mapping[str, str], dropped: Collection[str]) -> None:
+def _drop(storage: Storage, dropped: Collection[str]) -> None:
     """Remove partitions from the properties, so that no reader looks for them, then delete their folders."""
-    left = ",".join(name for name in _made(properties) if name not in dropped)
-    change_properties(storage, {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""})
+
+    def without(properties: Mapping[str, str]) -> Mapping[str, str]:
+        left = ",".join(name for name in _made(properties) if name not in dropped)
+        return {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""}
+
+    change_properties(storage, without)
     for name in dropped:
         storage.delete_below(folder_of(name))
 
@@ -121,7 +125,7 @@ def _drop(storage: Storage, properties: Mapping[str, str], dropped: Collection[s
 def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
     """Remove the metadata table's partitions from the properties, then delete its folder. The caller holds the lock."""
     if any(properties.get(key) for key in _ADVERTISED):
-        change_properties(storage, {**properties, **{key: "" for key in _ADVERTISED if key in properties}})
+        change_properties(storage, lambda found: {**found, **{key: "" for key in _ADVERTISED if key in found}})
     storage.delete_below(METADATA_FOLDER)
 
 
@@ -166,7 +170,7 @@ def _changed_records(
             _LOGGER.warning("dropping %s from the metadata table, and Apache Hudi's next writer makes it anew: %s", name, error)
             dropped.append(name)
     if dropped:
-        _drop(storage, properties, dropped)
+        _drop(storage, dropped)
     return changes
 
 
