@@ -47,7 +47,7 @@ class PointKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class InstantRange:
     """A range of a table's history: the publishing actions completed by its start (exclusive) and by its end (inclusive)."""
 
     before: frozenset[str]
@@ -63,7 +63,7 @@ class Stretch:
         return self.since in ("", "0")
 
 
-def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> Stretch:
+def range_of(state: TableState, kind: PointKind, since: str, until: str) -> InstantRange:
     """Return the range after `since` (empty: all) up to `until` (empty: now).
 
     In a table with a log, an instant means the completion of that write, or, if no write has it, all writes completed by that time.
@@ -88,7 +88,7 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
         for a in within
         if a.operation == LOG_COMPACT and a.action is not Action.LOG_COMPACTION and any(i < a.instant for i in written)
     )
-    return Stretch(before, through, written | restamped, since)
+    return InstantRange(before, through, written | restamped, since)
 
 
 def _check_rewritten(state: TableState, since: str, until: str) -> None:
@@ -151,7 +151,7 @@ def newest_write(state: TableState) -> int:
 
 
 def sequence_of(state: TableState, point: str) -> int:
-    """Return the table log sequence of a point in a table with a log; errors as `stretch_of`.
+    """Return the table log sequence of a point in a table with a log; errors as `range_of`.
 
     Raises `HistoryUnavailable` for a point among the writes that were adopted from Apache Hudi: they all have one sequence.
     """
@@ -220,11 +220,11 @@ def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, F
     return found
 
 
-def check_kept(state: TableState, kind: PointKind, stretch: Stretch, *, at_start: bool) -> None:
+def check_kept(state: TableState, kind: PointKind, instants: InstantRange, *, at_start: bool) -> None:
     """Raise `HistoryUnavailable` if cleaning or archival removed what the state at the start or at the end of the range needs."""
-    if at_start and stretch.from_start:
+    if at_start and instants.from_start:
         return
-    known = stretch.before if at_start else stretch.through
+    known = instants.before if at_start else instants.through
     what = f"the {'start' if at_start else 'end'} of the changes asked for"
     later = [a.instant for a in state.completed_writes() if a.instant not in known]
     if later and not known and (kind is not PointKind.SEQUENCE or state.archived_before):
@@ -241,29 +241,29 @@ def check_kept(state: TableState, kind: PointKind, stretch: Stretch, *, at_start
         )
 
 
-def changed_rows(state: TableState, kind: PointKind, current: Snapshot, stretch: Stretch) -> Snapshot:
+def changed_rows(state: TableState, kind: PointKind, current: Snapshot, instants: InstantRange) -> Snapshot:
     """Return a snapshot that reads the rows written in a range and visible at its end: the latest version of each key.
 
     As in Hudi's incremental query, rows overwritten or deleted before the end are left out. `current` gives schema and merge rule.
     """
-    check_kept(state, kind, stretch, at_start=False)
+    check_kept(state, kind, instants, at_start=False)
     # A row written in the range is in a file of its own write, or of a later action that copied the row.
-    slices = [s for s in slices_at(state, stretch.through).values() if stretch.from_start or _is_new(state, s, stretch.before)]
+    slices = [s for s in slices_at(state, instants.through).values() if instants.from_start or _is_new(state, s, instants.before)]
     return replace(
         current,
         slices=tuple(sorted(slices, key=lambda s: s.group)),
-        rule=rule_at(current, stretch.through),
-        commit_times=None if stretch.from_start else _written_in(state, kind, stretch),
+        rule=rule_at(current, instants.through),
+        commit_times=None if instants.from_start else _written_in(state, kind, instants),
     )
 
 
-def _written_in(state: TableState, kind: PointKind, stretch: Stretch) -> CommitTimes:
+def _written_in(state: TableState, kind: PointKind, instants: InstantRange) -> CommitTimes:
     first = min(state.actions, default="")
     # Writes that Apache Hudi archived are selected by their instants. Writes after a sequence are all in the state.
-    taken_over = bool(state.archived_before) and not state.archived_sequence and not is_sequence(stretch.since)
+    taken_over = bool(state.archived_before) and not state.archived_sequence and not is_sequence(instants.since)
     by_instant = kind is not PointKind.SEQUENCE or taken_over
-    archived = (stretch.since, first) if by_instant and stretch.since < first else None
-    return CommitTimes(stretch.written, archived)
+    archived = (instants.since, first) if by_instant and instants.since < first else None
+    return CommitTimes(instants.written, archived)
 
 
 def rule_at(current: Snapshot, known: AbstractSet[str]) -> LogRule:

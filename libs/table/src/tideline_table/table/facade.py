@@ -35,7 +35,7 @@ from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
 from tideline_table.table.bucket_numbers import check_index, complete_ended_resize
-from tideline_table.table.changes import PointKind, Stretch, changed_rows, newest_point, stretch_of
+from tideline_table.table.changes import InstantRange, PointKind, changed_rows, newest_point, range_of
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
@@ -360,11 +360,11 @@ class Table:
         Points are sequences of the table log or instants (`tideline_table.table.changes`). Raises `InstantNotFound`,
         `InvalidOption`, `HistoryRewritten`, `HistoryUnavailable` if cleaning or archival removed what the query needs.
         """
-        return changed_rows(current=self._merging(), state=self.state, kind=self._points, stretch=self._stretch(since, until))
+        return changed_rows(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
 
     def changes(self, since: str | int = "", until: str | int = "") -> Images:
         """Return the net changes after `since` up to `until`, with the rows before and after. Errors as `incremental`."""
-        return images_of(current=self._merging(), state=self.state, kind=self._points, stretch=self._stretch(since, until))
+        return images_of(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
 
     def newest_point(self) -> str:
         """Return the end of what `incremental` and `changes` return now: the point to continue from."""
@@ -372,8 +372,8 @@ class Table:
 
     def first_write_after(self, point: str) -> str:
         """Return the oldest instant among the writes completed after a point, as for `incremental`; empty if there is none."""
-        stretch = self._stretch(point, "")
-        return min(stretch.through - stretch.before, default="")
+        instants = self._range_of(point, "")
+        return min(instants.through - instants.before, default="")
 
     def _merging(self) -> Snapshot:
         """Return the current snapshot with a rule that merges slices of any instant, also of other buckets before a resize.
@@ -383,12 +383,12 @@ class Table:
         found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
         return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
-    def _stretch(self, since: str | int, until: str | int) -> Stretch:
+    def _range_of(self, since: str | int, until: str | int) -> InstantRange:
         if not self.definition.has_meta_fields:
             raise UnsupportedTable(
                 f"table {self.definition.name!r} has no meta fields", expected="rows that say which write made them"
             )
-        return stretch_of(self.state, self._points, str(since), str(until))
+        return range_of(self.state, self._points, str(since), str(until))
 
     @property
     def _points(self) -> PointKind:
