@@ -43,7 +43,7 @@ class SharedCluster(Cluster):
             storage=self.world.storage(process),
             peer_lock=self.world.peer_lock,
         )
-        table.intents = self.world.intents(process)
+        table.reservations = self.world.reservations(process)
         return table
 
     def hudi_once(self, process: Process) -> HudiWriter:

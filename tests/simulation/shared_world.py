@@ -39,8 +39,8 @@ STORAGE_FAULTS = tuple(
     )
 )
 SHARED_FAULTS = (*STORAGE_FAULTS, LOCK_TAKEN)
-BOARD_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if "intents" in calls))
-"""Of the board that writers of Tideline have beside the lock."""
+RESERVATION_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if "reservations" in calls))
+"""Of the reservations that writers of Tideline have beside the lock."""
 STOPS = TAKES_TIME | {"lease_expiry"}
 """Kinds that let a process go on long after it asked."""
 _LIKE = {"put_if_version": "put_if_absent", "read_versioned": "read"}
@@ -58,8 +58,8 @@ class SharedWorld(World):
             self.kinds = choose.sample(sorted(STOPS - {"clock_jump"}), 3)
         elif self.kinds:
             self.kinds = choose.sample(SHARED_FAULTS, choose.randrange(2, 9))
-        if self.kinds and self._has_board and self.chooser("board").random() < 0.5:
-            self.kinds += BOARD_FAULTS
+        if self.kinds and self._has_reservations and self.chooser("board").random() < 0.5:
+            self.kinds += RESERVATION_FAULTS
         self.taking_step: Counter[str] = Counter()
         """Processes of Tideline whose look at the lock is behind them and whose step is on its way to the storage."""
         self.peers_in_lock: set[str] = set()
@@ -85,7 +85,7 @@ class SharedWorld(World):
         if self._left <= 0 or not self.kinds:
             return ""
         likely = 2 if is_timeline_file(path) or path in (LOCK_OBJECT, ".hoodie") else 1
-        if call == "intents" and set(BOARD_FAULTS) <= set(self.kinds):
+        if call == "reservations" and set(RESERVATION_FAULTS) <= set(self.kinds):
             likely = 5  # such calls are few
         if self.choose.random() >= likely * self._rate:
             return ""

@@ -21,7 +21,7 @@ from tideline_locks.table_lock import attach_lock
 from tideline_spark.sink import BatchMark, StreamReplaced, is_written, progress_key, sink
 from tideline_table.action import create_savepoint, restore_to_savepoint, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 from tideline_table.errors import CorruptMetadata, InvalidOption, TableFrozen
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.sharing import PeerLockKind, Sharing
@@ -200,7 +200,7 @@ def test_a_batch_waits_for_a_write_of_the_same_file_groups(
     write_rows(table, rows(0, 4, 0, regions=1), Operation.UPSERT)
     attach_lock(table, "storage:")
     begun = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
-    assert table.intents.claim(Intent(begun.instant, frozenset(s.group.file_id for s in table.slices()))) == []
+    assert table.reservations.claim(Reservation(begun.instant, frozenset(s.group.file_id for s in table.slices()))) == []
     write = sink(str(tables.folder / "t"), query_id="q", options={"tideline.write.intent.wait": "0.1"}, locks="storage:")
     with caplog.at_level("INFO"):
         write(spark.createDataFrame(rows(0, 4, 1, regions=1)), 0)

@@ -16,7 +16,7 @@ from tideline_runtime.errors import InputRefused, InvalidSetting
 from tideline_table.action import schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 from tideline_table.errors import ClusteringFirst, ProgressMoved, SchemaMismatch
 from tideline_table.hudi.instant import Action, State
 from tideline_table.storage import LocalStorage, MemoryStorage
@@ -258,7 +258,7 @@ def test_it_waits_for_a_write_of_the_same_file_groups(storage, tmp_path, caplog)
     attach_lock(other, "memory:")
     begun = WriteTransaction.begin(other.timeline, other.lock, "UPSERT")
     groups = frozenset(s.group.file_id for s in other.slices())
-    assert other.intents.claim(Intent(begun.instant, groups)) == []
+    assert other.reservations.claim(Reservation(begun.instant, groups)) == []
     topics = numbered(4)
     topics.send(T0, "k0", row("k0", 9))
     with caplog.at_level("INFO"):

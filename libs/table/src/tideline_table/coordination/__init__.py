@@ -11,7 +11,7 @@ from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
 from tideline_table.coordination.lock import HeldPeerLock, NoLock, OpenPeerLock, PeerLock, TableLock
 from tideline_table.coordination.replica import LogReplica
-from tideline_table.coordination.reservations import Intent, IntentBoard, NoIntents, PostedIntent, going_first
+from tideline_table.coordination.reservations import NoReservations, PostedReservation, Reservation, Reservations, going_first
 from tideline_table.coordination.rollback import roll_back
 from tideline_table.coordination.shared.timeline import SharedTimeline
 from tideline_table.coordination.timeline import ActiveTimeline
@@ -24,14 +24,14 @@ __all__ = [
     "Heartbeat",
     "HeldPeerLock",
     "HudiTimeline",
-    "Intent",
-    "IntentBoard",
     "LogReplica",
-    "NoIntents",
     "NoLock",
+    "NoReservations",
     "OpenPeerLock",
     "PeerLock",
-    "PostedIntent",
+    "PostedReservation",
+    "Reservation",
+    "Reservations",
     "SchemaStep",
     "SharedTimeline",
     "TableLock",

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
-from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
+from tideline_table.coordination import ActiveTimeline, LogReplica, NoLock, NoReservations, OpenPeerLock, Reservations, TableLock
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
@@ -68,7 +68,7 @@ class Table:
         self.identity = identity
         self.timeline = timeline
         self.lock = lock if timeline.wants_lock else NoLock()
-        self.intents: IntentBoard = NoIntents()
+        self.reservations: Reservations = NoReservations()
         self._properties_seen: ObjectStat | None = None
         self._log_indexes = LogIndexes(self.storage)
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)

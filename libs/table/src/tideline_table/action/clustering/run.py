@@ -98,7 +98,7 @@ def request_clustering(
         raise UnsupportedTable(
             f"a clustering of table {table.definition.name!r}", expected=refused.why, remedy=f"use {refused.until}"
         )
-    reserved = reserved_groups(table.intents, table.timeline)
+    reserved = reserved_groups(table.reservations, table.timeline)
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
     def decide(state: TableState) -> Due | Reason:

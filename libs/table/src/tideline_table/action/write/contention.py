@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tideline_table.config import PRIORITY_AFTER, PRIORITY_WAIT_S, WRITE_RETRIES, Options
 from tideline_table.coordination.priority import await_clustering, waits_for_clusterings
-from tideline_table.coordination.reservations import Intent, Turn, await_turn, withdraw
+from tideline_table.coordination.reservations import Reservation, Turn, await_turn, withdraw
 from tideline_table.errors import ClusteringFirst, WriteConflict
 from tideline_table.table.facade import Table
 
@@ -81,14 +81,14 @@ class Contention:
 
     def take_turn(self, instant: str) -> Turn:
         """Reserve the file groups that the write is known to need, and wait until no other write goes first."""
-        intent = Intent(instant, self._groups, self.has_priority, self._appends - self._groups)
-        if not intent.written:
+        reservation = Reservation(instant, self._groups, self.has_priority, self._appends - self._groups)
+        if not reservation.written:
             return Turn.AT_ONCE
         self._posted.add(instant)
-        return await_turn(self.table.intents, self.table.timeline, intent, self.options)
+        return await_turn(self.table.reservations, self.table.timeline, reservation, self.options)
 
     def end_turn(self) -> None:
         """Withdraw the reservations of the attempt, so that waiting writers may go on."""
         for instant in self._posted:
-            withdraw(self.table.intents, instant)
+            withdraw(self.table.reservations, instant)
         self._posted.clear()
