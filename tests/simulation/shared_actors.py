@@ -41,7 +41,7 @@ class SharedCluster(Cluster):
             clock=SimulatedClock(self.world.scheduler, process),
             writer_id=process.name,
             storage=self.world.storage(process),
-            peer_lock=self.world.peer_lock,
+            hudi_lock=self.world.hudi_lock,
         )
         table.reservations = self.world.reservations(process)
         return table

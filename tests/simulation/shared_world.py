@@ -16,7 +16,7 @@ from tests.simulation.disk import LOG, ProcessStorage
 from tests.simulation.scheduler import Process
 from tests.simulation.world import APPLICABLE, TAKES_TIME, World
 
-from tideline_locks import HudiLockProvider, HudiPeerLock
+from tideline_locks import HudiLockProvider, ProviderHudiLock
 from tideline_locks.hudi_cell import lease_in, parsed_lock
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
 from tideline_locks.waiting import Chance
@@ -24,10 +24,10 @@ from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
 from tideline_table.errors import ObjectExists
 from tideline_table.hudi.instant import State, parse_timeline_file_name
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import MemoryStorage, Storage
 
-SHARING = Sharing(PeerLockKind.STORAGE)
+SHARING = Sharing(HudiLockKind.STORAGE)
 HUDI_LOCK_VALIDITY_S = 30.0
 LOCK_TAKEN = "lock_taken"
 """Another process deletes the lock while one of Tideline holds it: Hudi's file lock is deleted by whichever client closes."""
@@ -71,14 +71,14 @@ class SharedWorld(World):
         """The disk as `process` reaches it."""
         return SharedStorage(self, process)
 
-    def peer_lock(self, storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> HudiPeerLock:
-        """As `open_peer_lock`, with the ids and the jitter of the seed."""
+    def hudi_lock(self, storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> ProviderHudiLock:
+        """As `open_hudi_lock`, with the ids and the jitter of the seed."""
         assert isinstance(storage, MemoryStorage)
         jitter = self.chooser(f"lock {owner}")
         cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=HUDI_LOCK_VALIDITY_S)
         provider = HudiLockProvider(cell, clock=clock, chance=Chance(jitter, lambda: f"{owner}-{jitter.getrandbits(64):x}"))
         ttl_s = min(options[LOCK_TTL_S], sharing.expire_min * 60.0)
-        return HudiPeerLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
+        return ProviderHudiLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
 
     def draw(self, process: Process, call: str, path: str) -> str:
         """What goes wrong with this call, mostly nothing."""

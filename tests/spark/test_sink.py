@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from tests.spark.tables import Tables, content, rows
 from tests.unit.locks.unreachable import nobody_there
 
-from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
+from tideline_locks import LockTimeout, LockUnreachable, open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_spark.sink import BatchMark, StreamReplaced, is_written, progress_key, sink
 from tideline_table.action import create_savepoint, restore_to_savepoint, write_rows
@@ -24,7 +24,7 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.reservations import Reservation
 from tideline_table.errors import CorruptMetadata, InvalidOption, TableFrozen
 from tideline_table.log.progress import ProgressStep
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, share_table
 from tideline_table.writer import Operation
 
@@ -210,10 +210,10 @@ def test_a_batch_waits_for_a_write_of_the_same_file_groups(
 
 def test_a_table_that_apache_hudi_writes_too(spark: SparkSession, tables: Tables) -> None:
     table, path = tables.create("t"), str(tables.folder / "t")
-    sharing = Sharing(PeerLockKind.FILE_SYSTEM)
-    share_table(table, sharing, open_peer_lock)
+    sharing = Sharing(HudiLockKind.FILE_SYSTEM)
+    share_table(table, sharing, open_hudi_lock)
     batch = spark.createDataFrame(rows(0, 4, 1))
-    hudis = open_peer_lock(table.storage, sharing, "hudi", table.clock, table.options)
+    hudis = open_hudi_lock(table.storage, sharing, "hudi", table.clock, table.options)
     with hudis.hold(), pytest.raises(LockTimeout):
         sink(path, query_id="q", options={"tideline.lock.wait": "0.2"})(batch, 0)
     for _ in range(2):

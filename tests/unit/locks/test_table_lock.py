@@ -18,7 +18,7 @@ from tideline_locks import (
     LockUnreachable,
     OnUnreachable,
     StorageLockProvider,
-    open_peer_lock,
+    open_hudi_lock,
 )
 from tideline_locks.reservations import InProcessReservations, RedisReservations, StorageReservations
 from tideline_locks.table_lock import LockProviders, ProviderLock, attach_lock, lock_name
@@ -220,7 +220,7 @@ def test_a_shared_table_has_no_lock_but_the_one_of_hudis_writers(unreachable: st
     with nobody_there() as url:
         attach_lock(table, url)
         assert (table.lock, table.timeline) == (lock, timeline)
-        with open_peer_lock(storage, SHARING, "hudi", clock, table.options).hold(), pytest.raises(LockTimeout):
+        with open_hudi_lock(storage, SHARING, "hudi", clock, table.options).hold(), pytest.raises(LockTimeout):
             put(table)
         assert table.read(["id"]).num_rows == 0
         put(table)

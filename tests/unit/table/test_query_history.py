@@ -9,13 +9,13 @@ import pytest
 from tests.unit.table.fixtures import names, unpacked
 from tests.unit.table.tables import create, open_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import run_clean, schedule_clean
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable
 from tideline_table.hudi.properties import parse_properties
 from tideline_table.hudi_written import read_archived_instants
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, share_table
 from tideline_table.table.changes import sequence_of
@@ -90,7 +90,7 @@ def test_points_before_a_table_was_taken_in(name, tmp_path):
     assert len(before) > 1
     expected = {since: keys_of(foreign.incremental(since).read()) for since in before}
     changed = {pair: images_of(foreign.changes(*pair)) for pair in itertools.combinations(before, 2)}
-    shared = share_table(foreign, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock)
+    shared = share_table(foreign, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     assert shared.has_log
     assert any(expected.values())
     for since, rows in expected.items():

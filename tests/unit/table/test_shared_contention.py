@@ -14,7 +14,7 @@ from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import contents, new_table, rows_of
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import LockProviders, attach_lock
 from tideline_table.action import schedule_clustering, write_rows
 from tideline_table.action.write import executor
@@ -308,7 +308,7 @@ def test_a_table_that_was_made_anew_has_a_board_of_its_own() -> None:
     groups = frozenset({"group"})
     for _ in range(2):
         exclusive, storage, _ = new_table(clock)
-        table = share_table(exclusive, SHARING, open_peer_lock)
+        table = share_table(exclusive, SHARING, open_hudi_lock)
         again = opened(storage, clock)
         for writer in (table, again):
             attach_lock(writer, space)

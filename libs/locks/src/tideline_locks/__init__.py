@@ -8,10 +8,10 @@ from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, Loc
 from tideline_locks.fallback import FallbackLockProvider, FallbackReservations
 from tideline_locks.http import HttpLockProvider
 from tideline_locks.hudi_lock import HudiLockProvider
+from tideline_locks.hudi_table_lock import ProviderHudiLock, open_hudi_lock
 from tideline_locks.in_process import InProcessLockProvider
 from tideline_locks.lease import Lease
 from tideline_locks.location import check_lock_url, hudi_file_lock, hudi_storage_lock, open_lock_provider, open_reservations
-from tideline_locks.peer_lock import HudiPeerLock, open_peer_lock
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_locks.probe import LockProbe
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
@@ -25,7 +25,6 @@ __all__ = [
     "FallbackReservations",
     "HttpLockProvider",
     "HudiLockProvider",
-    "HudiPeerLock",
     "InProcessLockProvider",
     "InProcessReservations",
     "InvalidLease",
@@ -39,6 +38,7 @@ __all__ = [
     "LockTimeout",
     "LockUnreachable",
     "OnUnreachable",
+    "ProviderHudiLock",
     "RedisLockProvider",
     "RedisReservations",
     "StaleFence",
@@ -48,7 +48,7 @@ __all__ = [
     "check_lock_url",
     "hudi_file_lock",
     "hudi_storage_lock",
+    "open_hudi_lock",
     "open_lock_provider",
-    "open_peer_lock",
     "open_reservations",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tideline_locks import OnUnreachable, open_peer_lock
+from tideline_locks import OnUnreachable, open_hudi_lock
 from tideline_locks.table_lock import LockProviders, check_unreachable
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
@@ -285,7 +285,7 @@ class OpenTables:
             writer_id=self.writer_id,
             options={**(self.options or {}), **own} if own else self.options,
             storage=storage,
-            peer_lock=open_peer_lock,
+            hudi_lock=open_hudi_lock,
         )
         if not table.has_log:
             table.check_writable(keyed=False)  # raises with the reason

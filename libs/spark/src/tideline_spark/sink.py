@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_spark.write import OnReport, write_dataframe
 from tideline_table.action import OnConflict, write_rows
@@ -173,7 +173,7 @@ class _Sink:
         """Write `batch` unless it is in the table."""
         coming = BatchMark(batch_id, batch.sparkSession.sparkContext.getLocalProperty(_SPARK_QUERY) or "")
         if self.table is None:
-            table = Table.open(self.path, options=self.options, peer_lock=open_peer_lock)
+            table = Table.open(self.path, options=self.options, hudi_lock=open_hudi_lock)
             attach_lock(table, self.locks)
             self.table = table
         check_stands(self.table.storage, self.table.identity)

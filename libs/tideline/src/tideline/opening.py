@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Options, Table
-from tideline_locks import attach_lock, open_peer_lock
+from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption
@@ -92,6 +92,6 @@ def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = 
     `redis://...` or `storage:`; without it the table log alone decides between writers. A table that is shared with Apache Hudi is
     always written under the lock of both. Raises `TableNotFound`, `UnsupportedTable`, `CorruptMetadata`, `InvalidOption`.
     """
-    table = engine.Table.open(os.fspath(path), options=options, peer_lock=open_peer_lock)
+    table = engine.Table.open(os.fspath(path), options=options, hudi_lock=open_hudi_lock)
     attach_lock(table, locks)
     return Table(table, locks)

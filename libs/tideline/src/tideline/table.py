@@ -14,7 +14,7 @@ from tideline.query import Columns, Query, chosen_columns
 from tideline.relation import TableDataset, run_sql
 from tideline.results import Archival, Cancelled, Clean, Clustering, Commit, Compaction, MaintenanceStep, Restoration, Savepoint
 from tideline.rows import Keys, Point, Rows, column_list, instant_text, keys_from, point_text, table_from
-from tideline_locks import attach_lock, open_peer_lock
+from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
@@ -408,15 +408,15 @@ class Table:
         `buckets`, `hash_fields` and `partition_buckets` name the bucket index of a table that Apache Hudi created, where its rows leave that open.
         """
         if self._table.sharing is None or lock:
-            kind = _lock_kind(lock) if lock else engine.PeerLockKind.fitting(self._table.storage.root)
+            kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)
             named = engine.NamedBuckets(buckets or 0, column_list(hash_fields), partition_buckets)
-            self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_peer_lock, named)
+            self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_hudi_lock, named)
             attach_lock(self._table, self._locks)
         return self._table.hudi_options()
 
 
-def _lock_kind(lock: str) -> engine.PeerLockKind:
+def _lock_kind(lock: str) -> engine.HudiLockKind:
     try:
-        return engine.PeerLockKind(lock)
+        return engine.HudiLockKind(lock)
     except ValueError:
-        raise InvalidOption(f"lock {lock!r}", expected=f"one of {', '.join(engine.PeerLockKind)}") from None
+        raise InvalidOption(f"lock {lock!r}", expected=f"one of {', '.join(engine.HudiLockKind)}") from None

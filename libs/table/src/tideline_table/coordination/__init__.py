@@ -9,7 +9,7 @@ from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
-from tideline_table.coordination.lock import HeldPeerLock, NoLock, OpenPeerLock, PeerLock, TableLock
+from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock, NoLock, OpenHudiTableLock, TableLock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reservations import NoReservations, PostedReservation, Reservation, Reservations, going_first
 from tideline_table.coordination.rollback import roll_back
@@ -22,13 +22,13 @@ __all__ = [
     "Committed",
     "ExclusiveTimeline",
     "Heartbeat",
-    "HeldPeerLock",
+    "HeldHudiTableLock",
+    "HudiTableLock",
     "HudiTimeline",
     "LogReplica",
     "NoLock",
     "NoReservations",
-    "OpenPeerLock",
-    "PeerLock",
+    "OpenHudiTableLock",
     "PostedReservation",
     "Reservation",
     "Reservations",

@@ -18,7 +18,7 @@ from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantN
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.instant import Action, State, parse_as_of, time_from_instant
 from tideline_table.log.action import COMPACT, LOG_COMPACT, ActionRecord
-from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.state import TableState
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
@@ -156,7 +156,7 @@ def sequence_of(state: TableState, point: str) -> int:
     Raises `HistoryUnavailable` for a point among the writes that were adopted from Apache Hudi: they all have one sequence.
     """
     last, tie = _place(state, point)
-    taken_over = (a for a in state.completed_writes() if a.sequence == last and a.writer_id == PEER_WRITER)
+    taken_over = (a for a in state.completed_writes() if a.sequence == last and a.writer_id == HUDI_WRITER)
     later = [a.instant for a in taken_over if a.instant > tie]
     if later or (not is_sequence(point) and not last and state.archived_before):
         raise HistoryUnavailable(

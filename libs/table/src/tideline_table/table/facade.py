@@ -13,7 +13,15 @@ import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
-from tideline_table.coordination import ActiveTimeline, LogReplica, NoLock, NoReservations, OpenPeerLock, Reservations, TableLock
+from tideline_table.coordination import (
+    ActiveTimeline,
+    LogReplica,
+    NoLock,
+    NoReservations,
+    OpenHudiTableLock,
+    Reservations,
+    TableLock,
+)
 from tideline_table.coordination.intruders import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
@@ -84,14 +92,14 @@ class Table:
         *,
         options: Mapping[str, object] | None = None,
         lock: TableLock | None = None,
-        peer_lock: OpenPeerLock | None = None,
+        hudi_lock: OpenHudiTableLock | None = None,
         clock: Clock | None = None,
         writer_id: str = "",
         storage: Storage | None = None,
     ) -> Table:
         """Open the table at `base_path`.
 
-        `lock` is for exclusive tables; `peer_lock` opens the lock that a shared table needs for writing. Raises `TableNotFound`,
+        `lock` is for exclusive tables; `hudi_lock` opens the lock that a shared table needs for writing. Raises `TableNotFound`,
         `CorruptMetadata`, `UnsupportedTable` (a version or type that cannot be read), `InvalidOption`.
         """
         checked, storage = Options(options), storage or open_storage(base_path)
@@ -103,7 +111,7 @@ class Table:
                 f"table {definition.name!r} has version {definition.version}",
                 expected=f"version {', '.join(map(str, READABLE_VERSIONS[:-1]))} or {READABLE_VERSIONS[-1]}",
             )
-        identity, timeline = open_timeline(definition, read_identity(storage), replica, peer_lock)
+        identity, timeline = open_timeline(definition, read_identity(storage), replica, hudi_lock)
         return cls(definition, identity, timeline, lock or NoLock(), base_path)
 
     @property

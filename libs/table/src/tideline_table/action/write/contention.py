@@ -45,7 +45,7 @@ class Contention:
         """Record that an attempt ended with `conflict`."""
         if self._waits_for(conflict):
             self._gave_way_to.add(conflict.with_instant)
-        elif not self._is_with_peer(conflict):
+        elif not self._is_with_hudi(conflict):
             self._losses += 1
         elif self.has_priority:
             self._lost_in_vain += 1
@@ -70,9 +70,9 @@ class Contention:
     def _waits_for(self, conflict: WriteConflict) -> bool:
         return isinstance(conflict, ClusteringFirst) and waits_for_clusterings(self.options)
 
-    def _is_with_peer(self, conflict: WriteConflict) -> bool:
+    def _is_with_hudi(self, conflict: WriteConflict) -> bool:
         other = self.table.state.actions.get(conflict.with_instant)
-        return other is not None and other.is_peers
+        return other is not None and other.is_by_hudi
 
     def needs(self, rewrites: Iterable[str], appends: Iterable[str]) -> None:
         """Record that the write rewrites the file groups `rewrites` and appends log files to `appends`."""
