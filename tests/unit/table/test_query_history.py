@@ -85,12 +85,12 @@ def test_cleaned_history(is_ours, tmp_path):
 @pytest.mark.parametrize("name", ADOPTABLE)
 def test_points_before_a_table_was_taken_in(name, tmp_path):
     """They mean the same as before: the table log holds all of that history under one sequence."""
-    foreign = Table.open(str(unpacked("tables", name, tmp_path)))
-    before = [a.instant for a in foreign.state.completed_writes()]
+    hudi_written = Table.open(str(unpacked("tables", name, tmp_path)))
+    before = [a.instant for a in hudi_written.state.completed_writes()]
     assert len(before) > 1
-    expected = {since: keys_of(foreign.incremental(since).read()) for since in before}
-    changed = {pair: images_of(foreign.changes(*pair)) for pair in itertools.combinations(before, 2)}
-    shared = share_table(foreign, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    expected = {since: keys_of(hudi_written.incremental(since).read()) for since in before}
+    changed = {pair: images_of(hudi_written.changes(*pair)) for pair in itertools.combinations(before, 2)}
+    shared = share_table(hudi_written, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     assert shared.has_log
     assert any(expected.values())
     for since, rows in expected.items():

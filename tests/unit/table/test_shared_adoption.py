@@ -28,15 +28,15 @@ def rows_of(table: Table) -> pa.Table:
 @pytest.mark.parametrize("name", VERSION_6)
 def test_a_table_of_hudi_reads_alike_before_and_after_and_can_be_written(name: str, tmp_path: Path) -> None:
     base = str(unpacked("tables", name, tmp_path))
-    foreign = Table.open(base)
-    before = rows_of(foreign)
-    shared = share_table(foreign, SHARING, open_hudi_lock)
+    hudi_written = Table.open(base)
+    before = rows_of(hudi_written)
+    shared = share_table(hudi_written, SHARING, open_hudi_lock)
     assert rows_of(shared).equals(before)
     state = shared.timeline.state
     listed = ListedTimeline.read(shared.storage)
     assert missing_steps(listed, state) == []
     assert vanished(listed, state) == []
-    assert {a.instant for a in foreign.state.actions.values()} < set(state.actions)
+    assert {a.instant for a in hudi_written.state.actions.values()} < set(state.actions)
     again = Table.open(base, hudi_lock=open_hudi_lock)
     assert rows_of(again).equals(before)
     columns = [c for c in before.schema.names if not c.startswith("_hoodie")]

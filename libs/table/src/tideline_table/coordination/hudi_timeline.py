@@ -10,7 +10,7 @@ from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi_written import foreign_state
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.state import TableState
 from tideline_table.storage import Folder
 
@@ -21,7 +21,7 @@ class HudiTimeline(ActiveTimeline):
     def __init__(self, replica: LogReplica, properties: Mapping[str, str]) -> None:
         self.replica = replica
         self._properties = properties
-        self._state = foreign_state(replica.storage, properties)
+        self._state = hudi_written_state(replica.storage, properties)
 
     @property
     def state(self) -> TableState:
@@ -30,7 +30,7 @@ class HudiTimeline(ActiveTimeline):
 
     def look(self) -> TableState:
         """See `ActiveTimeline.look`; reads the whole timeline and lists the table."""
-        self._state = foreign_state(self.storage, self._properties)
+        self._state = hudi_written_state(self.storage, self._properties)
         return self._state
 
     def check_not_upgraded(self) -> None:

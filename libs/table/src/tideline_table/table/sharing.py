@@ -28,7 +28,7 @@ from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
-from tideline_table.hudi_written import foreign_state
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.hudi_written.archive import archived_progress
 from tideline_table.index.bucket import RESIZING
 from tideline_table.log.adopted import AdoptedTable
@@ -225,7 +225,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
         storage.delete_below(folder)
     table.refresh()
     index = adoption.look() if adoption.applies(_bucketing(table)) else None
-    found = foreign_state(storage, properties)
+    found = hudi_written_state(storage, properties)
     if not keep_only(storage, properties, kept_partitions(table.options)):
         turn_off_metadata(storage, properties)
     if index is not None:
