@@ -9,7 +9,7 @@ from tests.simulation.scheduler import Process, SimulatedClock
 from tideline_locks import InProcessLockProvider, InProcessReservations
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.in_process import LeaseTable
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_table.coordination.reservations import PostedReservation, Reservation
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class LockService(InProcessLockProvider):
         super().__init__(
             clock=SimulatedClock(world.scheduler, process),
             table=leases,
-            chance=Chance(jitter, lambda: f"{process.name}-{jitter.getrandbits(64):x}"),
+            randomness=RandomSource(jitter, lambda: f"{process.name}-{jitter.getrandbits(64):x}"),
         )
         self._world = world
         self._process = process

@@ -19,7 +19,7 @@ from tests.simulation.world import APPLICABLE, TAKES_TIME, World
 from tideline_locks import HudiLockProvider, ProviderHudiLock
 from tideline_locks.hudi_cell import lease_in, parsed_lock
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
 from tideline_table.errors import ObjectExists
@@ -76,7 +76,9 @@ class SharedWorld(World):
         assert isinstance(storage, MemoryStorage)
         jitter = self.chooser(f"lock {owner}")
         cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=HUDI_LOCK_VALIDITY_S)
-        provider = HudiLockProvider(cell, clock=clock, chance=Chance(jitter, lambda: f"{owner}-{jitter.getrandbits(64):x}"))
+        provider = HudiLockProvider(
+            cell, clock=clock, randomness=RandomSource(jitter, lambda: f"{owner}-{jitter.getrandbits(64):x}")
+        )
         ttl_s = min(options[LOCK_TTL_S], sharing.expire_min * 60.0)
         return ProviderHudiLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
 
