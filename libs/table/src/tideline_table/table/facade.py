@@ -22,7 +22,7 @@ from tideline_table.coordination import (
     Reservations,
     TableLock,
 )
-from tideline_table.coordination.intruders import check_not_upgraded, properties_in
+from tideline_table.coordination.other_writers import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
