@@ -33,7 +33,7 @@ from tideline_table.action import (
 from tideline_table.action.log_compaction import run as run_module
 from tideline_table.action.log_compaction import task as task_module
 from tideline_table.action.log_compaction.task import merge_log
-from tideline_table.action.upkeep.verdict import Outcome
+from tideline_table.action.maintenance.verdict import Outcome
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, UnsupportedTable, VerificationFailed, WriteConflict
