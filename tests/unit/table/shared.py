@@ -55,7 +55,7 @@ def peer_of(storage: Storage, clock: ManualClock) -> Table:
     lock = open_hudi_lock(storage, SHARING, "peer", clock, table.options)
     table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options), lock)
     timeline.replica.load()
-    timeline.look()
+    timeline.refresh_view()
     return table
 
 

@@ -222,14 +222,14 @@ def test_a_conflict_is_found_while_files_are_written(monkeypatch):
 def test_early_checks_take_a_tenth_of_the_time_at_most(monkeypatch, look_s, expected):
     table, _, clock = new_table()
     running = begin(table)
-    looks, look = [], table.timeline.look
+    looks, look = [], table.timeline.refresh_view
 
     def slow_look():
         looks.append(clock.monotonic_s())
         clock.advance(look_s)
         return look()
 
-    monkeypatch.setattr(table.timeline, "look", slow_look)
+    monkeypatch.setattr(table.timeline, "refresh_view", slow_look)
     begun_s = clock.monotonic_s()
     while clock.monotonic_s() < begun_s + 100:
         running.check_early({}, frozenset())

@@ -268,7 +268,7 @@ def test_however_a_write_ends_its_reservation_is_withdrawn(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("unreachable", ["wait", "fail", "storage"])
-def test_a_board_that_is_away_costs_one_look(
+def test_reservations_out_of_reach_cost_one_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreachable: str
 ) -> None:
     """Whatever the option says of locks: there is none to wait for. Later writes do not ask again at once, and all of them commit."""

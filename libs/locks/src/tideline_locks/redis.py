@@ -65,7 +65,7 @@ class _Waiter:
         waiter.sight = _Sight.UNREAD if fence is None else _Sight.READ
         return waiter
 
-    def look(self) -> bool:
+    def read_fence(self) -> bool:
         """Read the fence from the log. Return False if only another process can do that."""
         if isinstance(self._fence, int):
             return False
@@ -205,7 +205,7 @@ class RedisLockProvider:
             outcome, sleep_s = self._attempt(waiter.wish, waiter.sight, waiter_ttl_ms=self._waiter_ttl_ms)
             left_s = deadline_s - self._clock.monotonic_s()
             if isinstance(outcome, LogWanted):
-                if waiter.look():
+                if waiter.read_fence():
                     continue
                 return outcome
             if not isinstance(outcome, Held) or left_s <= 0:

@@ -121,13 +121,13 @@ class OpenTables:
     def visit(
         self,
         context: ServiceContext,
-        look: Callable[[Table], None],
+        examine: Callable[[Table], None],
         *,
         ends_on: tuple[type[TidelineError], ...] = (),
         only: Collection[str] | None = None,
         first: Callable[[], Iterable[str]] = tuple,
     ) -> TidelineError | None:
-        """Call `look` for each table until the service stops, with a beat before each. A failing table does not block the others.
+        """Call `examine` for each table until the service stops, with a beat before each. A failing table does not block the others.
 
         `only` and `first` are as in `each`.
 
@@ -140,7 +140,7 @@ class OpenTables:
                 break
             context.health.beat()
             try:
-                look(table)
+                examine(table)
             except ShardLost as error:
                 _log.info("table left to another instance", table=table.uid, reason=str(error))
             except ends_on:

@@ -56,13 +56,13 @@ class LockService:
         self._listed = None
         known: dict[str, str] = {}
 
-        def look(table: Table) -> None:
+        def examine(table: Table) -> None:
             known[table.uid] = table.base_path
             self._look_at_heartbeats(table)
             self._look_at_lease(table)
 
         self._tell_of_forced_releases()
-        failure = self._tables.visit(self._context, look)
+        failure = self._tables.visit(self._context, examine)
         if not self._context.stopping.is_set():
             self._forget_all_but(known)
         self._context.metrics.set(LEASES, sum(1 for lease in self._seen.values() if lease is not None))

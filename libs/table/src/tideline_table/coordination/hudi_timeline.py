@@ -16,7 +16,7 @@ from tideline_table.storage import Folder
 
 
 class HudiTimeline(ActiveTimeline):
-    """The timeline of a table with these properties, as of the last `look`. Read-only."""
+    """The timeline of a table with these properties, as of the last `refresh_view`. Read-only."""
 
     def __init__(self, replica: LogReplica, properties: Mapping[str, str]) -> None:
         self.replica = replica
@@ -25,11 +25,11 @@ class HudiTimeline(ActiveTimeline):
 
     @property
     def state(self) -> TableState:
-        """The state as of the last `look`."""
+        """The state as of the last `refresh_view`."""
         return self._state
 
-    def look(self) -> TableState:
-        """See `ActiveTimeline.look`; reads the whole timeline and lists the table."""
+    def refresh_view(self) -> TableState:
+        """See `ActiveTimeline.refresh_view`; reads the whole timeline and lists the table."""
         self._state = hudi_written_state(self.storage, self._properties)
         return self._state
 

@@ -167,7 +167,7 @@ def await_turn(reservations: Reservations, timeline: ActiveTimeline, reservation
         _LOGGER.warning("write %s continues without reservations: %s", reservation.instant, error)
     if not waited:
         return Turn.AT_ONCE
-    timeline.look()
+    timeline.refresh_view()
     return Turn.LATER
 
 

@@ -214,7 +214,7 @@ class Table:
 
     def refresh(self) -> TableState:
         """Load what any writer committed since the last refresh; return the new state."""
-        return self.timeline.look()
+        return self.timeline.refresh_view()
 
     def check_writable(self, *, keyed: bool = True) -> None:
         """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""

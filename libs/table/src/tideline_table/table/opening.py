@@ -41,7 +41,7 @@ def open_timeline(
         return identity, ExclusiveTimeline(replica, _rule_of(definition))
     opened = hudi_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if hudi_lock else None
     shared = SharedTimeline(replica, opened)
-    shared.look()
+    shared.refresh_view()
     return identity, shared
 
 

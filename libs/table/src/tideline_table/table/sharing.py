@@ -94,7 +94,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
     adoption = BucketAdoption(table, named)
     if not table.has_log and adoption.applies(_bucketing(table)):
         # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.
-        adoption.look()
+        adoption.find()
     with lock.hold():
         if table.has_log:
             _share_ours(table, sharing)
@@ -224,7 +224,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     for folder in (LOG_FOLDER, BODY_FOLDER, CHECKPOINT_FOLDER):
         storage.delete_below(folder)
     table.refresh()
-    index = adoption.look() if adoption.applies(_bucketing(table)) else None
+    index = adoption.find() if adoption.applies(_bucketing(table)) else None
     found = hudi_written_state(storage, properties)
     if not keep_only(storage, properties, kept_partitions(table.options)):
         turn_off_metadata(storage, properties)

@@ -201,7 +201,7 @@ class WriteTransaction:
         if asked_s < self._check_again_s:
             return
         self._check_again_s = asked_s + EARLY_CHECK_S
-        state = self.timeline.look()
+        state = self.timeline.refresh_view()
         self._check_again_s = asked_s + max(EARLY_CHECK_S, 10 * (clock.monotonic_s() - asked_s))
         own = WriteSet(
             self.instant,

@@ -99,8 +99,8 @@ class SharedTimeline(ActiveTimeline):
                 return self._view[1]
             return self.state
 
-    def look(self) -> TableState:
-        """See `ActiveTimeline.look`; includes steps that are not adopted yet."""
+    def refresh_view(self) -> TableState:
+        """See `ActiveTimeline.refresh_view`; includes steps that are not adopted yet."""
         with self.replica.mutex:
             self.refresh()
             self._view = (
@@ -134,7 +134,7 @@ class SharedTimeline(ActiveTimeline):
                 expected="the lock that both sides take",
                 remedy="Table.open(path, hudi_lock=tideline_locks.open_hudi_lock)",
             )
-        state = self.look()
+        state = self.refresh_view()
         check_lazy(state, self.clock, self.options)
         check_buckets(state, properties)
 
