@@ -206,7 +206,7 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         change_properties(table.storage, {**index.properties, **properties})
     if index is not None and index.is_consistent:
         rings = table.rings(index)
-        rings.store.sweep(rings.resizes)
+        rings.store.delete_uncommitted(rings.resizes)
         rings.for_writing({s.group.partition_path for s in table.state.latest_slices()})
 
 
