@@ -49,11 +49,6 @@ def revisions(event_type: str) -> tuple[PayloadSchema, ...]:
     return _published().get(event_type, ())
 
 
-def published_types() -> tuple[str, ...]:
-    """Return every event type that has a schema, sorted by name."""
-    return tuple(sorted(_published()))
-
-
 @functools.cache
 def _published() -> Mapping[str, tuple[PayloadSchema, ...]]:
     found: dict[str, list[PayloadSchema]] = {}
