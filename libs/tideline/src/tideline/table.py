@@ -239,8 +239,8 @@ class Table:
     ) -> HeldLease:
         """Hold a reader lease while a `with` block runs: cleaning and archival keep what queries as of `as_of` (default: now) read.
 
-        With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease; if this process
-        dies, it expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache Hudi writes,
+        With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease. If this process
+        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache Hudi writes,
         `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the reader needs.
         """
         point = engine.parse_point(point_text(after)) if after else ""
@@ -266,15 +266,19 @@ class Table:
     def resize_buckets(
         self, number: int | None = None, *, partition_buckets: str | None = None, overwrite: bool = False, options: Options = None
     ) -> Commit | None:
-        """Give the partitions of a table with a bucket index other numbers of buckets. None if they have them.
+        """Change the numbers of buckets of a table with a bucket index, and move its rows. Return None if there is nothing to change.
 
-        `number` counts for partitions to which no rule applies, `partition_buckets` takes the place of the rules (as for `create`); what
-        is not named stays. Reads and writes the rows of all partitions whose number changes, as one commit. Each bucket is split in
-        place, into a multiple of the present number; with `overwrite`, any number can follow, and more rows are in memory at a time.
+        `partition_buckets` replaces the rules that give partitions their numbers (as for `create`). `number` is that of all other
+        partitions. What the caller does not name stays. One commit rewrites the partitions whose number changes, and no others. It
+        splits each bucket in place, so a new number must be a multiple of the present one. With `overwrite`, any number is allowed;
+        more rows are then in memory at a time.
 
-        In a table with consistent hashing, name no number: buckets are split and merged by their sizes, between the options
-        `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`; None if all fit but those of partitions with a pending compaction or clustering, which are left out. Raises `InvalidOption` for a number that cannot be,
-        `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
+        In a table with consistent hashing, name no number: sizes decide which buckets are split or merged, between the options
+        `hoodie.bucket.index.min.num.buckets` and `hoodie.bucket.index.max.num.buckets`. Partitions with a pending compaction or
+        clustering are left out.
+
+        Raises `InvalidOption` for an impossible number, `WriteConflict` if other writers committed during all attempts,
+        `UnsupportedTable` for a table that is shared or has no bucket index.
         """
         own = self._table
         if number is None and partition_buckets is None and not overwrite:
@@ -308,10 +312,10 @@ class Table:
     ) -> tuple[MaintenanceStep, ...]:
         """Run everything that is due, once, in this process, and return a report with a step for each table service.
 
-        In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival; pending
-        plans that no process runs, too. A
-        clustering is due with `min_files` small files in a partition, and `min_commits` writes since the last one. A failing
-        service does not keep the others from running: its step has the `error`. `dry_run` only says what is due.
+        The order is: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival. Pending
+        plans that no process runs are run, too. A clustering is due if a partition has `min_files` small files and `min_commits`
+        writes completed since the last clustering. If a service fails, the others still run, and its step has the `error`. With
+        `dry_run`, nothing is written: the report says what is due.
         """
         rules = action.Rules(action.Trigger(min_files, min_commits), options=dict(options or {}))
         self._table.refresh()
