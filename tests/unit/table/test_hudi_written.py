@@ -47,7 +47,7 @@ def test_reads_as_the_log_says(place):
     for commit in commits:
         assert contents(other, commit.instant) == contents(table, commit.instant)
     assert other.state.schema_json == table.state.schema_json
-    with pytest.raises(UnsupportedTable, match="written by others"):
+    with pytest.raises(UnsupportedTable, match="only Apache Hudi writes"):
         write_rows(other, rows_of([("a", "p", 1, "x")]), Operation.UPSERT)
 
 

@@ -74,7 +74,7 @@ def test_cleaned_history(is_ours, tmp_path):
     points = [d.sequence if is_ours else d.instant for d in done]
     retained = table.state.last_clean_retained
     for ask in (lambda: table.changes(points[0]), lambda: table.incremental("", points[1])):
-        with pytest.raises(HistoryUnavailable, match="which cleaning removed") as raised:
+        with pytest.raises(HistoryUnavailable, match="cleaning removed files") as raised:
             ask()
         assert raised.value.expected == f"a point from instant {retained} on"
         assert "snapshot" in raised.value.remedy

@@ -89,11 +89,11 @@ def is_written(held: BatchMark | None, coming: BatchMark, *, takes_over: bool) -
             remedy="the checkpoint was set back: restore the newer one, or use another query_id",
         )
     if coming.batch_id > last + 1 and not takes_over:
+        back = f"set the checkpoint back to batch {last}" if last >= 0 else "begin with an empty checkpoint"
         raise StreamReplaced(
             f"batch {coming.batch_id}",
             expected=f"batch {last + 1}: the table lacks the batches in between, so it may have been restored or created again",
-            remedy="set the checkpoint back to batch {last}; or pass takes_over=True once if the rows in between are not needed or loaded from "
-            "another source",
+            remedy=f"{back}; or pass takes_over=True once if the rows in between are not needed or loaded from another source",
         )
     return coming.batch_id == last
 

@@ -34,7 +34,9 @@ def pending_plan(
     if record is None or action_name(record.action, record.operation) != service:
         raise InstantNotFound(f"instant {instant}", expected=f"a {service} plan of this table")
     if record.state is State.COMPLETED:
-        raise UnsupportedTable(f"{service} {instant} is completed", expected="a pending plan")
+        raise UnsupportedTable(
+            f"{service} {instant} is completed", expected="a pending plan", remedy="list pending plans: tideline job list PATH"
+        )
     return record
 
 

@@ -132,7 +132,7 @@ def find_savepoint_conflict(state: TableState, instant: str) -> SavepointRefused
         found = f"{record.action} {instant}, which is {record.state}" if record is not None else f"no instant {instant}"
         return SavepointRefused(f"a savepoint of {found}", expected="a completed write, clustering or compaction")
     if instant in state.savepoints:
-        return SavepointRefused(f"a savepoint of {instant} is there already", expected="one savepoint of a write")
+        return SavepointRefused(f"a savepoint of {instant} exists already", expected="one savepoint of a write")
     if instant < state.last_clean_retained:
         return SavepointRefused(
             f"a savepoint of {instant}, of which cleaning may have removed files",

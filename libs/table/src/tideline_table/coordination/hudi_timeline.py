@@ -41,9 +41,9 @@ class HudiTimeline(ActiveTimeline):
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> NoReturn:  # noqa: ARG002 - the port's
         """Raise `UnsupportedTable`."""
         raise UnsupportedTable(
-            f"table {table!r} is written by others",
+            f"only Apache Hudi writes table {table!r}",
             expected="a table that Tideline created, or one that is shared",
-            remedy="share it: tideline share PATH, which prints the options that its other writers need",
+            remedy="share it: tideline share PATH, which prints the options that Apache Hudi's writers need",
         )
 
     def _append(self, decide: Decide) -> NoReturn:  # noqa: ARG002 - the port's

@@ -98,7 +98,7 @@ def _check_rewritten(state: TableState, since: str, until: str) -> None:
         for place, what in ((start, "start"), (end, "end")):
             if gone.first <= place < gone.sequence:
                 raise HistoryRewritten(
-                    f"the {what} of the changes asked for lies at {place}, behind writes that {gone.instant} took back",
+                    f"the {what} of the requested changes is sequence {place}, among writes that restore {gone.instant} undid",
                     expected=f"a point before sequence {gone.first}, or from {gone.sequence} on",
                     remedy="begin again with a snapshot",
                 )
@@ -110,7 +110,7 @@ def _check_active(state: TableState, since: str, until: str) -> None:
     for what, point in (("start", since), ("end", until)):
         if point and not (what == "start" and point == "0") and _place(state, point)[0] < last:
             raise HistoryUnavailable(
-                f"the {what} of the changes asked for, {point}, lies before entry {last} of the table log: writes up to it were archived",
+                f"the {what} of the requested changes, {point}, is before entry {last} of the table log: writes up to it were archived",
                 expected=f"a sequence from {last} on, or the instant of a write from {state.archived_before} on",
                 remedy="begin again with a snapshot, and raise hoodie.keep.min.commits to look back further",
             )
@@ -125,7 +125,9 @@ def _through(state: TableState, kind: PointKind, done: Iterable[ActionRecord], p
         last, tie = _place(state, point)
         return [a.instant for a in done if a.sequence < last or (a.sequence == last and a.instant <= tie)]
     if not _INSTANT.fullmatch(point):
-        raise InvalidOption(f"point {point!r} in the history of a table that others write", expected="an instant (14 or 17 digits)")
+        raise InvalidOption(
+            f"point {point!r} in the history of a table that only Apache Hudi writes", expected="an instant (14 or 17 digits)"
+        )
     if kind is PointKind.INSTANT:
         return [a.instant for a in done if a.instant <= point]
     return [a.instant for a in done if completion_time(a) <= point]
@@ -225,17 +227,17 @@ def check_kept(state: TableState, kind: PointKind, instants: InstantRange, *, at
     if at_start and instants.from_start:
         return
     known = instants.before if at_start else instants.through
-    what = f"the {'start' if at_start else 'end'} of the changes asked for"
+    what = f"the {'start' if at_start else 'end'} of the requested changes"
     later = [a.instant for a in state.completed_writes() if a.instant not in known]
     if later and not known and (kind is not PointKind.SEQUENCE or state.archived_before):
         raise HistoryUnavailable(
-            f"{what} lies before the active timeline, which begins with {min(later)}",
+            f"{what} is before the active timeline, which begins with {min(later)}",
             expected="a later point",
             remedy="begin again with a snapshot",
         )
     if later and (min(later) < state.last_clean_retained or min(later) <= state.whole_since):
         raise HistoryUnavailable(
-            f"files of {what}, which cleaning removed",
+            f"cleaning removed files that {what} needs",
             expected=f"a point from instant {state.last_clean_retained} on",
             remedy="begin again with a snapshot, and raise hoodie.cleaner.commits.retained to look back further",
         )

@@ -243,7 +243,7 @@ def _check_own(begun: ClusteringRun, state: TableState, versions: dict[FileGroup
         raise TransactionRolledBack(
             f"clustering {instant} was taken over by {state.actions[instant].writer_id}",
             expected=f"attempt {begun.attempt}",
-            remedy="its heartbeat had expired; the other one goes on",
+            remedy="its heartbeat had expired; the other process continues it",
         )
     own = WriteSet(instant, versions, update_strategy=None, rings=begun.rings.based_on)
     conflict = find_conflict(own, state, ())

@@ -50,8 +50,8 @@ def create_file(storage: Storage, path: str, content: bytes, draft: Draft, held:
         if there == content and is_ours_if_equal:
             return
         raise TransactionRolledBack(
-            f"timeline file {path} is there already",
-            expected="no other attempt at it",
+            f"timeline file {path} exists already",
+            expected="no file, because one process at a time takes this step",
             remedy="another process completed or began it; read the table again",
         )
     if draft.after is State.COMPLETED:
