@@ -34,9 +34,9 @@ class LockService:
     def __init__(self, settings: LockServiceSettings, context: ServiceContext) -> None:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
-        if self._tables.reach is not None and not self._tables.lock_providers.is_per_table:
+        if self._tables.search_health is not None and not self._tables.lock_providers.is_per_table:
             # Leases are granted without the tables then, so that a store that is away must not take the API from its clients.
-            self._tables.reach.not_needed()
+            self._tables.search_health.not_needed()
         self._directory = LeaseDirectory(self._tables.lock_providers)
         self._events = EventLink(settings, context, publishes=True)
         self._seen: dict[str, SeenLease | None] = {}
