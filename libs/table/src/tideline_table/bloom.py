@@ -212,6 +212,10 @@ class BloomFilter:
             hashes = max(1, min(hashes, round(math.log(2) * bits / keys)))
         return cls(hashes, bits, (bytes((bits + 7) // 8),))
 
+    def has_size_of(self, other: BloomFilter) -> bool:
+        """Return whether both filters have as many hashes, bits and rows, so that filters of the same keys are equal."""
+        return (self.hashes, self.bits, len(self.rows)) == (other.hashes, other.bits, len(other.rows))
+
     def with_keys(self, keys: KeyBytes) -> BloomFilter:
         """Return this filter with `keys` added to its last row."""
         mask = np.zeros(len(self.rows[-1]) * 8, dtype=bool)

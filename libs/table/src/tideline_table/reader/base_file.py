@@ -87,6 +87,12 @@ def read_filter_text(storage: Storage, path: str) -> tuple[str, bytes] | None:
         return filter_text(pairs, [low, high] if high else [*(ends or ())], path)
 
 
+def read_pairs(storage: Storage, path: str) -> dict[bytes, bytes]:
+    """Return the key-value metadata in the footer of a base file, unchecked. Errors as `BaseFileScan`."""
+    with readable(path):
+        return dict(_opened(storage, path).metadata.metadata or {})
+
+
 def _dictionaries(file: pq.ParquetFile) -> frozenset[str]:
     texts = {f.name for f in file.schema_arrow if f.type == pa.string()}
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]

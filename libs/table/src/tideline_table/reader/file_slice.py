@@ -41,43 +41,60 @@ def scan_slice(
     where: pc.Expression | None = None,
     keys: pa.Array | None = None,
     indexes: LogIndexes | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, bool]:
     """Yield rows of a slice in `schema` (with meta fields; columns that older files lack are null), filtered, with `columns`.
 
     With `keys`, only rows with these record keys are read; with `indexes` too, only log blocks that can hold one. Superseded rows
-    of the base file are left out; log rows are last. Raises `CorruptMetadata` for a base file or block that cannot be read.
+    of the base file are left out; log rows are last. Returns True if the rows are known to have exactly the record keys of the base
+    file (see `SliceRows`). Raises `CorruptMetadata` for a base file or block that cannot be read.
     """
     plan = ReadPlan(schema, rule, tuple(schema.names if columns is None else columns), where, keys)
     if rule.path_columns is None:
-        yield from _scan_files(storage, file_slice, plan, indexes)
-        return
+        return (yield from _scan_files(storage, file_slice, plan, indexes))
 
     def scan(stored: pa.Schema, inner: Sequence[str], pushed: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         return _scan_files(storage, file_slice, ReadPlan(stored, rule, tuple(inner), pushed, keys), indexes)
 
     yield from scan_with_path(rule.path_columns, file_slice.group.partition_path, schema, plan.columns, where, scan)
+    return False
 
 
-def _scan_files(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: LogIndexes | None) -> Iterator[pa.RecordBatch]:
+class SliceRows:
+    """The batches of `scan_slice`, to be taken once. Afterwards `keeps_keys` says whether they are known to have exactly the record keys of the base file."""
+
+    def __init__(self, scan: Generator[pa.RecordBatch, None, bool]) -> None:
+        self._scan = scan
+        self.keeps_keys = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        self.keeps_keys = yield from self._scan
+
+
+def _scan_files(
+    storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: LogIndexes | None
+) -> Generator[pa.RecordBatch, None, bool]:
     if not file_slice.log_files:
         if file_slice.base_file:
             wanted = _both(plan.where, _key_filter(plan.rule, plan.keys))
             yield from plan.rule.open_base(storage, file_slice, plan.schema).filtered(plan.columns, wanted)
-        return
+        return bool(file_slice.base_file) and plan.where is None and plan.keys is None
     blocks = _blocks(storage, file_slice, plan, indexes)
     if is_merged_by_cells(blocks, plan):
         yield from scan_parts(storage, file_slice, blocks, replace(plan, rule=replace(plan.rule, dictionaries=frozenset())))
-        return
+        return False
     content = read_events(storage, blocks, plan, HELD_BYTES)
     if content is None:
-        yield from _scan_files(storage, replace(file_slice, log_files=()), plan, None)
-        return
+        return (yield from _scan_files(storage, replace(file_slice, log_files=()), plan, None))
     outcome = fold_events(content.events, plan.rule.merging.mode)
-    lost = np.zeros(len(outcome.keys), dtype=bool)
+    is_record, lost, keeps_keys = outcome.kinds == EventKind.RECORD, np.zeros(len(outcome.keys), dtype=bool), False
     if file_slice.base_file:
-        lost = yield from _surviving_base_rows(storage, file_slice, plan, outcome)
-    winners = outcome.positions[(outcome.kinds == EventKind.RECORD) & ~lost]
-    yield from _winning_log_rows(storage, plan, content.pieces, winners)
+        found = yield from _surviving_base_rows(storage, file_slice, plan, outcome)
+        lost = found.lost
+        # Each event meets one row of its key at most, and then either replaces it or loses to it.
+        met = int((~found.stays).sum() + lost.sum())
+        keeps_keys = plan.where is None and plan.keys is None and bool(is_record.all()) and met == len(outcome.keys)
+    yield from _winning_log_rows(storage, plan, content.pieces, outcome.positions[is_record & ~lost])
+    return keeps_keys
 
 
 def read_slice(
@@ -217,8 +234,8 @@ def _applied(file_slice: FileSlice, rule: LogRule) -> FileSlice:
 
 def _surviving_base_rows(
     storage: Storage, file_slice: FileSlice, plan: ReadPlan, outcome: LogOutcome
-) -> Generator[pa.RecordBatch, None, np.ndarray]:
-    """Yield base rows that no event replaces; return which events lost."""
+) -> Generator[pa.RecordBatch, None, _Compared]:
+    """Yield base rows that no event replaces; return what became of the compared rows and of the events."""
     base = plan.rule.open_base(storage, file_slice, plan.schema)
     wanted = _both(plan.where, _key_filter(plan.rule, plan.keys))
     # If ordering values decide, a base row can beat an event although the filter drops that row. So the filter prunes only emitted
@@ -237,7 +254,7 @@ def _surviving_base_rows(
         keep = mask[start : start + rows.num_rows]
         start += rows.num_rows
         yield from plan.output(plan.with_keys(rows if keep.all() else rows.filter(pa.array(keep))))
-    return found.lost
+    return found
 
 
 def _decoded(base: BaseFileScan, groups: Sequence[int], wanted: pa.Schema, held: pa.Table | None) -> Iterator[pa.Table]:

@@ -215,10 +215,11 @@ class LocalStorage:
         inside = [p for p in (folder, *folder.parents) if self._root in p.parents]
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        # Sync existing folders too: the process that created them may have stopped before it made their names durable.
-        for named in dict.fromkeys([*inside, *missing]):
+        # Sync existing folders too, once: the process that created them may have stopped before it made their names durable.
+        unsure = [p for p in inside if p not in self._made]
+        for named in dict.fromkeys([*unsure, *missing]):
             _sync_folder(named.parent)
-        self._made.add(folder)
+        self._made.update(inside)
 
     def _walk(self, prefix: str) -> Iterator[ObjectStat]:
         level = self.list_folder(prefix)

@@ -52,7 +52,9 @@ def write_file_group(
     output = _output(context, task, merged, name)
     path = join_path(task.partition_path, name)
     create_marker(storage, context.instant, path, MarkerType.MERGE if task.base else MarkerType.CREATE)
-    written = write_base_file(storage, path, output, context.avro_schema, Options(context.options))
+    # An upsert that neither inserts nor deletes leaves the keys of the file as they are.
+    same_keys = task.base.path if task.base is not None and merged.updates and not len(merged.inserted) + merged.deletes else ""
+    written = write_base_file(storage, path, output, context.avro_schema, Options(context.options), same_keys=same_keys)
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,

@@ -35,7 +35,7 @@ from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.reader.base_file import DICTIONARY, read_footer
 from tideline_table.reader.encoded_slice import encoded, encoded_table, repeated
-from tideline_table.reader.file_slice import scan_slice
+from tideline_table.reader.file_slice import SliceRows, scan_slice
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage, checked_path, open_storage
@@ -235,7 +235,8 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> Wri
     proof = Prover.begin(
         "compaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options, one_thread=rule.one_thread
     )
-    rows = encoded_table(scan_slice(storage, file_slice, schema, rule), schema, rule)
+    scan = SliceRows(scan_slice(storage, file_slice, schema, rule))
+    rows = encoded_table(scan, schema, rule)
     if task.buckets is not None:
         task.buckets.in_partition(group.partition_path).check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)
     path = task.path
@@ -243,7 +244,8 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> Wri
     position = schema.get_field_index(MetaField.FILE_NAME)
     renamed = rows.set_column(position, schema.field(position).with_type(DICTIONARY), name)
     create_marker(storage, task.instant, path, MarkerType.MERGE if file_slice.base_file else MarkerType.CREATE)
-    written = write_base_file(storage, path, renamed, task.avro_schema, options)
+    same_keys = file_slice.path if scan.keeps_keys else ""
+    written = write_base_file(storage, path, renamed, task.avro_schema, options, same_keys=same_keys)
     stat = WriteStat(
         file_id=group.file_id,
         partition_path=group.partition_path,
