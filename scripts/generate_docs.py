@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from tideline_events.schema import published_types, revisions
-from tideline_events.topics import TOPICS
+from tideline_events.envelope import KINDS
+from tideline_events.schema import revisions
+from tideline_events.topics import TOPICS, Topic
 from tideline_runtime.members import PREFIX, import_all_declarations, installed_members
 from tideline_runtime.metrics import Metric, declared_metrics
 from tideline_runtime.policy.model import policy_schema_text
@@ -77,9 +78,41 @@ Options of DataFrame writes. They are known where `tideline_spark` is imported.
 
 _EVENTS_PREAMBLE = """# Events
 
-Payloads of all events, as Avro schemas; the envelope is CloudEvents 1.0 in Kafka's binary mode (attributes as `ce_*` headers). Topics
-are keyed by table uid. Order holds per table by `sequence` and nothing else; consumers drop what they have seen and fill gaps from the
-table log.
+Services publish what happens to tables as events in Kafka or, on one machine, in SQLite. Read this page to consume them.
+
+```mermaid
+flowchart LR
+    log[(table logs)] -->|each entry| mirror -->|timeline, tables| topics[(event log)]
+    planner -->|decisions| topics
+    launcher -->|jobs, hints| topics
+    writers[your writers] -->|hints, if you want faster reactions| topics
+    locks[lock service] -->|locks| topics
+    topics --> consumer[your consumer]
+    log -->|entries of a gap| consumer
+```
+
+```python
+from tideline_events import TIMELINE, EventConsumer, open_event_log
+from tideline_runtime.transitions import backfill
+from tideline_table.clock import SystemClock
+
+events = open_event_log("kafka://kafka-1:9092,kafka-2:9092")  # or sqlite:///data/events.db
+consumer = EventConsumer(
+    events.subscribe([TIMELINE.name], "reports"),
+    group="reports",
+    backfill=lambda uid, first, last: backfill(tables[uid], first, last),  # tables: your open tables by uid
+    dead_letters=events.publisher("reports"),
+    clock=SystemClock(),
+)
+for event in consumer.poll(timeout_s=5):
+    print(event.sequence, event.action, event.to_state, event.rows_added)
+consumer.commit()  # after the events are processed
+```
+
+- **Record.** The key is the table's uid. The value is an Avro datum of a schema below, without a schema id. The envelope is CloudEvents 1.0 in Kafka's binary mode: its attributes are headers `ce_*`.
+- **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
+- **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has seen. If a `sequence` is missing, it reads these entries from the table log. `EventConsumer` does both.
+- **New content.** Consumers ignore event types, actions, states and fields that they do not know.
 """
 
 
@@ -106,13 +139,18 @@ def _option_table(options: Iterable[AnyOption]) -> str:
 
 def events_page() -> str:
     """Return the page of topics and payloads."""
-    topics = [(f"`{t.name}`", "compacted" if t.compacted else "by time", f"{t.retention_s // 3600} h") for t in TOPICS]
-    parts = [_GENERATED, _EVENTS_PREAMBLE, "## Topics\n", _table(("topic", "kept", "for"), topics)]
-    for name in published_types():
+    topics = [(f"`{t.name}`", t.publisher, t.content, _kept(t)) for t in TOPICS]
+    parts = [_GENERATED, _EVENTS_PREAMBLE, "## Topics\n", _table(("topic", "published by", "content", "kept"), topics)]
+    for name in (kind.event_type for kind in KINDS):
         schema = json.loads(revisions(name)[-1].source)
         rows = [(f"`{f['name']}`", _type_text(f["type"]), str(f.get("doc", ""))) for f in schema["fields"]]
         parts += [f"## {name}\n", str(schema.get("doc", "")) + "\n", _table(("field", "type", "meaning"), rows)]
     return "\n".join(parts)
+
+
+def _kept(topic: Topic) -> str:
+    hours = f"{topic.retention_s // 3600} h"
+    return f"the last record of each table; deletions {hours}" if topic.compacted else hours
 
 
 def _type_text(kind: object) -> str:

@@ -8,7 +8,7 @@ import time
 
 import pyarrow.parquet as pq
 
-from tideline_locks import attach_lock, open_peer_lock
+from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.errors import Recovery, TidelineError
 from tideline_table.storage import open_storage
@@ -22,7 +22,7 @@ PAUSE_S = 2.0
 def main() -> None:
     base_path, options, source, *files = sys.argv[1:]
     storage = open_storage(source)
-    table = Table.open(base_path, options=json.loads(options), peer_lock=open_peer_lock)
+    table = Table.open(base_path, options=json.loads(options), hudi_lock=open_hudi_lock)
     attach_lock(table, os.environ["TIDELINE_LOCKS"])
     for file in files:
         rows = pq.read_table(io.BytesIO(storage.read(file)))

@@ -15,11 +15,11 @@ import pytest
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
     ]
 )
 NAME = "turns"
-SHARING = Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5)
+SHARING = Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5)
 FAST = {"hoodie.parquet.small.file.limit": 0}
 
 
@@ -129,11 +129,11 @@ class Turns:
 
     def share(self) -> Table:
         """Share what is there."""
-        return share_table(Table.open(str(self.path), options={**FAST, **self.own_options}), SHARING, open_peer_lock)
+        return share_table(Table.open(str(self.path), options={**FAST, **self.own_options}), SHARING, open_hudi_lock)
 
     def open(self) -> Table:
         """The table as a writer of Tideline that has just started sees it."""
-        return Table.open(str(self.path), options={**FAST, **self.own_options}, peer_lock=open_peer_lock)
+        return Table.open(str(self.path), options={**FAST, **self.own_options}, hudi_lock=open_hudi_lock)
 
     def theirs(self, rows: pa.Table, operation: str = "upsert", *, computed: Mapping[str, str] | None = None, **more: str) -> None:
         """Apache Hudi writes."""

@@ -11,7 +11,7 @@ import sys
 
 import pyarrow.parquet as pq
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.table import Table
@@ -29,4 +29,4 @@ def _die(transaction: WriteTransaction, *_: object, **__: object) -> None:
 if __name__ == "__main__":
     base, source = sys.argv[1:]
     WriteTransaction.commit = _die  # type: ignore[assignment,method-assign]
-    write_rows(Table.open(base, options=HEARTBEAT, peer_lock=open_peer_lock), pq.ParquetFile(source).read(), Operation.UPSERT)
+    write_rows(Table.open(base, options=HEARTBEAT, hudi_lock=open_hudi_lock), pq.ParquetFile(source).read(), Operation.UPSERT)

@@ -13,7 +13,7 @@ from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import Readers, rows
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     archive,
     run_clean,
@@ -113,7 +113,7 @@ def test_archived_here_then_by_hudi(apache_hudi: ApacheHudi, matrix: Matrix, wor
     assert len(ours) >= 3
     cell = Cell(Topic.ARCHIVAL, turns.kind, Direction.IN_TURN)
     with matrix.cells(cell, label=f"archived here, then by Hudi, {kind.value}") as compare:
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
         turns.agree(compare, "shared", 12)
         turns.theirs(trips(range(4, 9), 20))
         turns.agree(compare, "they update what we archived", 12)
@@ -143,7 +143,7 @@ def test_archived_by_hudi_before_we_looked(apache_hudi: ApacheHudi, workdir: Pat
     create_table(str(turns.path), TableRequest("turns", trips([], 0).schema, ("id",), ("part",), "ts"))
     table = Table.open(str(turns.path))
     fed = write_rows(table, trips(range(12), 1), Operation.BULK_INSERT, progress=ProgressStep("feeder", None, "12")).instant
-    share_table(table, SHARING, open_peer_lock)
+    share_table(table, SHARING, open_hudi_lock)
     tidy = {"hoodie.archive.automatic": "true", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
     opened = turns.open()
     for number in range(6):
@@ -156,7 +156,7 @@ def test_archived_by_hudi_before_we_looked(apache_hudi: ApacheHudi, workdir: Pat
     with pytest.raises(WritesMissed):
         write_rows(opened, trips([40], 3), Operation.INSERT)
     shutil.rmtree(turns.path / ".hoodie" / ".tideline")
-    anew = share_table(Table.open(str(turns.path)), SHARING, open_peer_lock)
+    anew = share_table(Table.open(str(turns.path)), SHARING, open_hudi_lock)
     assert sorted(anew.read(["id"])["id"].to_pylist()) == sorted(trips([*range(12), *range(20, 26)], 0)["id"].to_pylist())
     assert fed in archived_writes(anew)
     assert anew.state.progress == {"feeder": Progress("12", fed)}, "as the archive of Apache Hudi has it"

@@ -122,7 +122,7 @@ class Race:
         return self.done is None or (self.done["_cluster"] > 0 and sum(self.done[s.__name__] for s in ALL_SERVICES) >= SERVED)
 
     def peer_is_writing(self) -> bool:
-        return any(a.is_peers for a in Table.open(str(self.turns.path)).state.pending())
+        return any(a.is_by_hudi for a in Table.open(str(self.turns.path)).state.pending())
 
 
 def hudi_writes(race: Race) -> int:

@@ -12,7 +12,7 @@ from tests.conformance.both_in_turn import FAST, Turns, abandoned_write, trips
 from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     roll_back_dead,
     run_clean,
@@ -139,7 +139,7 @@ def test_clean(story: Story) -> None:
         before = len(turns.open().state.every_slice())
         turns.theirs(trips(range(22, 24), 4), **{"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"})
         table = turns.open()
-        assert any(a.action is Action.CLEAN and a.is_peers for a in table.state.actions.values())
+        assert any(a.action is Action.CLEAN and a.is_by_hudi for a in table.state.actions.values())
         assert len(table.state.every_slice()) < before
         turns.agree(compare, "they clean what both wrote", 28)
         turns.ours(trips(range(20, 24), 5))
@@ -176,9 +176,9 @@ def test_rollback(story: Story) -> None:
         with pytest.raises(PeerFailed):
             turns.theirs(trips(range(26, 30), 9), "bulk_insert", computed=spoiled, **BY_SERVER)
         turns.agree(compare, "their failed write is not seen", 28)
-        dead = [a for a in turns.open().state.pending() if a.is_peers]
+        dead = [a for a in turns.open().state.pending() if a.is_by_hudi]
         assert len(dead) == 1
-        impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT}, peer_lock=open_peer_lock)
+        impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT}, hudi_lock=open_hudi_lock)
         turns.wait_for_death(dead[0].instant)
         assert roll_back_dead(impatient) == [dead[0].instant]
         assert not list(turns.path.rglob(f"p*/*_{dead[0].instant}.parquet"))

@@ -16,7 +16,7 @@ from tests.conformance.peers.peer_lock import PeerObjectStoreLock
 from tests.real.object_store import ObjectStoreServer, running_object_store
 
 from tideline_locks import LeaseLost, LockProvider, LockTimeout, hudi_file_lock, hudi_storage_lock
-from tideline_locks.hudi_cell import PEER
+from tideline_locks.hudi_cell import HUDI_OWNER
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, lock_bytes
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.clock import ManualClock, SystemClock
@@ -29,10 +29,10 @@ def test_file_lock_is_waited_for_in_both_directions(apache_hudi: ApacheHudi, wor
     assert apache_hudi.lock(workdir)
     held = provider.read("table")
     assert held is not None
-    assert (held.owner, held.expired) == (PEER, False)
+    assert (held.owner, held.expired) == (HUDI_OWNER, False)
     with pytest.raises(LockTimeout) as caught:
         provider.acquire("table", owner="tideline", ttl_s=30, wait_s=0.3)
-    assert caught.value.holder == PEER
+    assert caught.value.holder == HUDI_OWNER
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(provider.acquire, "table", owner="tideline", ttl_s=30, wait_s=60)
         assert not waiting.done()
@@ -108,7 +108,7 @@ def test_object_store_lock_is_waited_for_in_both_directions(both: tuple[LockProv
     assert hudi.take()
     held = provider.read("table")
     assert held is not None
-    assert (held.owner, held.expired) == (PEER, False)
+    assert (held.owner, held.expired) == (HUDI_OWNER, False)
     assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(provider.acquire, "table", owner="tideline", ttl_s=30, wait_s=60)

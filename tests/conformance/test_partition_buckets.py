@@ -17,7 +17,7 @@ from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.test_bucket_index import Expected
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import resize_buckets, run_clustering, run_compaction, schedule_clustering, schedule_compaction
 from tideline_table.action.write import resize
 from tideline_table.errors import UnsupportedTable
@@ -146,8 +146,8 @@ def test_rules_that_are_options_of_hudis_writers_are_named_at_sharing(apache_hud
     held.upsert(range(40), 0, here=False)
     table = Table.open(str(turns.path))
     with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(3))
-    shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(3, (), rules))
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(3))
+    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(3, (), rules))
     assert shared.definition.index_text == f"3 bucket(s) by id, by partition {rules}"
     write_in_turn(held, 4)
 

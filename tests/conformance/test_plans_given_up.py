@@ -15,7 +15,7 @@ from tests.conformance.both_in_turn import Turns, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import roll_back_dead, run_clustering, run_compaction, schedule_clustering, schedule_compaction
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import State, time_from_instant
@@ -41,7 +41,7 @@ def killed_at_its_commit(turns: Turns, procedure: str) -> ActionRecord:
     """Hudi runs a pending plan and dies with all files written: it waits for the lock that we hold."""
     table = turns.open()
     assert table.sharing is not None
-    lock = open_peer_lock(table.storage, table.sharing, "holder", table.clock, table.options)
+    lock = open_hudi_lock(table.storage, table.sharing, "holder", table.clock, table.options)
     process = turns.peer.process_id
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(turns.call, procedure)
@@ -52,7 +52,7 @@ def killed_at_its_commit(turns: Turns, procedure: str) -> ActionRecord:
             with pytest.raises(PeerFailed):
                 running.result(WAIT_S)
     [left] = turns.open().refresh().pending()
-    assert left.is_peers
+    assert left.is_by_hudi
     assert left.state is State.INFLIGHT
     return left
 

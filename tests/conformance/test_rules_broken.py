@@ -11,7 +11,7 @@ from tests.conformance.both_in_turn import FAST, NAME, Turns, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import schedule_clean, schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import UnsupportedTable
@@ -86,7 +86,7 @@ def test_eager_cleaning_is_found_out_and_refused(turns: Turns) -> None:
     expected = {**before, **{f"k{n:04}": 3 for n in range(5, 8)}}
     assert counts(turns, "refused") == expected
     turns.theirs(trips([6, 21], 4))
-    later = Table.open(str(turns.path), options={**FAST, **SOON_FORGOTTEN}, peer_lock=open_peer_lock)
+    later = Table.open(str(turns.path), options={**FAST, **SOON_FORGOTTEN}, hudi_lock=open_hudi_lock)
     turns.write(later, trips([1, 5, 20], 5))
     assert counts(turns, "both go on") == {**expected, "k0006": 4, "k0021": 4, "k0001": 5, "k0005": 5, "k0020": 5}
 

@@ -120,7 +120,7 @@ def test_they_write_on_after_our_restore(apache_hudi: ApacheHudi, matrix: Matrix
         turns.theirs(trips(range(6, 8), 7), **{"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"})
         turns.agree(compare, "they clean", 12)
         state = turns.open().state
-        assert any(a.action is Action.CLEAN and a.is_peers for a in state.actions.values())
+        assert any(a.action is Action.CLEAN and a.is_by_hudi for a in state.actions.values())
         assert state.last_clean_retained > at
         travelled = Table.open(str(turns.path)).read(as_of=at)
         compare.rows(travelled, saved, "as of our savepoint, after their clean", "before it")
@@ -158,7 +158,7 @@ def test_their_savepoint_on_a_shared_table(apache_hudi: ApacheHudi, matrix: Matr
         apache_hudi.restore(turns.path, NAME, at, {**turns.hudi_options, "hoodie.metadata.enable": "false"})
         found = turns.agree(compare, "they restored it", 10)
         compare.rows(found, saved, "they restored it", "before it")
-        assert any(a.action is Action.RESTORE and a.is_peers for a in turns.open().state.actions.values())
+        assert any(a.action is Action.RESTORE and a.is_by_hudi for a in turns.open().state.actions.values())
         turns.ours(trips(range(8, 12), 7))
         turns.theirs(trips(range(10, 14), 8))
         turns.agree(compare, "both go on", 14)

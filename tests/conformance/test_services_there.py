@@ -18,7 +18,7 @@ from tests.conformance.service_strategies import Proof, Strategy
 from tests.conformance.service_table import PLAN, files_of, part, rows
 from tests.conformance.services_there import There, build, strategies
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     roll_back_dead,
     run_clean,
@@ -72,7 +72,7 @@ def test_we_go_on(apache_hudi: ApacheHudi, service_matrix: Matrix, workdir: Path
     there = build(apache_hudi, workdir, kind)
     verdict = Verdict(there)
     verdict.compare("read")
-    share_table(Table.open(str(there.path), options=OPTIONS), SHARING, open_peer_lock)
+    share_table(Table.open(str(there.path), options=OPTIONS), SHARING, open_hudi_lock)
     go_on(there, verdict)
     for strategy in strategies(kind):
         with service_matrix.cells(Cell(strategy, kind, Proof.CONTINUED), label=f"{strategy}: continued here", key=KEY) as compare:
@@ -96,7 +96,7 @@ def go_on(there: There, verdict: Verdict) -> None:
     chosen, path = strategies(there.kind), there.path
 
     def opened(**options: object) -> Table:
-        return Table.open(str(path), options={**OPTIONS, **options}, peer_lock=open_peer_lock)
+        return Table.open(str(path), options={**OPTIONS, **options}, hudi_lock=open_hudi_lock)
 
     def places(strategy: Strategy) -> list[tuple[str, bool]]:
         found = [s for s in Table.open(str(path)).slices() if s.group.partition_path == part(strategy)]

@@ -19,7 +19,7 @@ from tests.conformance.test_both_in_turn import IMPATIENT, WHOLE, abandoned_writ
 from tests.conformance.test_data_skipping import SKIPPING, without
 from tests.unit.table.hudi_metadata import dying
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     check_index,
     roll_back_dead,
@@ -131,8 +131,8 @@ def test_writers_that_die(turns: Turns) -> None:
     spoiled = {"price": "if(id = 'k0029', cast(raise_error('spoiled') as double), price)"}
     with pytest.raises(PeerFailed):
         turns.theirs(trips(range(26, 30), 3), "bulk_insert", computed=spoiled)
-    (dead,) = (a.instant for a in turns.open().state.pending() if a.is_peers)
-    impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT, **KEPT}, peer_lock=open_peer_lock)
+    (dead,) = (a.instant for a in turns.open().state.pending() if a.is_by_hudi)
+    impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT, **KEPT}, hudi_lock=open_hudi_lock)
     turns.wait_for_death(dead)
     assert roll_back_dead(impatient) == [dead]
     agree(turns, "we rolled theirs back")
@@ -158,7 +158,7 @@ def test_a_hudi_writer_that_died_before_its_commit(turns: Turns, is_ours_first: 
             path.unlink()
     agree(turns, "its delta commit is there, its timeline file is not")
     if is_ours_first:
-        impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT, **KEPT}, peer_lock=open_peer_lock)
+        impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT, **KEPT}, hudi_lock=open_hudi_lock)
         assert roll_back_dead(impatient) == [died]
         assert turns.peer.properties(turns.path)["hoodie.table.metadata.partitions"] == ""
         turns.ours(trips(range(3), 4))

@@ -118,7 +118,7 @@ def enough(settings: Settings) -> Path:
 
 
 def open_table(settings: Settings, writer_id: str) -> Table:
-    """The table as any member opens it, under the lock in Redis, its intents beside it."""
+    """The table as any member opens it, under the lock in Redis, its reservations beside it."""
     options = {**OPTIONS, "tideline.instant.max.skew": settings.max_skew_s}
     table = Table.open(settings.base_path, options=options, writer_id=writer_id)
     attach_lock(table, settings.redis_url)

@@ -7,7 +7,7 @@ from tests.full_disk.small_disk import PAGE_BYTES
 from tests.unit.table.archives import FEW, OLD_S
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, new_table, open_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.hudi_file_lock import LOCK_FILE
 from tideline_table.action import archive, roll_back_dead, run_clean, schedule_clean, schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
@@ -16,7 +16,7 @@ from tideline_table.coordination.reserve import FILES, KEPT_BY_ROLLBACKS, RESERV
 from tideline_table.errors import StorageFull, WriteConflict
 from tideline_table.hudi.instant import Action
 from tideline_table.log.checkpoint import read_opening
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import STAGING, LocalStorage
 from tideline_table.table import TableType, share_table
 from tideline_table.writer import Operation
@@ -279,7 +279,7 @@ def test_a_shared_table_can_be_cleaned(disk):
     """Its lock is a file, too."""
     exclusive, _, _ = new_table(SystemClock(), LocalStorage(disk.folder / "t"))
     write(exclusive, [("k0", "p", 0, text())])
-    table = share_table(exclusive, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock)
+    table = share_table(exclusive, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     rows = with_old_versions(table)
     assert len(reserve(table)) == FILES
     disk.fill()

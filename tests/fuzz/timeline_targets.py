@@ -36,7 +36,7 @@ from tideline_table.hudi.instant import (
 from tideline_table.hudi.listing import TimelineFolders, timeline_listing
 from tideline_table.hudi.properties import format_properties, parse_properties
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
-from tideline_table.hudi_written import foreign_state, read_archived_instants
+from tideline_table.hudi_written import hudi_written_state, read_archived_instants
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
@@ -65,7 +65,7 @@ def _place(layout: int, name: str, content: bytes, **more: bytes) -> MemoryStora
 
 
 def _folded(storage: MemoryStorage, layout: int = 1) -> None:
-    state = typed(foreign_state, storage, {p.LAYOUT: str(layout), p.TYPE: "MERGE_ON_READ"})
+    state = typed(hudi_written_state, storage, {p.LAYOUT: str(layout), p.TYPE: "MERGE_ON_READ"})
     if state is not None:
         _looked_at(state)
 

@@ -122,7 +122,7 @@ def harm(storage, how):
         storage.put(paths[-1], content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
 
 
-def indexed(storage, file_slice, chosen, clique_files):
+def indexed(storage, file_slice, chosen, window_files):
     """The slice with true sizes, and indexes for those of its files that have no rollback block, where `chosen` says so."""
     logs, previous = [], None
     for at, (path, log) in enumerate(zip(file_slice.log_paths, file_slice.log_files, strict=True)):
@@ -137,7 +137,7 @@ def indexed(storage, file_slice, chosen, clique_files):
             )
             for b in blocks
         ]
-        storage.put(index_path(path), index_bytes(storage, path, found, previous, clique_files))
+        storage.put(index_path(path), index_bytes(storage, path, found, previous, window_files))
         previous = read_index(storage, path)
         assert previous is not None
     return replace(file_slice, log_files=tuple(logs))
@@ -155,13 +155,13 @@ def keys_of(storage, block):
     per_file=st.integers(1, 2),
     as_of=st.integers(0, 6),
     chosen=st.lists(st.booleans(), min_size=1, max_size=3),
-    clique_files=st.integers(1, 4),
+    window_files=st.integers(1, 4),
     wanted=st.lists(st.sampled_from("abcdx"), min_size=1, max_size=2, unique=True),
     ordering=orderings,
 )
-def test_narrowed_slices_read_as_whole_ones(mode, base, writes, per_file, as_of, chosen, clique_files, wanted, ordering):
+def test_narrowed_slices_read_as_whole_ones(mode, base, writes, per_file, as_of, chosen, window_files, wanted, ordering):
     storage, whole = stored(base, writes, per_file)
-    found = indexed(storage, whole, chosen, clique_files)
+    found = indexed(storage, whole, chosen, window_files)
     completed = frozenset(instant(n) for n, w in enumerate(writes) if w.committed)
     merging = Merging(mode, ordering_field="ts" if mode is MergeMode.EVENT_TIME else "")
     rule = LogRule(merging, VisibleInstants(completed), instant(as_of) if as_of < 6 else "")

@@ -28,7 +28,7 @@ from tideline_table.hudi.listing import TimelineFolders, timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import parse_properties
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
-from tideline_table.hudi_written import foreign_state, read_archived_instants, visible_instants
+from tideline_table.hudi_written import hudi_written_state, read_archived_instants, visible_instants
 from tideline_table.hudi_written.slices import listed_groups, slices_by_completion
 from tideline_table.log.state import TableState
 from tideline_table.reader.log_blocks import VisibleInstants
@@ -132,7 +132,7 @@ def places(draw):
 @given(places())
 def test_tables(place):
     storage, properties = place
-    state = only_typed(foreign_state, storage, properties)
+    state = only_typed(hudi_written_state, storage, properties)
     if state is None:
         return
     committed = visible_instants(state)
@@ -329,7 +329,7 @@ def test_definitions(properties):
     found = only_typed(TableDefinition.from_properties, {**properties, p.NAME: "t"})
     if found is not None:
         only_typed(lambda: found.merge_mode)
-        only_typed(foreign_state, MemoryStorage(), properties)
+        only_typed(hudi_written_state, MemoryStorage(), properties)
 
 
 @fuzz
@@ -341,6 +341,6 @@ def test_properties(content):
 
 
 def test_an_empty_place_is_an_empty_table():
-    assert foreign_state(MemoryStorage()).latest_slices() == TableState().latest_slices() == []
+    assert hudi_written_state(MemoryStorage()).latest_slices() == TableState().latest_slices() == []
     with pytest.raises(TidelineError):
-        foreign_state(MemoryStorage(), {p.LAYOUT: "0"})
+        hudi_written_state(MemoryStorage(), {p.LAYOUT: "0"})

@@ -103,7 +103,7 @@ class Cluster:
             storage=self.world.storage(process),
             lock=self.world.lock(process),
         )
-        table.intents = self.world.intents(process)
+        table.reservations = self.world.reservations(process)
         return table
 
     def round(self, table: Table, act: Callable[[Table], T]) -> T | None:

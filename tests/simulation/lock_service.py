@@ -1,4 +1,4 @@
-"""The lock service and the board of intents as processes reach them, on ways on which calls go wrong."""
+"""The lock service and the reservations as processes reach them, on ways on which calls go wrong."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.scheduler import Process, SimulatedClock
 
-from tideline_locks import InProcessIntents, InProcessLockProvider
+from tideline_locks import InProcessLockProvider, InProcessReservations
 from tideline_locks.errors import LockUnreachable
 from tideline_locks.in_process import LeaseTable
-from tideline_locks.waiting import Chance
-from tideline_table.coordination.reservations import Intent, PostedIntent
+from tideline_locks.waiting import RandomSource
+from tideline_table.coordination.reservations import PostedReservation, Reservation
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -24,7 +24,7 @@ class LockService(InProcessLockProvider):
         super().__init__(
             clock=SimulatedClock(world.scheduler, process),
             table=leases,
-            chance=Chance(jitter, lambda: f"{process.name}-{jitter.getrandbits(64):x}"),
+            randomness=RandomSource(jitter, lambda: f"{process.name}-{jitter.getrandbits(64):x}"),
         )
         self._world = world
         self._process = process
@@ -66,28 +66,28 @@ class LockService(InProcessLockProvider):
         return fault
 
 
-class Board:
-    """The board of intents as one process reaches it."""
+class SimulatedReservations:
+    """The reservations as one process reaches it."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process
 
-    def claim(self, intent: Intent) -> list[Intent]:
-        return self._called("claim").claim(intent)
+    def claim(self, reservation: Reservation) -> list[Reservation]:
+        return self._called("claim").claim(reservation)
 
     def withdraw(self, instant: str) -> None:
         self._called("withdraw").withdraw(instant)
 
-    def posted(self) -> list[PostedIntent]:
+    def posted(self) -> list[PostedReservation]:
         return self._called("posted").posted()
 
-    def _called(self, what: str) -> InProcessIntents:
+    def _called(self, what: str) -> InProcessReservations:
         self._world.scheduler.step()
-        fault = self._world.draw(self._process, "intents", what)
-        self._world.note(self._process, f"intents {what}", "", fault)
+        fault = self._world.draw(self._process, "reservations", what)
+        self._world.note(self._process, f"reservations {what}", "", fault)
         if fault == "intents_unreachable":
-            raise LockUnreachable("the board of intents does not answer")
+            raise LockUnreachable("the store of reservations does not answer")
         if fault == "intents_lost":
-            self._world.board = InProcessIntents()
-        return self._world.board
+            self._world.stored_reservations = InProcessReservations()
+        return self._world.stored_reservations

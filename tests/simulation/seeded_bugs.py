@@ -23,7 +23,7 @@ from tideline_table.action.clean import run as clean_run
 from tideline_table.action.clustering import run as services
 from tideline_table.action.compaction import run as compaction
 from tideline_table.action.write import transaction as write
-from tideline_table.coordination import conflict, intruders, leftovers, rollback
+from tideline_table.coordination import conflict, leftovers, other_writers, rollback
 from tideline_table.coordination import exclusive as active_timeline
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import is_dead
@@ -325,9 +325,11 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "clean takes slices by the wrong end": sabotage(
         (cleaning, "_doomed", _doomed_replaced_early), (clean_run, "execute_clean", _execute_blindly)
     ),
-    "late timeline files stay": sabotage((TableLog, "_withdraw", _withdraw_nothing), (intruders, "_forget_files", _forget_nothing)),
+    "late timeline files stay": sabotage(
+        (TableLog, "_withdraw", _withdraw_nothing), (other_writers, "_forget_files", _forget_nothing)
+    ),
     "healers have no deadline": sabotage(
-        (TableLog, "_look_behind", _look_behind_what_is_begun), (intruders, "_forget_files", _forget_nothing)
+        (TableLog, "_look_behind", _look_behind_what_is_begun), (other_writers, "_forget_files", _forget_nothing)
     ),
     "nobody heals": sabotage((ExclusiveTimeline, "_heal_head", _heal_nothing)),
     "checkpoint forgets replaced groups": sabotage((checkpoint, "_to_json", _checkpoint_without_replaced)),

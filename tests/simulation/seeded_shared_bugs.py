@@ -9,8 +9,8 @@ from typing import Any
 from tests.simulation.sabotage import sabotage
 from tests.simulation.world import World
 
-from tideline_locks import HudiPeerLock
-from tideline_locks.peer_lock import HeldLease
+from tideline_locks import ProviderHudiLock
+from tideline_locks.hudi_table_lock import HeldLease
 from tideline_table.action.write import transaction as write
 from tideline_table.coordination import SharedTimeline, conflict
 from tideline_table.coordination.shared import follower
@@ -36,7 +36,7 @@ def _held_by_its_own_word(lease: HeldLease) -> bool:
 
 
 @contextmanager
-def _unlocked(lock: HudiPeerLock) -> Iterator[Any]:
+def _unlocked(lock: ProviderHudiLock) -> Iterator[Any]:
     class Nobody:
         def is_held(self) -> bool:
             return True
@@ -63,7 +63,7 @@ SHARED_BUGS: dict[str, Callable[[World], Any]] = {
     ),
     "lock not looked at before a step": sabotage((HeldLease, "is_held", _held_by_its_own_word)),
     # 1,000 histories did not show that a late reply to a renewal is no lock: `test_shared_stops.py` tests it.
-    "Hudi's lock ignored": sabotage((HudiPeerLock, "hold", _unlocked)),
+    "Hudi's lock ignored": sabotage((ProviderHudiLock, "hold", _unlocked)),
     "late files of what was rolled back stay": sabotage((follower, "late_files", _none_late)),
 }
 """Name → the protection that it takes away."""

@@ -88,7 +88,7 @@ def services_in(cluster: Cluster) -> Iterator[None]:
 
     def attach(_: LockProviders, table: Table) -> None:
         process = world.scheduler.process
-        table.lock, table.intents = world.lock(process, table.timeline.log.writer_id), world.intents(process)
+        table.lock, table.reservations = world.lock(process, table.timeline.log.writer_id), world.reservations(process)
 
     def report(_: open_tables.OpenTables, table: Table, error: TidelineError) -> None:
         if not isinstance(error, EXPECTED):

@@ -41,9 +41,9 @@ class SharedCluster(Cluster):
             clock=SimulatedClock(self.world.scheduler, process),
             writer_id=process.name,
             storage=self.world.storage(process),
-            peer_lock=self.world.peer_lock,
+            hudi_lock=self.world.hudi_lock,
         )
-        table.intents = self.world.intents(process)
+        table.reservations = self.world.reservations(process)
         return table
 
     def hudi_once(self, process: Process) -> HudiWriter:

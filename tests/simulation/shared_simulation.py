@@ -24,7 +24,7 @@ from tests.simulation.world import LEAVES_LATE_FILES
 
 from tideline_table.action import roll_back_dead, run_clean, write_rows
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, parse_timeline_file_name
-from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.table import Table, TableRequest, create_table, share_table
 from tideline_table.writer import Operation
 
@@ -71,7 +71,7 @@ def simulate_shared(seed: int, sabotage: Sabotage = no_sabotage) -> Outcome:
 
 def _work(oracle: SharedOracle) -> Counter[str]:
     work: Counter[str] = Counter(
-        f"{'Apache Hudi' if entry.writer_id == PEER_WRITER else 'ours'} on shared tables: {entry.action} {entry.operation}"
+        f"{'Apache Hudi' if entry.writer_id == HUDI_WRITER else 'ours'} on shared tables: {entry.action} {entry.operation}"
         for entry in oracle.entries
         if entry.after is State.COMPLETED
     )
@@ -89,7 +89,7 @@ def _first_table(*, is_loaded: bool) -> dict[str, tuple[bytes, object]]:
         clock, storage = SimulatedClock(world.scheduler, process), world.storage(process)
         create_table(world.disk.root, TableRequest("t", actors.SCHEMA, ("id",), ("part",)), clock, world.disk)
         exclusive = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=storage)
-        shared = share_table(exclusive, SHARING, world.peer_lock)
+        shared = share_table(exclusive, SHARING, world.hudi_lock)
         if is_loaded:
             rows = actors.rows_of(dict.fromkeys(LOADED, LOAD))
             write_rows(shared, rows, Operation.UPSERT, extra={OP_KEY: LOAD}, parallelism=1)

@@ -16,18 +16,18 @@ from tests.simulation.disk import LOG, ProcessStorage
 from tests.simulation.scheduler import Process
 from tests.simulation.world import APPLICABLE, LIKE, TAKES_TIME, World
 
-from tideline_locks import HudiLockProvider, HudiPeerLock
+from tideline_locks import HudiLockProvider, ProviderHudiLock
 from tideline_locks.hudi_cell import lease_in, parsed_lock
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
 from tideline_table.errors import ObjectExists
 from tideline_table.hudi.instant import State, parse_timeline_file_name
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import MemoryStorage, Storage
 
-SHARING = Sharing(PeerLockKind.STORAGE)
+SHARING = Sharing(HudiLockKind.STORAGE)
 HUDI_LOCK_VALIDITY_S = 30.0
 LOCK_TAKEN = "lock_taken"
 """Another process deletes the lock while one of Tideline holds it: Hudi's file lock is deleted by whichever client closes."""
@@ -39,8 +39,8 @@ STORAGE_FAULTS = tuple(
     )
 )
 SHARED_FAULTS = (*STORAGE_FAULTS, LOCK_TAKEN)
-BOARD_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if "intents" in calls))
-"""Of the board that writers of Tideline have beside the lock."""
+RESERVATION_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if "reservations" in calls))
+"""Of the reservations that writers of Tideline have beside the lock."""
 STOPS = TAKES_TIME | {"lease_expiry"}
 """Kinds that let a process go on long after it asked."""
 
@@ -57,8 +57,8 @@ class SharedWorld(World):
             self.kinds = choose.sample(sorted(STOPS - {"clock_jump"}), 3)
         elif self.kinds:
             self.kinds = choose.sample(SHARED_FAULTS, choose.randrange(2, 9))
-        if self.kinds and self._has_board and self.chooser("board").random() < 0.5:
-            self.kinds += BOARD_FAULTS
+        if self.kinds and self._has_reservations and self.chooser("board").random() < 0.5:
+            self.kinds += RESERVATION_FAULTS
         self.taking_step: Counter[str] = Counter()
         """Processes of Tideline whose look at the lock is behind them and whose step is on its way to the storage."""
         self.peers_in_lock: set[str] = set()
@@ -70,21 +70,23 @@ class SharedWorld(World):
         """The disk as `process` reaches it."""
         return SharedStorage(self, process)
 
-    def peer_lock(self, storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> HudiPeerLock:
-        """As `open_peer_lock`, with the ids and the jitter of the seed."""
+    def hudi_lock(self, storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> ProviderHudiLock:
+        """As `open_hudi_lock`, with the ids and the jitter of the seed."""
         assert isinstance(storage, MemoryStorage)
         jitter = self.chooser(f"lock {owner}")
         cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=HUDI_LOCK_VALIDITY_S)
-        provider = HudiLockProvider(cell, clock=clock, chance=Chance(jitter, lambda: f"{owner}-{jitter.getrandbits(64):x}"))
+        provider = HudiLockProvider(
+            cell, clock=clock, randomness=RandomSource(jitter, lambda: f"{owner}-{jitter.getrandbits(64):x}")
+        )
         ttl_s = min(options[LOCK_TTL_S], sharing.expire_min * 60.0)
-        return HudiPeerLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
+        return ProviderHudiLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
 
     def draw(self, process: Process, call: str, path: str) -> str:
         """What goes wrong with this call, mostly nothing."""
         if self._left <= 0 or not self.kinds:
             return ""
         likely = 2 if is_timeline_file(path) or path in (LOCK_OBJECT, ".hoodie") else 1
-        if call == "intents" and set(BOARD_FAULTS) <= set(self.kinds):
+        if call == "reservations" and set(RESERVATION_FAULTS) <= set(self.kinds):
             likely = 5  # such calls are few
         if self.choose.random() >= likely * self._rate:
             return ""

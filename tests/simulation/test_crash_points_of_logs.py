@@ -1,4 +1,4 @@
-"""As `test_crash_points`, in a merge-on-read table, with the calls to a lock and a board of intents beside it, and in the recovery itself."""
+"""As `test_crash_points`, in a merge-on-read table, with the calls to a lock and reservations beside it, and in the recovery itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
-from tideline_locks import StorageIntents, StorageLockProvider
+from tideline_locks import StorageLockProvider, StorageReservations
 from tideline_locks.table_lock import ProviderLock
 from tideline_table.action import (
     delete_partitions,
@@ -29,7 +29,7 @@ from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -119,10 +119,10 @@ def roll_back_abandoned(table: Table) -> None:
 
 
 def upsert_in_turn(table: Table) -> None:
-    """Under a lock and a board of intents, both beside the table; a dead process is on the board."""
+    """Under a lock and reservations, both beside the table; a dead process has a reservation."""
     provider = StorageLockProvider(table.storage, clock=table.clock)
     table.lock = ProviderLock(provider, "table:t", "w")
-    table.intents = StorageIntents(table.storage, table.clock)
+    table.reservations = StorageReservations(table.storage, table.clock)
     rows = [("a", "p", 2, "new"), ("n", "p", 2, "new")]
     write(table, rows, **{"hoodie.parquet.small.file.limit": 10**8})
     overwrite(table)
@@ -171,8 +171,8 @@ def prepared(operation: Callable[[Table], None]) -> Prepared:
         compact_all(table)
         write(table, [("a", "p", 1, "z"), ("c", "q", 1, "z")])
     if operation is upsert_in_turn:
-        dead = Intent("20260101000000001", frozenset(s.group.file_id for s in table.slices()))
-        StorageIntents(storage, clock).claim(dead)
+        dead = Reservation("20260101000000001", frozenset(s.group.file_id for s in table.slices()))
+        StorageReservations(storage, clock).claim(dead)
     if operation is roll_back_abandoned:
         faulty = FaultyStorage(storage)
         other = open_table(faulty, clock, "other")

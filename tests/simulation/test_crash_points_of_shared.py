@@ -17,7 +17,7 @@ from tests.simulation.visible_files import is_data_file
 from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, schedule_compaction
 from tideline_table.clock import ManualClock
 from tideline_table.hudi.instant import State, parse_timeline_file_name
@@ -62,11 +62,11 @@ def upsert_behind_the_peer(table: Table) -> None:
 
 
 def share_ours(table: Table) -> None:
-    share_table(table, SHARING, open_peer_lock)
+    share_table(table, SHARING, open_hudi_lock)
 
 
 def share_theirs(table: Table) -> None:
-    share_table(table, SHARING, open_peer_lock)
+    share_table(table, SHARING, open_hudi_lock)
 
 
 def cluster_all(table: Table) -> None:
@@ -175,7 +175,7 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
         clock.advance(DEATH_S)
         table = opened(storage, clock, f"recovery-{attempt}", **OPTIONS)
         if not table.is_shared:
-            table = share_table(table, SHARING, open_peer_lock)
+            table = share_table(table, SHARING, open_hudi_lock)
         table.timeline.heal(0.0)
         roll_back_dead(table)
         cluster(table)

@@ -6,7 +6,7 @@ import sys
 
 from tests.simulation.sabotage import sabotage
 from tests.simulation.shared_simulation import EVERY, history, simulate_shared
-from tests.simulation.shared_world import BOARD_FAULTS, SHARED_FAULTS, SharedWorld
+from tests.simulation.shared_world import RESERVATION_FAULTS, SHARED_FAULTS, SharedWorld
 from tests.simulation.simulate import story
 from tests.simulation.world import TAKES_TIME
 
@@ -35,10 +35,10 @@ def test_one_history_in_so_many_is_of_a_shared_table():
 
 
 def test_the_board_of_our_writers_fails_too():
-    assert set(BOARD_FAULTS) == {"intents_lost", "intents_unreachable"}
-    world = next(w for w in map(SharedWorld, range(1, 100)) if set(BOARD_FAULTS) <= set(w.kinds))
+    assert set(RESERVATION_FAULTS) == {"intents_lost", "intents_unreachable"}
+    world = next(w for w in map(SharedWorld, range(1, 100)) if set(RESERVATION_FAULTS) <= set(w.kinds))
     process, world._left = world.start("writer", lambda _: None), 1000
-    assert set(BOARD_FAULTS) <= {world.draw(process, "intents", "claim") for _ in range(1000)}
+    assert set(RESERVATION_FAULTS) <= {world.draw(process, "reservations", "claim") for _ in range(1000)}
     world.scheduler.run()
 
 
@@ -54,7 +54,7 @@ def test_a_failing_history_tells_its_story():
 
 def test_what_no_lock_protects_from_is_left_out_and_nothing_else():
     world = SharedWorld(1)
-    assert set(world.kinds) <= {*SHARED_FAULTS, *BOARD_FAULTS}
+    assert set(world.kinds) <= {*SHARED_FAULTS, *RESERVATION_FAULTS}
     process = world.start("writer", lambda _: None)
     commit, request = (".hoodie/20260101000000000.commit", ".hoodie/20260101000000000.commit.requested")
     for kind in SHARED_FAULTS:

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from tests.simulation.disk import LOG, Disk, ProcessStorage
 from tests.simulation.hints import Hints
-from tests.simulation.lock_service import Board, LockService
+from tests.simulation.lock_service import LockService, SimulatedReservations
 from tests.simulation.scheduler import SECOND, Process, Scheduler, SimulatedClock
 
-from tideline_locks import InProcessIntents
+from tideline_locks import InProcessReservations
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_locks.table_lock import ProviderLock
 from tideline_table.coordination import NoLock, TableLock
-from tideline_table.coordination.reservations import IntentBoard, NoIntents
+from tideline_table.coordination.reservations import NoReservations, Reservations
 
 LOCK = "table:t"
 
@@ -51,8 +51,8 @@ APPLICABLE: dict[str, frozenset[str]] = {
     "lock_state_lost": frozenset({"lock"}),
     "lock_lies": frozenset({"lock"}),
     "fail_over": frozenset({"lock"}),
-    "intents_unreachable": frozenset({"intents"}),
-    "intents_lost": frozenset({"intents"}),
+    "intents_unreachable": frozenset({"reservations"}),
+    "intents_lost": frozenset({"reservations"}),
     "event_lost": frozenset({"publish"}),
     "event_delayed": frozenset({"publish"}),
     "event_doubled": frozenset({"publish"}),
@@ -137,8 +137,8 @@ class World:
         self._storage_clock = SimulatedClock(self.scheduler)
         self._leases = LeaseTable(self._storage_clock)
         self._is_locked = choose.random() < 0.6
-        self._has_board = choose.random() < 0.5
-        self.board = InProcessIntents()
+        self._has_reservations = choose.random() < 0.5
+        self.stored_reservations = InProcessReservations()
         """What the writers of the table posted."""
         self._replicas: list[tuple[int, dict[str, LeaseRecord]]] = []
         self.events = Hints(self)
@@ -262,9 +262,9 @@ class World:
         held = self._leases.records.get(LOCK)
         return held.owner if held is not None and held.standing is Standing.HELD else ""
 
-    def intents(self, process: Process) -> IntentBoard:
-        """The board of the table's writers as `process` reaches it."""
-        return Board(self, process) if self._has_board else NoIntents()
+    def reservations(self, process: Process) -> Reservations:
+        """The reservations of the table's writers as `process` reaches it."""
+        return SimulatedReservations(self, process) if self._has_reservations else NoReservations()
 
     def replicate(self, leases: Mapping[str, LeaseRecord]) -> None:
         """The lock service as others will see it that follow it."""
@@ -298,7 +298,7 @@ class World:
         if self._left <= 0 or not self.kinds:
             return ""
         is_log_put = call == "put_if_absent" and path.startswith(LOG)
-        if self.choose.random() >= (4 * self._rate if is_log_put or call in ("lock", "publish", "intents") else self._rate):
+        if self.choose.random() >= (4 * self._rate if is_log_put or call in ("lock", "publish", "reservations") else self._rate):
             return ""
         usable = [k for k in self.kinds if LIKE.get(call, call) in APPLICABLE[k]]
         if not usable:

@@ -14,12 +14,12 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_spark.bucket_query import BucketScan, bucket_aggregate, bucket_join, sample_buckets
 from tideline_spark.read import read
 from tideline_table.action import resize_buckets, write_rows
 from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
-from tideline_table.table import PeerLockKind, Sharing, Table, TableRequest, TableType, create_table, share_table
+from tideline_table.table import HudiLockKind, Sharing, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 VISITS = pa.schema(
@@ -306,7 +306,7 @@ def test_tables_shared_with_apache_hudi_are_joined_by_plain_keys_only(spark: Spa
     for name, number in (("l", 4), ("r", 8)):
         table = made(tmp_path / name, USERS, ("user",), ("land",), "at", buckets=number)
         write_rows(table, users(random.Random(number), 0, 40, 1), Operation.UPSERT)
-        opened.append(share_table(table, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock))
+        opened.append(share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock))
     columns = BucketScan(opened[0], columns=["name"]), BucketScan(opened[1], columns=["land"])
     found = bucket_join(spark, *columns, "user")
     check_plan(found)

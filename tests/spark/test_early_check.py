@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.tables import ROUTED, Tables, content, rows
 
-from tideline_locks.intents import InProcessIntents
+from tideline_locks.reservations import InProcessReservations
 from tideline_spark import write as module
 from tideline_spark.early_check import ended_when_lost
 from tideline_spark.jobs import tagged_jobs
@@ -22,7 +22,7 @@ from tideline_spark.report import WriteReport
 from tideline_spark.task import UnitWriter
 from tideline_spark.write import write_dataframe
 from tideline_table.action import write_rows
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 from tideline_table.errors import StorageError, WriteConflict
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -162,32 +162,32 @@ def test_an_append_that_lost_often_goes_first(spark: SparkSession, tables: Table
     """Its first attempts learn which file groups they append to; with priority it posts them, and the rival waits."""
     table = tables.create("native", type=TableType.MOR, options={"tideline.write.priority.after": 2})
     write_rows(table, rows(0, 30, 5), Operation.UPSERT)
-    claimed: list[Intent] = []
+    claimed: list[Reservation] = []
 
-    class Board(InProcessIntents):
-        def claim(self, intent: Intent) -> list[Intent]:
-            claimed.append(intent)
-            return super().claim(intent)
+    class Recorded(InProcessReservations):
+        def claim(self, reservation: Reservation) -> list[Reservation]:
+            claimed.append(reservation)
+            return super().claim(reservation)
 
-    table.intents = Board()
+    table.reservations = Recorded()
     other = Table.open(table.storage.root, options={"tideline.write.priority.wait": 0.01})
-    other.intents = table.intents
+    other.reservations = table.reservations
     waited: list[bool] = []
 
     def rival(_report: WriteReport) -> None:
         # The files are written, the commit comes next.
-        mine = Intent("99990101000000000", frozenset(), appends=frozenset(s.group.file_id for s in other.slices()))
-        waited.append(bool(other.intents.claim(mine)))
-        other.intents.withdraw(mine.instant)
+        mine = Reservation("99990101000000000", frozenset(), appends=frozenset(s.group.file_id for s in other.slices()))
+        waited.append(bool(other.reservations.claim(mine)))
+        other.reservations.withdraw(mine.instant)
         if not waited[-1]:
             write_rows(other, rows(0, 3, 6 + len(waited)), Operation.UPSERT)
 
     committed = write_dataframe(table, spark.createDataFrame(rows(0, 30, 50)), Operation.UPSERT, on_report=rival)
     assert waited == [False, False, True]
     assert committed.attempts == 3
-    urgent = [intent for intent in claimed if intent.has_priority]
+    urgent = [reservation for reservation in claimed if reservation.has_priority]
     assert [(i.instant, i.groups, i.appends) for i in urgent] == [
         (committed.instant, frozenset(), frozenset(s.group.file_id for s in table.slices()))
     ]
-    assert other.intents.claim(Intent("1", urgent[0].appends)) == []
+    assert other.reservations.claim(Reservation("1", urgent[0].appends)) == []
     assert content(Table.open(table.storage.root).read()) == content(rows(0, 30, 50))

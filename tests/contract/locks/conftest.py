@@ -33,7 +33,7 @@ from tideline_locks.hudi_file_lock import LOCK_FILE, FileLockCell
 from tideline_locks.hudi_storage_lock import StorageLockCell
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.table_lock import LockProviders
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
@@ -60,7 +60,7 @@ class Place:
 
     kind: str
     clock: Clock
-    make: Callable[[Clock, Chance | None], LockProvider]
+    make: Callable[[Clock, RandomSource | None], LockProvider]
     short_ttl_s: float
     url: str | None = None
     opened: list[LockProvider] = field(default_factory=list)
@@ -74,8 +74,8 @@ class Place:
         """Whether a released lock still tells who had it: Hudi's lock file is gone then, with all that it said."""
         return self.kind != "hudi_filesystem"
 
-    def provider(self, *, clock: Clock | None = None, chance: Chance | None = None) -> LockProvider:
-        provider = self.make(clock or self.clock, chance)
+    def provider(self, *, clock: Clock | None = None, randomness: RandomSource | None = None) -> LockProvider:
+        provider = self.make(clock or self.clock, randomness)
         self.opened.append(provider)
         return provider
 
@@ -91,25 +91,25 @@ class Place:
         wait_until(expired)
 
 
-def hudi_file_locks(tables: Path, clock: Clock, chance: Chance | None) -> HudiLockProvider:
+def hudi_file_locks(tables: Path, clock: Clock, randomness: RandomSource | None) -> HudiLockProvider:
     """Hudi's lock files of many tables: one for each name."""
 
     def known() -> list[str]:
         return [unquote(found.parent.parent.name) for found in tables.glob(f"*/{LOCK_FILE}")]
 
     return HudiLockProvider(
-        FileLockCell(lambda name: tables / quote(name, safe=""), known, clock=clock), clock=clock, chance=chance
+        FileLockCell(lambda name: tables / quote(name, safe=""), known, clock=clock), clock=clock, randomness=randomness
     )
 
 
-def hudi_object_locks(store: Storage, clock: Clock, chance: Chance | None) -> HudiLockProvider:
+def hudi_object_locks(store: Storage, clock: Clock, randomness: RandomSource | None) -> HudiLockProvider:
     """Hudi's lock objects of many tables: one for each name."""
 
     def known() -> list[str]:
         return [unquote(found.path.split("/")[0]) for found in store.list_objects("")]
 
     cell = StorageLockCell(store, lambda name: f"{quote(name, safe='')}/table_lock.json", known, validity_s=300)
-    return HudiLockProvider(cell, clock=clock, chance=chance)
+    return HudiLockProvider(cell, clock=clock, randomness=randomness)
 
 
 @contextmanager
@@ -138,15 +138,15 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
     serving = ExitStack()
     if kind == "in_process":
         table = LeaseTable(clock)
-        place = Place(kind, clock, lambda c, chance: InProcessLockProvider(clock=c, table=table, chance=chance), 10.0)
+        place = Place(kind, clock, lambda c, randomness: InProcessLockProvider(clock=c, table=table, randomness=randomness), 10.0)
     elif kind == "storage_memory":
         storage = MemoryStorage(clock=clock)
-        place = Place(kind, clock, lambda c, chance: StorageLockProvider(storage, clock=c, chance=chance), 10.0)
+        place = Place(kind, clock, lambda c, randomness: StorageLockProvider(storage, clock=c, randomness=randomness), 10.0)
     elif kind == "storage_local":
         place = Place(
             kind,
             clock,
-            lambda c, chance: StorageLockProvider(LocalStorage(folder / "locks"), clock=c, chance=chance),
+            lambda c, randomness: StorageLockProvider(LocalStorage(folder / "locks"), clock=c, randomness=randomness),
             10.0,
             f"storage:{folder / 'locks'}",
         )
@@ -155,25 +155,28 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
         url = serving.enter_context(lock_service(store, SystemClock() if kind == "service_redis" else clock, folder))
         shared = SystemClock() if kind == "service_redis" else clock
         ttl_s = 0.3 if kind == "service_redis" else 10.0
-        place = Place(kind, shared, lambda c, chance: HttpLockProvider(url, clock=c, chance=chance), ttl_s, url)
+        place = Place(kind, shared, lambda c, randomness: HttpLockProvider(url, clock=c, randomness=randomness), ttl_s, url)
     elif kind == "hudi_filesystem":
         place = Place(
-            kind, clock, lambda c, chance: hudi_file_locks(folder / "tables", c, chance), 10.0, f"hudi-filesystem:{folder}"
+            kind, clock, lambda c, randomness: hudi_file_locks(folder / "tables", c, randomness), 10.0, f"hudi-filesystem:{folder}"
         )
     elif kind == "hudi_storage":
         store = MemoryStorage(clock=clock)
-        place = Place(kind, clock, lambda c, chance: hudi_object_locks(store, c, chance), 10.0)
+        place = Place(kind, clock, lambda c, randomness: hudi_object_locks(store, c, randomness), 10.0)
     elif kind == "storage_minio":
         objects = server(kind)
         place = Place(
-            kind, SystemClock(), lambda c, chance: StorageLockProvider(objects, clock=c, chance=chance, skew_allowance_s=0.2), 0.6
+            kind,
+            SystemClock(),
+            lambda c, randomness: StorageLockProvider(objects, clock=c, randomness=randomness, skew_allowance_s=0.2),
+            0.6,
         )
     elif kind == "hudi_minio":
         objects = server(kind)
-        place = Place(kind, SystemClock(), lambda c, chance: hudi_object_locks(objects, c, chance), 0.6)
+        place = Place(kind, SystemClock(), lambda c, randomness: hudi_object_locks(objects, c, randomness), 0.6)
     else:
         url = server(kind).url
-        place = Place(kind, SystemClock(), lambda c, chance: RedisLockProvider(url, clock=c, chance=chance), 0.3, url)
+        place = Place(kind, SystemClock(), lambda c, randomness: RedisLockProvider(url, clock=c, randomness=randomness), 0.3, url)
     with serving as stack:
         yield place
         for provider in place.opened:

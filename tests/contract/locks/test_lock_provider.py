@@ -13,7 +13,7 @@ from tests.contract.locks.conftest import Contender, Place, wait_until
 
 from tideline_locks import InvalidLease, KeptLease, Lease, LeaseLost, LockProvider, LockTimeout, StaleFence
 from tideline_locks.lease import Grant, LeaseStore
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_table.clock import ManualClock
 from tideline_table.errors import Recovery
 
@@ -309,8 +309,8 @@ def test_context_releases_also_after_an_error(place: Place) -> None:
 
 def test_repeated_wish_meets_its_own_grant(place: Place) -> None:
     """A retried conditional put reads as "taken" (field notes): the same wish, sent twice, is one lease."""
-    ids = Chance(random.Random(1), lambda: "the-same-wish")
-    provider = place.provider(chance=ids)
+    ids = RandomSource(random.Random(1), lambda: "the-same-wish")
+    provider = place.provider(randomness=ids)
     first = provider.try_acquire("trips", owner="a", ttl_s=LONG_S, fence=2)
     second = provider.try_acquire("trips", owner="a", ttl_s=LONG_S, fence=2)
     assert first is not None

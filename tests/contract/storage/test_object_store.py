@@ -15,7 +15,7 @@ from tests.real.object_store import ACCESS_KEY, SECRET_KEY
 from tests.real.s3_proxy import LOST_REPLY, UNCONDITIONAL, Answer, proxy_before
 from tests.unit.table.tables import create, listing, open_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.clock import SystemClock
 from tideline_table.errors import (
     ObjectExists,
@@ -29,7 +29,7 @@ from tideline_table.errors import (
 )
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import ObjectStorage, open_storage, root_uri
 from tideline_table.table import TableRequest, create_table, share_table
@@ -234,16 +234,16 @@ def test_a_store_that_ignores_versions_is_refused_for_sharing(proxy, behind, sto
     before = listing(storage)
     proxy.rule = lambda request: UNCONDITIONAL if request.replaces_version else None
     with pytest.raises(UnsupportedTable, match="accepted a put over an older version") as caught:
-        share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+        share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock)
     assert caught.value.recovery is Recovery.STOP
     assert listing(storage) == before
     assert any(request.replaces_version for request in proxy.requests)
     proxy.rule = lambda request: UNCONDITIONAL if request.is_conditional else None
     with pytest.raises(UnsupportedTable, match="accepted a second conditional put"):
-        share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+        share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock)
     assert listing(storage) == before
     proxy.rule = lambda request: None
-    assert share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock).is_shared
+    assert share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock).is_shared
 
 
 # --- refusals and secrets --------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_properties_with_a_wrong_checksum(refused, filled):
 
 def test_a_table_that_others_write(refused, filled):
     shutil.rmtree(filled / ".hoodie" / ".tideline")
-    assert "written by others" in refused(*write(filled), stdin=GOOD)
+    assert "only Apache Hudi writes" in refused(*write(filled), stdin=GOOD)
 
 
 def test_a_copied_table(refused, filled, tmp_path):

@@ -10,13 +10,13 @@ from tests.unit.table.shared import SHARING
 
 from tideline_ingest.errors import OffsetsLost, PoisonRecord
 from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
-from tideline_locks import LockTimeout, LockUnreachable, open_peer_lock
+from tideline_locks import LockTimeout, LockUnreachable, open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_runtime.errors import InputRefused, InvalidSetting
 from tideline_table.action import schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 from tideline_table.errors import ClusteringFirst, ProgressMoved, SchemaMismatch
 from tideline_table.hudi.instant import Action, State
 from tideline_table.storage import LocalStorage, MemoryStorage
@@ -258,7 +258,7 @@ def test_it_waits_for_a_write_of_the_same_file_groups(storage, tmp_path, caplog)
     attach_lock(other, "memory:")
     begun = WriteTransaction.begin(other.timeline, other.lock, "UPSERT")
     groups = frozenset(s.group.file_id for s in other.slices())
-    assert other.intents.claim(Intent(begun.instant, groups)) == []
+    assert other.reservations.claim(Reservation(begun.instant, groups)) == []
     topics = numbered(4)
     topics.send(T0, "k0", row("k0", 9))
     with caplog.at_level("INFO"):
@@ -299,10 +299,10 @@ def test_a_table_that_apache_hudi_writes_too(tmp_path):
     new_table(objects, SystemClock())
     topics = numbered(8)
     run(application(topics, objects, tmp_path)[0], 1)
-    share_table(open_table(objects), SHARING, open_peer_lock)
+    share_table(open_table(objects), SHARING, open_hudi_lock)
     service, _ = application(topics, objects, tmp_path, options={"tideline.lock.wait": "0.2"})
-    shared = Table.open(objects.root, storage=objects, peer_lock=open_peer_lock)
-    with open_peer_lock(objects, SHARING, "hudi", SystemClock(), shared.options).hold(), pytest.raises(LockTimeout):
+    shared = Table.open(objects.root, storage=objects, hudi_lock=open_hudi_lock)
+    with open_hudi_lock(objects, SHARING, "hudi", SystemClock(), shared.options).hold(), pytest.raises(LockTimeout):
         run(service, 1)
     assert len(ids(objects)) == 4
     service, _ = application(topics, objects, tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tideline_locks import HudiLockProvider, LeaseLost, hudi_file_lock, hudi_storage_lock, open_lock_provider
-from tideline_locks.hudi_cell import PEER
+from tideline_locks.hudi_cell import HUDI_OWNER
 from tideline_locks.hudi_file_lock import LOCK_FILE, SETTLE_S
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT
 from tideline_table.clock import ManualClock
@@ -39,7 +39,7 @@ def test_lock_of_hudi_is_held_until_its_minutes_are_over(tmp_path: Path) -> None
     assert never.try_acquire("table", owner="a", ttl_s=30) is None
     state = after_two.read("table")
     assert state is not None
-    assert (state.owner, state.lease_id, state.expired) == (PEER, "", True)
+    assert (state.owner, state.lease_id, state.expired) == (HUDI_OWNER, "", True)
     lease = after_two.try_acquire("table", owner="a", ttl_s=30)
     assert lease is not None
     assert json.loads(path.read_bytes())["lockThreadName"] == "a"
@@ -71,7 +71,7 @@ def test_lock_that_hudi_emptied_while_it_was_made_is_hudis(tmp_path: Path) -> No
     assert provider.try_acquire("table", owner="a", ttl_s=30) is None
     state = provider.read("table")
     assert state is not None
-    assert state.owner == PEER
+    assert state.owner == HUDI_OWNER
 
 
 def test_checksum_that_hudi_left_goes_with_its_lock(tmp_path: Path) -> None:

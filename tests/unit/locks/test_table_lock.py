@@ -1,4 +1,4 @@
-"""What a table gets from a lock URL: its lock and its intents, and what happens while Redis is not there."""
+"""What a table gets from a lock URL: its lock and its reservations, and what happens while Redis is not there."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tideline_locks import (
     LockUnreachable,
     OnUnreachable,
     StorageLockProvider,
-    open_peer_lock,
+    open_hudi_lock,
 )
-from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
+from tideline_locks.reservations import InProcessReservations, RedisReservations, StorageReservations
 from tideline_locks.table_lock import LockProviders, ProviderLock, attach_lock, lock_name
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination import NoLock
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 from tideline_table.errors import InvalidOption
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 ROWS = rows_of([("a", "p", 1, "x")])
-INTENTS = ".hoodie/.tideline/intents"
+RESERVATIONS = ".hoodie/.tideline/intents"
 
 
 def table_at(folder: Path, **options: object) -> Table:
@@ -56,20 +56,21 @@ def leases(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("url", "kind"), [("storage:", StorageIntents), ("memory:attach", InProcessIntents), ("redis://localhost:1/0", RedisIntents)]
+    ("url", "kind"),
+    [("storage:", StorageReservations), ("memory:attach", InProcessReservations), ("redis://localhost:1/0", RedisReservations)],
 )
-def test_intents_lie_where_the_leases_lie(tmp_path: Path, url: str, kind: type) -> None:
+def test_reservations_lie_where_the_leases_lie(tmp_path: Path, url: str, kind: type) -> None:
     table, other = table_at(tmp_path), table_at(tmp_path)
     for opened_once in (table, other):
         attach_lock(opened_once, url)
-        assert isinstance(opened_once.intents, kind)
-    if kind is RedisIntents:
+        assert isinstance(opened_once.reservations, kind)
+    if kind is RedisReservations:
         return
     put(table)
     begun = WriteTransaction.begin(table.timeline, NoLock(), "UPSERT")
-    intent = Intent(begun.instant, frozenset({"group"}))
-    assert table.intents.claim(intent) == []
-    assert other.intents.claim(Intent("9", frozenset({"group"}))) == [intent]
+    reservation = Reservation(begun.instant, frozenset({"group"}))
+    assert table.reservations.claim(reservation) == []
+    assert other.reservations.claim(Reservation("9", frozenset({"group"}))) == [reservation]
 
 
 def test_without_a_url_there_is_no_lock(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_fail_does_not_wait(tmp_path: Path) -> None:
     assert (rows_in(tmp_path), leases(tmp_path)) == (0, [])
 
 
-def test_storage_goes_on_with_leases_and_intents_beside_the_table(tmp_path: Path) -> None:
+def test_storage_goes_on_with_leases_and_reservations_beside_the_table(tmp_path: Path) -> None:
     with nobody_there() as url:
         table, other = (table_at(tmp_path, unreachable="storage", wait=0.2) for _ in range(2))
         for opened_once in (table, other):
@@ -114,12 +115,12 @@ def test_storage_goes_on_with_leases_and_intents_beside_the_table(tmp_path: Path
         ):
             put(other)
         begun = WriteTransaction.begin(table.timeline, NoLock(), "UPSERT")
-        intent = Intent(begun.instant, frozenset({"group"}))
-        assert table.intents.claim(intent) == []
-        assert other.intents.claim(Intent("9", frozenset({"group"}))) == [intent]
-        table.intents.withdraw(begun.instant)
-        other.intents.withdraw("9")
-        assert table.storage.list_folder(INTENTS).objects == ()
+        reservation = Reservation(begun.instant, frozenset({"group"}))
+        assert table.reservations.claim(reservation) == []
+        assert other.reservations.claim(Reservation("9", frozenset({"group"}))) == [reservation]
+        table.reservations.withdraw(begun.instant)
+        other.reservations.withdraw("9")
+        assert table.storage.list_folder(RESERVATIONS).objects == ()
 
 
 def test_tables_of_one_process_learn_of_an_outage_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -219,7 +220,7 @@ def test_a_shared_table_has_no_lock_but_the_one_of_hudis_writers(unreachable: st
     with nobody_there() as url:
         attach_lock(table, url)
         assert (table.lock, table.timeline) == (lock, timeline)
-        with open_peer_lock(storage, SHARING, "hudi", clock, table.options).hold(), pytest.raises(LockTimeout):
+        with open_hudi_lock(storage, SHARING, "hudi", clock, table.options).hold(), pytest.raises(LockTimeout):
             put(table)
         assert table.read(["id"]).num_rows == 0
         put(table)

@@ -304,8 +304,8 @@ def test_a_planner_that_stops_amid_its_tables_clears_nothing(fleet, monkeypatch)
     service, context = planner(fleet, options={"tideline.write.backlog.log.files": "2"})
     service.tick()
     assert findings(context) == {"backlog": 2}
-    look = service._watch.look
-    monkeypatch.setattr(service._watch, "look", lambda *about: (context.request_stop(), look(*about)))
+    examine = service._watch.examine
+    monkeypatch.setattr(service._watch, "examine", lambda *about: (context.request_stop(), examine(*about)))
     service.tick()
     fleet.stop(service)
     found = [e for e in fleet.events(DECISIONS.name) if isinstance(e, FindingEvent)]

@@ -345,15 +345,15 @@ def test_scrubs_what_came_back_behind_its_end(fleet):
 def test_publishes_on_beside_an_intruder_and_tells_of_it(fleet, capsys):
     table = fleet.create()
     write(table, 0)
-    intruder = ".hoodie/20200101000000000.commit"
-    table.storage.put(intruder, b"{}")
+    unlogged = ".hoodie/20200101000000000.commit"
+    table.storage.put(unlogged, b"{}")
     service, _ = mirror(fleet)
     service.tick()
     service.tick()
     assert "no Tideline writer made" in capsys.readouterr().out
-    table.storage.delete(intruder)
+    table.storage.delete(unlogged)
     write(table, 10)
-    table.storage.put(intruder, b"{}")
+    table.storage.put(unlogged, b"{}")
     service.tick()
     assert [e.sequence for e in published(fleet, table)] == [1, 2, 3, 4]
 

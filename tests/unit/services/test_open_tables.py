@@ -8,14 +8,14 @@ from tests.unit.services.fleet import write
 from tests.unit.table.shared import upgrade
 
 from tideline_cleaner.settings import CleanerSettings
-from tideline_locks import LockUnreachable, StorageLockProvider, open_peer_lock
+from tideline_locks import LockUnreachable, StorageLockProvider, open_hudi_lock
 from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.open_tables import open_tables
 from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
 from tideline_table.errors import InvalidOption, StorageError, TableFrozen
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage
 from tideline_table.table import share_table
 
@@ -85,7 +85,7 @@ def test_tables_come_and_go(fleet):
 def test_a_shared_table_that_was_upgraded_is_left_alone_whether_it_is_open_or_not(fleet):
     table = fleet.create()
     write(table, 0)
-    shared = share_table(table, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock)
+    shared = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     tables, other = opened(fleet), opened(fleet)
     assert [t.is_shared for t in tables.each()] == [True]
     upgrade(shared.storage)

@@ -43,16 +43,16 @@ def test_a_table_hinted_during_a_visit_of_all_tables_is_planned_before_the_visit
     service, _ = started(fleet)
     last = tables[3]
     fleet.clock.advance(61)
-    seen, look = [], PlannerService._look
+    seen, examine = [], PlannerService._examine
 
     def watched(self, table, tick):
-        look(self, table, tick)
+        examine(self, table, tick)
         seen.append((table.definition.name, clusterings(last)))
         if table.definition.name == "a":
             small_files(last)
             hint(service, last)
 
-    monkeypatch.setattr(PlannerService, "_look", watched)
+    monkeypatch.setattr(PlannerService, "_examine", watched)
     service.tick()
     assert seen == [("a", 0), ("d", 0), ("b", 0), ("c", 1), ("d", 1)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.unit.table.tables import QUIET, Row, new_table, rows_of, set_properties
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import LogReplica, SharedTimeline
@@ -18,13 +18,13 @@ from tideline_table.hudi.instant import State
 from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.entry import Entry
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
-SHARING = Sharing(PeerLockKind.STORAGE)
+SHARING = Sharing(HudiLockKind.STORAGE)
 
 
 class Unlogged(SharedTimeline):
@@ -40,22 +40,22 @@ def shared_table(table_type: TableType = TableType.COW) -> tuple[Table, Storage,
     """A new table, shared by the lock of object stores."""
     clock = ManualClock()
     exclusive, storage, _ = new_table(clock, MemoryStorage(clock=clock), type=table_type)
-    return share_table(exclusive, SHARING, open_peer_lock), storage, clock
+    return share_table(exclusive, SHARING, open_hudi_lock), storage, clock
 
 
 def opened(storage: Storage, clock: ManualClock, writer: str = "w", **options: Any) -> Table:
     """The table as one more writer of Tideline opens it."""
     chosen = {**QUIET, **options}
-    return Table.open(storage.root, options=chosen, clock=clock, writer_id=writer, storage=storage, peer_lock=open_peer_lock)
+    return Table.open(storage.root, options=chosen, clock=clock, writer_id=writer, storage=storage, hudi_lock=open_hudi_lock)
 
 
 def peer_of(storage: Storage, clock: ManualClock) -> Table:
     """The table in the hands of the other side."""
     table = opened(storage, clock, "peer")
-    lock = open_peer_lock(storage, SHARING, "peer", clock, table.options)
+    lock = open_hudi_lock(storage, SHARING, "peer", clock, table.options)
     table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options), lock)
     timeline.replica.load()
-    timeline.look()
+    timeline.refresh_view()
     return table
 
 

@@ -8,13 +8,13 @@ import threading
 import pytest
 from tests.unit.table.tables import compact, contents, new_table, open_table, rows_of, write
 
-from tideline_locks.intents import InProcessIntents
+from tideline_locks.reservations import InProcessReservations
 from tideline_table.action import schedule_clustering, schedule_compaction, write_rows
 from tideline_table.action.write.executor import ThisProcess
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
-from tideline_table.coordination import reservations as intents
-from tideline_table.coordination.reservations import Intent, PostedIntent, going_first
+from tideline_table.coordination import reservations as module
+from tideline_table.coordination.reservations import PostedReservation, Reservation, going_first
 from tideline_table.errors import StorageError
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
@@ -22,16 +22,16 @@ from tideline_table.writer import Operation
 WAIT_S = 120.0
 
 
-class Recorded(InProcessIntents):
+class Recorded(InProcessReservations):
     """Remembers what was claimed; what is left on it can be seen."""
 
     def __init__(self):
         super().__init__()
         self.claimed = []
 
-    def claim(self, intent):
-        self.claimed.append(intent)
-        return super().claim(intent)
+    def claim(self, reservation):
+        self.claimed.append(reservation)
+        return super().claim(reservation)
 
     @property
     def left(self):
@@ -41,14 +41,14 @@ class Recorded(InProcessIntents):
 def merge_on_read():
     table, storage, clock = new_table(type=TableType.MOR)
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
-    board = Recorded()
+    reservations = Recorded()
 
     def opened(name, **options):
         other = open_table(storage, clock, name, **options)
-        other.intents = board
+        other.reservations = reservations
         return other
 
-    return table, board, opened
+    return table, reservations, opened
 
 
 def upsert(table, rows, **more):
@@ -73,7 +73,7 @@ def ids(table):
 
 def test_who_loses_its_appends_goes_first_soon_and_then_wins(monkeypatch):
     """A rival writes the same row between each routing and commit of the large write, if it may."""
-    table, board, opened = merge_on_read()
+    table, reservations, opened = merge_on_read()
     large, conflicts, rivals, ended = opened("large"), [], [], threading.Event()
     nap = ManualClock.sleep
 
@@ -108,11 +108,11 @@ def test_who_loses_its_appends_goes_first_soon_and_then_wins(monkeypatch):
         for thread in rivals:
             thread.join(WAIT_S)
     assert (done.attempts, len(conflicts), len(rivals)) == (4, 3, 4)
-    urgent = [i for i in board.claimed if i.has_priority]
+    urgent = [i for i in reservations.claimed if i.has_priority]
     assert {i.instant for i in urgent} == {done.instant}
     assert urgent[0].appends == ids(table)
     assert not urgent[0].groups
-    assert board.left == []
+    assert reservations.left == []
     table.refresh()
     assert contents(table) == [("a", "p", 99, "large"), ("b", "q", 99, "large")]
     # The rival that waited wrote behind it.
@@ -122,13 +122,13 @@ def test_who_loses_its_appends_goes_first_soon_and_then_wins(monkeypatch):
 
 
 def test_a_write_of_very_many_file_groups_locks_the_whole_table_once_it_lost_often(monkeypatch):
-    monkeypatch.setattr(intents, "MAX_GROUPS", 1)
-    table, board, opened = merge_on_read()
+    monkeypatch.setattr(module, "MAX_GROUPS", 1)
+    table, reservations, opened = merge_on_read()
     write(table, [("r", "r", 1, "x")])
     lost = []
 
     def meanwhile(instant):
-        if not board.claimed[-1].has_priority:
+        if not reservations.claimed[-1].has_priority:
             upsert(opened("rival"), [("a", "p", len(lost), "rival")])
             lost.append(instant)
             return
@@ -142,32 +142,32 @@ def test_a_write_of_very_many_file_groups_locks_the_whole_table_once_it_lost_oft
     before_files(monkeypatch, "large", meanwhile)
     large = opened("large")
     assert upsert(large, [("a", "p", 99, "large"), ("b", "q", 99, "large")]).attempts == len(lost) + 1 == 4
-    claimed = [i for i in board.claimed if i.is_whole_table]
+    claimed = [i for i in reservations.claimed if i.is_whole_table]
     assert [i.has_priority for i in claimed] == [False, False, False, True]
     assert not any(i.written for i in claimed)
     table.refresh()
     assert contents(table) == [("a", "p", 99, "large"), ("b", "q", 99, "large"), ("r", "r", 2, "beside")]
-    assert board.left == []
+    assert reservations.left == []
     large.options = large.options.merged({"hoodie.compact.inline.max.delta.commits": 1})
-    assert schedule_compaction(large) is not None, "it was the intent that kept compaction from planning"
+    assert schedule_compaction(large) is not None, "it was the reservation that kept compaction from planning"
 
 
 def test_appends_without_priority_wait_for_nobody():
-    table, board, opened = merge_on_read()
+    table, reservations, opened = merge_on_read()
     running = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
-    assert board.claim(Intent(running.instant, frozenset(), appends=ids(table))) == []
+    assert reservations.claim(Reservation(running.instant, frozenset(), appends=ids(table))) == []
     other = opened("other")
     before = other.clock.now()
     assert upsert(other, [("a", "p", 2, "y")]).attempts == 1
     assert other.clock.now() == before
-    assert board.left == [running.instant]
+    assert reservations.left == [running.instant]
 
 
 def test_rewrites_wait_for_appends_with_priority_too():
-    """Its board names the file group as appended to; a write that fills the group would write it over."""
-    table, board, opened = merge_on_read()
+    """Its reservation names the file group as appended to; a write that fills the group would write it over."""
+    table, reservations, opened = merge_on_read()
     running = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
-    assert board.claim(Intent(running.instant, frozenset(), has_priority=True, appends=ids(table))) == []
+    assert reservations.claim(Reservation(running.instant, frozenset(), has_priority=True, appends=ids(table))) == []
     other = opened("other", **{"hoodie.parquet.small.file.limit": 1 << 20, "tideline.write.priority.wait": "20"})
     started_s = other.clock.monotonic_s()
     upsert(other, [("c", "p", 2, "y")])
@@ -175,7 +175,7 @@ def test_rewrites_wait_for_appends_with_priority_too():
 
 
 def test_two_that_lost_do_not_wait_in_a_circle(monkeypatch):
-    _, board, opened = merge_on_read()
+    _, reservations, opened = merge_on_read()
     tables = [opened(name, **{"tideline.write.priority.after": "1"}) for name in ("one", "two")]
     rows = [("a", "p"), ("b", "q")]
     both_lost, freed, lost, done = threading.Barrier(2, timeout=WAIT_S), threading.Event(), set(), {}
@@ -206,14 +206,14 @@ def test_two_that_lost_do_not_wait_in_a_circle(monkeypatch):
         thread.join(WAIT_S)
     # Who begins first may claim last: then both go at once, and one of them loses once more.
     assert sorted(result.attempts for result in done.values()) in ([2, 2], [2, 3])
-    assert {i.instant for i in board.claimed if i.has_priority} >= {result.instant for result in done.values()}
-    assert board.left == []
+    assert {i.instant for i in reservations.claimed if i.has_priority} >= {result.instant for result in done.values()}
+    assert reservations.left == []
 
 
 class Forgetful:
     """Everything that is posted is lost at once."""
 
-    def claim(self, intent):
+    def claim(self, reservation):
         return []
 
     def withdraw(self, instant):
@@ -221,7 +221,7 @@ class Forgetful:
 
 
 class Silent:
-    def claim(self, intent):
+    def claim(self, reservation):
         raise StorageError("no answer")
 
     def posted(self):
@@ -231,11 +231,11 @@ class Silent:
         raise StorageError("no answer")
 
 
-@pytest.mark.parametrize("board", [Forgetful(), Silent()], ids=["forgets", "does not answer"])
-def test_a_board_that_lost_the_priority_costs_attempts_only(monkeypatch, board):
+@pytest.mark.parametrize("reservations", [Forgetful(), Silent()], ids=["forgets", "does not answer"])
+def test_reservations_that_lost_the_priority_cost_attempts_only(monkeypatch, reservations):
     table, _, opened = merge_on_read()
     large, written = opened("large"), []
-    large.intents = board
+    large.reservations = reservations
 
     def rival(_instant):
         if len(written) < 5:
@@ -253,8 +253,8 @@ def test_waits_lead_to_smaller_ranks_whatever_is_appended():
     shapes = [(g, p, a) for g, p, a in itertools.product(sets, (False, True), sets)]
     shapes += [(frozenset(), p, frozenset(), True) for p in (False, True)]
     for first, second in itertools.product(shapes, shapes):
-        older, younger = Intent("1", *first), Intent("2", *second)
-        pair = [PostedIntent(i, is_active=False) for i in (older, younger)]
+        older, younger = Reservation("1", *first), Reservation("2", *second)
+        pair = [PostedReservation(i, is_active=False) for i in (older, younger)]
         waits = [bool(going_first(i, pair)) for i in (older, younger)]
         assert sum(waits) == older.overlaps(younger) == younger.overlaps(older)
         if older.overlaps(younger):
@@ -263,7 +263,7 @@ def test_waits_lead_to_smaller_ranks_whatever_is_appended():
 
 @pytest.mark.parametrize("service", ["compaction", "clustering"])
 def test_plans_leave_out_what_a_writer_with_priority_declared(service):
-    table, board, opened = merge_on_read()
+    table, reservations, opened = merge_on_read()
     other = opened("other", **{"hoodie.compact.inline.max.delta.commits": 1})
     for number in range(2):
         write(other, [("a", "p", 2 + number, "y"), ("b", "q", 2 + number, "y"), (f"new {number}", "p", 1, "z")])
@@ -279,7 +279,7 @@ def test_plans_leave_out_what_a_writer_with_priority_declared(service):
         under = other.state.groups_under_compaction() if service == "compaction" else other.state.groups_under_clustering()
         return frozenset(group.file_id for group in under)
 
-    board.claim(Intent(running.instant, frozenset(), has_priority=True, appends=in_p))
+    reservations.claim(Reservation(running.instant, frozenset(), has_priority=True, appends=in_p))
     first = planned()
     assert first.isdisjoint(in_p)
     assert bool(first) == (service == "compaction"), "the other partition has logs, but one small file only"
@@ -291,11 +291,11 @@ def test_plans_leave_out_what_a_writer_with_priority_declared(service):
     assert planned() & in_p
 
 
-def test_planning_goes_on_where_the_board_does_not_answer():
+def test_planning_goes_on_where_the_store_does_not_answer():
     _, _, opened = merge_on_read()
     other = opened("other", **{"hoodie.compact.inline.max.delta.commits": 1})
     write(other, [("a", "p", 2, "y")])
-    other.intents = Silent()
+    other.reservations = Silent()
     assert schedule_compaction(other) is not None
 
 
@@ -315,18 +315,18 @@ def test_an_append_that_waited_while_its_slice_was_compacted_begins_again():
     table, storage, _ = new_table(clock, type=TableType.MOR)
     write(table, [("a", "p", 1, "0"), ("b", "p", 1, "0")])
     write(table, [("a", "p", 2, "1")])
-    table.intents = InProcessIntents()
+    table.reservations = InProcessReservations()
     other = open_table(storage, clock, "other")
     other.refresh()
     clock.advance(1)
     first = WriteTransaction.begin(other.timeline, other.lock, "UPSERT", other.write_action())
     groups = frozenset(s.group.file_id for s in other.state.latest_slices())
-    table.intents.claim(Intent(first.instant, frozenset(), True, groups))
+    table.reservations.claim(Reservation(first.instant, frozenset(), True, groups))
     seen = []
 
     def act():
         first.roll_back()
-        table.intents.withdraw(first.instant)
+        table.reservations.withdraw(first.instant)
         seen.append(write(other, [("z", "q", 1, "0")]).instant)
         clock.advance(5)
         seen.append(compact(other).instant)

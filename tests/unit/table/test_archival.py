@@ -400,11 +400,11 @@ def test_a_listing_that_lags_accuses_nobody(old):
     for found in storage.list_objects(""):
         lagging.put(found.path, storage.read(found.path))
     table = open_table(lagging, clock)
-    intruder = ".hoodie/20250101000000000.commit"
-    lagging.gone = replace(lagging.stat(PROPERTIES_PATH), path=intruder)
+    unlogged = ".hoodie/20250101000000000.commit"
+    lagging.gone = replace(lagging.stat(PROPERTIES_PATH), path=unlogged)
     write(table, [("a", "p", 100, "written")])
     assert ("a", "p", 100, "written") in contents(table)
-    lagging.put(intruder, b"{}")
+    lagging.put(unlogged, b"{}")
     with pytest.raises(TableFrozen, match="no Tideline writer made"):
         write(table, [("a", "p", 101, "not written")])
 

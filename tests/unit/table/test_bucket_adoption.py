@@ -13,19 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.partition_rules import FIRST_INSTANT, RULES_FOLDER, RulesFile
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import NamedBuckets, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.table.sharing import why_unsharable
 from tideline_table.writer import Operation, routing
 
 SCHEMA = pa.schema([("user", pa.string()), ("page", pa.string()), ("part", pa.string()), ("ts", pa.int64())])
-SHARING = Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5)
+SHARING = Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5)
 OF_INDEX = (
     *("hoodie.index.type", "hoodie.index.bucket.engine", "hoodie.bucket.index.num.buckets", "hoodie.bucket.index.hash.field"),
     *("hoodie.bucket.index.partition.expressions", "hoodie.bucket.index.partition.rule.type"),
@@ -88,7 +88,7 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, kind: TableTy
     table = hudis(tmp_path, kind, hash_fields=fields)
     assert (table.has_log, table.definition.buckets) == (False, None)
     before = table.read().num_rows
-    shared = share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_hudi_lock)
     index = shared.definition.buckets
     assert index is not None
     assert index.text == f"6 bucket(s) by {','.join(fields)}"
@@ -99,7 +99,7 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, kind: TableTy
     if kind is TableType.MOR:
         schedule_compaction(shared, {"hoodie.compact.inline.max.delta.commits": 1})
         run_compaction(shared)
-    found = Table.open(str(tmp_path / "table"), peer_lock=open_peer_lock)
+    found = Table.open(str(tmp_path / "table"), hudi_lock=open_hudi_lock)
     assert {s.group for s in found.slices()} >= groups
     assert found.read().num_rows == before + 60
     named = [bucket_of_file_id(name.split("_")[0]) for name in found.read()["_hoodie_file_name"].to_pylist()]
@@ -110,20 +110,20 @@ def test_an_index_that_the_caller_names_is_checked_against_all_rows(tmp_path: Pa
     table = hudis(tmp_path, TableType.COW)
     for wrong in (NamedBuckets(12, ("user",)), NamedBuckets(6), NamedBuckets(6, ("page",)), NamedBuckets(5, ("user",))):
         with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
-            share_table(table, SHARING, open_peer_lock, wrong)
+            share_table(table, SHARING, open_hudi_lock, wrong)
     assert not Table.open(str(tmp_path / "table")).has_log
     assert "hoodie.index.type" not in read_properties(table.storage)
-    shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
     assert shared.definition.index_text == "6 bucket(s) by user"
     with pytest.raises(InvalidOption, match="keeps its index"):
-        share_table(shared, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+        share_table(shared, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
 
 
 def test_few_rows_leave_a_choice_to_the_caller(tmp_path: Path) -> None:
     table = hudis(tmp_path, TableType.COW, range(2))
     with pytest.raises(InvalidOption, match="--buckets N --hash-fields"):
-        share_table(table, SHARING, open_peer_lock)
-    shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+        share_table(table, SHARING, open_hudi_lock)
+    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
     write_rows(shared, rows(range(50), 5), Operation.UPSERT)
     assert shared.read().num_rows == 50
 
@@ -135,7 +135,7 @@ def test_a_row_in_another_bucket_is_found_before_anything_changes(tmp_path: Path
     one.write_bytes(other.read_bytes())
     before = {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
     with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(6, ("user",)))
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
     assert {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file() and "probe" not in p.name} == before
 
 
@@ -150,10 +150,10 @@ def test_numbers_by_partition_are_taken_from_the_rules_of_apache_hudi(
     before = table.read().num_rows
     for wrong in (NamedBuckets(12, fields), NamedBuckets(0, fields, "^x0$,9")):
         with pytest.raises(InvalidOption, match=r"as .*20260101000000000"):
-            share_table(table, SHARING, open_peer_lock, wrong)
+            share_table(table, SHARING, open_hudi_lock, wrong)
     with pytest.raises(UnsupportedTable, match="by partition put them"):
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(6, ("page",)))
-    shared = share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("page",)))
+    shared = share_table(table, SHARING, open_hudi_lock)
     assert shared.definition.index_text == f"6 bucket(s) by {','.join(fields)}, by partition {RULES}"
     assert read_properties(shared.storage)["hoodie.bucket.index.partition.expressions"] == RULES
     write_rows(shared, rows(range(60, 180), 3), Operation.UPSERT)
@@ -168,16 +168,16 @@ def test_rules_that_only_writers_know_are_named_by_the_caller(tmp_path: Path) ->
         (NamedBuckets(6, ("user",), "^x0$,9"), "by partition put them"),
     ):
         with pytest.raises(UnsupportedTable, match=said):
-            share_table(table, SHARING, open_peer_lock, wrong)
+            share_table(table, SHARING, open_hudi_lock, wrong)
     with pytest.raises(InvalidOption, match="without buckets"):
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(0, ("user",), RULES))
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(0, ("user",), RULES))
     assert not table.storage.list_folder(RULES_FOLDER).objects
-    shared = share_table(table, SHARING, open_peer_lock, NamedBuckets(6, (), RULES))
+    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, (), RULES))
     assert shared.definition.index_text == f"6 bucket(s) by user, by partition {RULES}"
     assert shared.storage.read(RulesFile.path_of(FIRST_INSTANT)) == RulesFile(FIRST_INSTANT, RULES, 6).content
     write_rows(shared, rows(range(60, 180), 3), Operation.UPSERT)
     with pytest.raises(InvalidOption, match="keeps its index"):
-        share_table(shared, SHARING, open_peer_lock, NamedBuckets(rules=RULES))
+        share_table(shared, SHARING, open_hudi_lock, NamedBuckets(rules=RULES))
 
 
 def test_a_pending_change_of_rules_is_not_adopted(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_a_pending_change_of_rules_is_not_adopted(tmp_path: Path) -> None:
     table.storage.put(".hoodie/20260102000000000.replacecommit.requested", b"")
     assert "20260102000000000" in why_unsharable(table)
     with pytest.raises(UnsupportedTable, match="20260102000000000, which is pending"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
 
 
 def test_few_rows_leave_a_choice_of_hash_fields(tmp_path: Path) -> None:
     table = hudis(tmp_path, TableType.COW, range(1), rules="x,1")
     with pytest.raises(InvalidOption, match="one choice of hash fields"):
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(6, (), "x,1"))
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, (), "x,1"))

@@ -9,14 +9,14 @@ import pytest
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, set_properties, write
 from tests.unit.table.test_bucket_index import KEYS, SORTED, beside, check_places, rows
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import create_savepoint, preview_restore, resize_buckets, schedule_clustering, schedule_compaction
 from tideline_table.action.write import resize
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import RESIZING
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, TableType, share_table
 
 NUMBER = "hoodie.bucket.index.num.buckets"
@@ -160,9 +160,9 @@ def test_the_number_changed_by_hand_is_found_after_a_resize_too(table: Table) ->
 def test_an_earlier_number_in_a_shared_table_is_refused(table: Table) -> None:
     """Apache Hudi's writers would use it."""
     resize_buckets(table, 8)
-    shared = share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+    shared = share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock)
     set_properties(table.storage, {**read_properties(table.storage), NUMBER: "4"})
-    opened = Table.open(table.base_path, storage=table.storage, clock=table.clock, peer_lock=open_peer_lock)
+    opened = Table.open(table.base_path, storage=table.storage, clock=table.clock, hudi_lock=open_hudi_lock)
     for found in (shared, opened):
         with pytest.raises(UnsupportedTable, match="4 bucket"):
             write(found, rows(KEYS[:1], 9, "z"))

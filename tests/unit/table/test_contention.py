@@ -7,7 +7,7 @@ import threading
 import pytest
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, rows_of, write
 
-from tideline_locks.intents import InProcessIntents
+from tideline_locks.reservations import InProcessReservations
 from tideline_table.action import schedule_clustering, write_rows
 from tideline_table.action.write import executor
 from tideline_table.action.write.contention import Contention
@@ -15,13 +15,13 @@ from tideline_table.action.write.executor import ThisProcess
 from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.config import PRIORITY_AFTER
-from tideline_table.coordination.reservations import Intent, PostedIntent, Turn, await_turn, going_first
+from tideline_table.coordination.reservations import PostedReservation, Reservation, Turn, await_turn, going_first
 from tideline_table.errors import StorageError, WriteConflict
 from tideline_table.writer import Operation
 
 
 def posted(instant, *groups, active=False, priority=False):
-    return PostedIntent(Intent(instant, frozenset(groups), priority), active)
+    return PostedReservation(Reservation(instant, frozenset(groups), priority), active)
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def posted(instant, *groups, active=False, priority=False):
     ],
 )
 def test_who_goes_first(other, first):
-    assert going_first(Intent("5", frozenset({"a", "c"})), [other]) == ([other.intent] if first else [])
+    assert going_first(Reservation("5", frozenset({"a", "c"})), [other]) == ([other.reservation] if first else [])
 
 
 def test_priority_waits_for_active_ones_and_for_older_priority():
-    own = Intent("5", frozenset({"a"}), has_priority=True)
+    own = Reservation("5", frozenset({"a"}), has_priority=True)
     others = [posted("1", "a"), posted("2", "a", active=True), posted("4", "a", priority=True), posted("6", "a", priority=True)]
     assert [i.instant for i in going_first(own, others)] == ["2", "4"]
 
@@ -49,9 +49,9 @@ def test_priority_waits_for_active_ones_and_for_older_priority():
 def two_writers(**options):
     table, storage, clock = new_table()
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
-    table.intents = InProcessIntents()
+    table.reservations = InProcessReservations()
     other = open_table(storage, clock, "other", **options)
-    other.intents = table.intents
+    other.reservations = table.reservations
     return table, other, clock
 
 
@@ -96,8 +96,8 @@ def test_a_write_waits_for_one_that_is_at_it_and_then_updates_what_that_wrote(mo
 def test_writes_of_other_file_groups_do_not_wait():
     table, other, clock = two_writers()
     running = begin(table)
-    intent = Intent(running.instant, frozenset({group_of(table, "p")}))
-    assert await_turn(table.intents, table.timeline, intent, table.options) is Turn.AT_ONCE
+    reservation = Reservation(running.instant, frozenset({group_of(table, "p")}))
+    assert await_turn(table.reservations, table.timeline, reservation, table.options) is Turn.AT_ONCE
     before = clock.now()
     write_rows(other, rows_of([("b", "q", 2, "y")]), Operation.UPSERT)
     assert clock.now() == before
@@ -107,10 +107,10 @@ def test_a_writer_that_died_or_ended_without_a_word_is_not_waited_for():
     table, other, clock = two_writers()
     dead, ended = begin(table), begin(table)
     groups = frozenset({group_of(table, "p")})
-    assert table.intents.claim(Intent(dead.instant, groups)) == []
+    assert table.reservations.claim(Reservation(dead.instant, groups)) == []
     dead.abandon()
     ended.roll_back()
-    assert table.intents.claim(Intent(ended.instant, groups)) != []
+    assert table.reservations.claim(Reservation(ended.instant, groups)) != []
     clock.advance(DEATH_S)
     before = clock.now()
     write_rows(other, rows_of([("a", "p", 2, "y")]), Operation.UPSERT)
@@ -121,7 +121,7 @@ def test_a_writer_that_died_or_ended_without_a_word_is_not_waited_for():
 def test_a_wait_ends_and_the_conflict_check_decides():
     table, other, clock = two_writers(**{"tideline.write.intent.wait": "5"})
     running = begin(table)
-    assert table.intents.claim(Intent(running.instant, frozenset({group_of(table, "p")}))) == []
+    assert table.reservations.claim(Reservation(running.instant, frozenset({group_of(table, "p")}))) == []
     started_s = clock.monotonic_s()
     write(other, [("a", "p", 2, "y")])
     assert 5 <= clock.monotonic_s() - started_s < 7
@@ -130,7 +130,7 @@ def test_a_wait_ends_and_the_conflict_check_decides():
 def test_one_with_priority_is_waited_for_longer():
     table, other, clock = two_writers(**{"tideline.write.intent.wait": "5", "tideline.write.priority.wait": "20"})
     running = begin(table)
-    assert table.intents.claim(Intent(running.instant, frozenset({group_of(table, "p")}), has_priority=True)) == []
+    assert table.reservations.claim(Reservation(running.instant, frozenset({group_of(table, "p")}), has_priority=True)) == []
     started_s = clock.monotonic_s()
     write(other, [("a", "p", 2, "y")])
     assert 20 <= clock.monotonic_s() - started_s < 22
@@ -140,13 +140,13 @@ def test_a_board_that_does_not_answer_holds_nobody_up():
     table, _, _ = two_writers()
 
     class Silent:
-        def claim(self, intent):
+        def claim(self, reservation):
             raise StorageError("no answer")
 
         def withdraw(self, instant):
             raise StorageError("no answer")
 
-    table.intents = Silent()
+    table.reservations = Silent()
     write(table, [("a", "p", 2, "y")])
     assert contents(table)[0] == ("a", "p", 2, "y")
 
@@ -155,14 +155,14 @@ def test_who_lost_often_goes_first_and_then_wins(monkeypatch):
     """Without priority the large write would lose for ever: a small one always comes between its begin and its commit."""
     table, other, clock = two_writers(**{"tideline.write.intent.wait": "0.01", "tideline.write.priority.after": "2"})
     claimed, conflicts = [], []
-    claim = table.intents.claim
-    table.intents.claim = lambda intent: claimed.append(intent) or claim(intent)
+    claim = table.reservations.claim
+    table.reservations.claim = lambda reservation: claimed.append(reservation) or claim(reservation)
     write_files = ThisProcess.write
 
     def interrupted(self, work):
         if work.table.timeline.log.writer_id == "other" and len(conflicts) < 5:
             rival = open_table(table.storage, clock, "rival", **{"tideline.write.priority.wait": "0.5"})
-            rival.intents = table.intents
+            rival.reservations = table.reservations
             urgent = [i for i in claimed if i.instant == work.context.instant and i.has_priority]
             if not urgent:
                 write(rival, [("a", "p", 1, "rival")])
@@ -185,9 +185,9 @@ def test_priority_comes_with_losses_and_the_board_is_left_clean():
     assert contention.has_priority
     running = begin(table)
     contention.take_turn(running.instant)
-    assert table.intents.claim(Intent("9", frozenset({"a"}))) != []
+    assert table.reservations.claim(Reservation("9", frozenset({"a"}))) != []
     contention.end_turn()
-    assert table.intents.claim(Intent("9", frozenset({"a"}))) == []
+    assert table.reservations.claim(Reservation("9", frozenset({"a"}))) == []
 
 
 def test_a_conflict_is_found_while_files_are_written(monkeypatch):
@@ -222,14 +222,14 @@ def test_a_conflict_is_found_while_files_are_written(monkeypatch):
 def test_early_checks_take_a_tenth_of_the_time_at_most(monkeypatch, look_s, expected):
     table, _, clock = new_table()
     running = begin(table)
-    looks, look = [], table.timeline.look
+    looks, look = [], table.timeline.refresh_view
 
     def slow_look():
         looks.append(clock.monotonic_s())
         clock.advance(look_s)
         return look()
 
-    monkeypatch.setattr(table.timeline, "look", slow_look)
+    monkeypatch.setattr(table.timeline, "refresh_view", slow_look)
     begun_s = clock.monotonic_s()
     while clock.monotonic_s() < begun_s + 100:
         running.check_early({}, frozenset())

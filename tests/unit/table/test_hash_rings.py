@@ -487,7 +487,7 @@ def test_a_stale_ring_of_an_undone_resize_counts_for_no_one() -> None:
     clock.advance(1)
     done = resize_rings(table, options=SMALL).committed
     assert done is not None
-    store.sweep(table.state.ring_resizes)
+    store.delete_uncommitted(table.state.ring_resizes)
     names = [o.path.rsplit("/", 1)[-1] for o in storage.list_objects(ring_folder("p"))]
     assert names == [f"{FIRST_INSTANT}.hashing_meta", f"{done.instant}.commit", f"{done.instant}.hashing_meta"]
 

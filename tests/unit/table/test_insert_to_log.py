@@ -90,10 +90,10 @@ def test_marked_deletions_of_unknown_keys_vanish():
     assert contents(table) == [("c", "p", 2, "y")]
 
 
-@pytest.mark.parametrize("clique", [0, 8])
-def test_two_writers_that_insert_one_key_conflict(clique, monkeypatch):
+@pytest.mark.parametrize("window_files", [0, 8])
+def test_two_writers_that_insert_one_key_conflict(window_files, monkeypatch):
     """Of new groups nothing but the keys tells; carried as hashes, or looked up in the log file of the other."""
-    table, storage = mor_table(**{"tideline.log.index.clique.files": clique, "hoodie.parquet.small.file.limit": 0})
+    table, storage = mor_table(**{"tideline.log.index.clique.files": window_files, "hoodie.parquet.small.file.limit": 0})
     other = open_table(storage, table.clock, "other", **TO_LOG)
     heard = []
 

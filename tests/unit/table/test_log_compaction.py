@@ -9,7 +9,7 @@ import pytest
 from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, rows_of, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     Reason,
     Rules,
@@ -33,7 +33,7 @@ from tideline_table.action import (
 from tideline_table.action.log_compaction import run as run_module
 from tideline_table.action.log_compaction import task as task_module
 from tideline_table.action.log_compaction.task import merge_log
-from tideline_table.action.upkeep.verdict import Outcome
+from tideline_table.action.maintenance.verdict import Outcome
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, UnsupportedTable, VerificationFailed, WriteConflict
@@ -593,12 +593,12 @@ def test_a_table_with_a_log_compaction_is_not_shared_until_it_is_compacted():
     table, _, _ = grown()
     instant = schedule_log_compaction(table)
     with pytest.raises(UnsupportedTable, match=f"log compaction {instant} of table 't1' is pending"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     run(table)
     with pytest.raises(UnsupportedTable, match="has a log file that a log compaction wrote"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     compact(table)
-    shared = share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_hudi_lock)
     with pytest.raises(UnsupportedTable, match="shared table"):
         schedule_log_compaction(shared)
 

@@ -16,7 +16,7 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
-CLIQUE = "tideline.log.index.clique.files"
+WINDOW = "tideline.log.index.clique.files"
 NOW = {"hoodie.compact.inline.max.delta.commits": 1}
 
 
@@ -83,7 +83,7 @@ def test_a_look_up_reads_only_blocks_that_can_hold_the_key(log_format):
     found, requests, read_bytes = looked_up(table, storage, key)
     assert found == expected == [{"id": key, "ts": 103}]
     assert without == {"log": 48, "index": 0}
-    assert requests == {"log": 1, "index": 3}, "one request per clique, one for the block"
+    assert requests == {"log": 1, "index": 3}, "one request per index window, one for the block"
     assert sum(without.values()) / sum(requests.values()) == 12
     assert without_bytes / read_bytes > 4
     rows, requests, read_bytes = looked_up(table, storage, f"{key}!")
@@ -125,7 +125,7 @@ def test_an_open_table_keeps_the_indexes_that_it_read():
 
 
 def test_log_files_without_an_index_are_indexed_on_demand():
-    table, storage, _ = appended(6, **{CLIQUE: 0})
+    table, storage, _ = appended(6, **{WINDOW: 0})
     reader = open_table(storage, table.clock)
     assert reader.look_up([batch(1)[0][0]], ["ts"]).to_pylist() == [{"ts": 101}]
     storage.forget()
@@ -139,8 +139,8 @@ def indexes_of(table, storage):
     return [read_index(storage, path) for path in found.log_paths]
 
 
-def test_a_clique_is_told_by_its_newest_file_and_begins_anew():
-    table, storage, _ = appended(5, **{CLIQUE: 2})
+def test_an_index_window_is_told_by_its_newest_file_and_begins_anew():
+    table, storage, _ = appended(5, **{WINDOW: 2})
     found = indexes_of(table, storage)
     assert [len(index.logs) for index in found] == [1, 2, 1, 2, 1]
     paths = table.slices()[0].log_paths
@@ -156,7 +156,7 @@ def test_a_clique_is_told_by_its_newest_file_and_begins_anew():
         assert block.block.type is BlockType.PARQUET
 
 
-def test_a_clique_ends_when_its_filter_is_full():
+def test_an_index_window_ends_when_its_filter_is_full():
     table, storage, _ = mor_table()
     write(table, batch(0, 3000), Operation.BULK_INSERT)
     for rows in (batch(0, 100), batch(0, 100), batch(0, 900), batch(0, 100)):
@@ -166,7 +166,7 @@ def test_a_clique_ends_when_its_filter_is_full():
     assert [len(index.logs) for index in found] == [1, 2, 1, 2]
 
 
-def test_a_clique_ends_with_the_slice():
+def test_an_index_window_ends_with_the_slice():
     table, storage, _ = appended(2)
     schedule_compaction(table, NOW)
     write(table, batch(0))

@@ -167,7 +167,7 @@ def test_of_two_appends_of_one_row_the_later_is_done_again(order, deletes):
         incoming = rows_of([("a", "p", 3, "mine"), ("c", "p", 3, "mine")])
         committed = write_rows(table, incoming, Operation.UPSERT, on_conflict=lambda error, _: conflicts.append(str(error)))
     assert committed.attempts == 2
-    assert "were written by others" in conflicts[0]
+    assert "other writers changed rows" in conflicts[0]
     of_other = [] if deletes else [("b", "p", 2, "other")]
     assert contents(table) == [("a", "p", 3, "mine"), *of_other, ("c", "p", 3, "mine")]
     on_storage = {o.path for o in storage.list_objects("p") if ".log." in o.path}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.simulation.metadata_reader import files_for_readers
 from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, set_properties, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     archive,
     check_index,
@@ -35,7 +35,7 @@ from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.metadata import Delta, MetadataPartition
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
@@ -49,7 +49,7 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
-SHARING = Sharing(PeerLockKind.STORAGE)
+SHARING = Sharing(HudiLockKind.STORAGE)
 A = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
 SOON = {
     "hoodie.cleaner.commits.retained": 1,
@@ -454,10 +454,10 @@ def test_sharing_is_refused_until_it_is_dropped():
     table, storage, clock = indexed()
     write(table, A)
     with pytest.raises(UnsupportedTable, match="index drop"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     assert open_table(storage, clock).sharing is None
     drop_index(table)
-    shared = share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_hudi_lock)
     with pytest.raises(UnsupportedTable, match="which Apache Hudi also writes"):
         create_index(shared)
 

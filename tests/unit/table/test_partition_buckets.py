@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.unit.table.tables import Row, cluster, compact, contents, create, new_table, open_table, rows_of, set_properties, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import delete_partitions, schedule_clustering, write_rows
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.shared.hudi_rules import hold_to_rules
@@ -23,7 +23,7 @@ from tideline_table.hudi.properties import PROPERTIES_PATH, read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.colocation import sampled_slices
 from tideline_table.index.partition_rules import RULES_FOLDER, RulesFile
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, TableType, advise, share_table
 from tideline_table.writer import Operation
@@ -223,7 +223,7 @@ def shared_table(folder: Path, rules: str = RULES) -> Table:
     create(storage, clock, buckets=4, partition_buckets=rules)
     table = open_table(storage, clock)
     write(table, rows(KEYS[:20], 1, "a"))
-    return share_table(table, Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5), open_peer_lock)
+    return share_table(table, Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5), open_hudi_lock)
 
 
 def test_a_shared_table_is_written_by_its_rules(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_sharing_a_table_of_an_earlier_release_keeps_rules_of_hudis_writers_out(
     storage, clock = LocalStorage(tmp_path / "t"), SystemClock()
     create(storage, clock, buckets=4)
     set_properties(storage, {k: v for k, v in read_properties(storage).items() if k != EXPRESSIONS})
-    table = share_table(open_table(storage, clock), Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5), open_peer_lock)
+    table = share_table(open_table(storage, clock), Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5), open_hudi_lock)
     assert read_properties(storage)[EXPRESSIONS] == ""
     assert EXPRESSIONS not in table.hudi_options()
     write(table, rows(KEYS[:20], 1, "a"))
@@ -266,7 +266,7 @@ def test_newer_rules_of_apache_hudi_stop_writers_and_readers_read_all(tmp_path: 
     changed_rules(table, rules, number)
     with pytest.raises(UnsupportedTable, match=r"partition rules.*20991231000000000\.hashing_config"):
         write(table, rows(KEYS[:30], 3, "c"))
-    again = Table.open(table.base_path, peer_lock=open_peer_lock, clock=table.clock)
+    again = Table.open(table.base_path, hudi_lock=open_hudi_lock, clock=table.clock)
     for found in (table, again):
         assert len(found.snapshot().only(pc.field("id") == "k003").slices) == len(found.slices())
         with pytest.raises(UnsupportedTable, match="partition rules"):

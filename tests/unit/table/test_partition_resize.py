@@ -22,7 +22,7 @@ from tests.unit.table.tables import (
 )
 from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import create_savepoint, preview_restore, resize_buckets, schedule_clustering
 from tideline_table.action.write import resize
 from tideline_table.clock import SystemClock
@@ -32,7 +32,7 @@ from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.index.partition_rules import FIRST_INSTANT, RulesFile
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
@@ -325,7 +325,7 @@ def test_a_resized_table_is_shared_and_written_by_the_new_rules(tmp_path: Path) 
     table = open_table(storage, clock)
     write(table, rows(KEYS, 1, "a"))
     resize_buckets(table, partition_buckets=LARGER)
-    shared = share_table(table, Sharing(PeerLockKind.FILE_SYSTEM, expire_min=5), open_peer_lock)
+    shared = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5), open_hudi_lock)
     assert shared.hudi_options()[EXPRESSIONS] == f"{LARGER};.*,4"
     write(shared, rows([*KEYS[:30], "new"], 2, "b"))
     write(shared, rows(KEYS[:3], 0, ""), Operation.DELETE)

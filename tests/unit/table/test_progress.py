@@ -30,7 +30,7 @@ from tideline_table.clock import SystemClock
 from tideline_table.coordination import WriteSet, find_conflict
 from tideline_table.errors import CommitUnknown, InvalidOption, ProgressMoved, StorageError, TransactionRolledBack
 from tideline_table.hudi.instant import State
-from tideline_table.hudi_written import foreign_state
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER
 from tideline_table.log.entry import LOG_FOLDER
 from tideline_table.log.progress import MAX_VALUE_BYTES, Progress, ProgressStep
@@ -243,7 +243,7 @@ def test_checkpoints_of_earlier_releases_have_none():
 def test_other_readers_of_the_timeline_find_it_too():
     table, storage, _ = new_table()
     committed = feed(table, [("a", "p", 1, "x")], None, "1")
-    assert foreign_state(storage, table.definition.properties).progress == {KEY: Progress("1", committed.instant)}
+    assert hudi_written_state(storage, table.definition.properties).progress == {KEY: Progress("1", committed.instant)}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.unit.table.archives import FEW, live
 from tests.unit.table.shared import SHARING, opened, put
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     archive,
     create_savepoint,
@@ -75,7 +75,7 @@ def place(*, shared: bool, kind: TableType) -> tuple[Table, ManualClock]:
     table = open_table(storage, clock)
     if not shared:
         return table, clock
-    share_table(table, SHARING, open_peer_lock)
+    share_table(table, SHARING, open_hudi_lock)
     return opened(storage, clock), clock
 
 

@@ -15,7 +15,7 @@ from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
-from tideline_table.table.changes import PointKind, stretch_of
+from tideline_table.table.changes import PointKind, range_of
 from tideline_table.writer import Operation
 
 TYPES = list(TableType)
@@ -201,7 +201,7 @@ def test_rows_of_a_log_compaction_of_apache_hudi_count_for_the_writes_that_it_me
         state.actions[at] = ActionRecord(at, Action.DELTA_COMMIT, State.COMPLETED, operation, 0, 0, "")
     written = {
         (since, until): "".join(
-            sorted(i[-1] for i in stretch_of(state, PointKind.INSTANT, since and f"2026010100000000{since}", until).written)
+            sorted(i[-1] for i in range_of(state, PointKind.INSTANT, since and f"2026010100000000{since}", until).written)
         )
         for since, until in (("", ""), ("1", ""), ("2", ""), ("3", ""), ("", "20260101000000001"), ("", "20260101000000002"))
     }

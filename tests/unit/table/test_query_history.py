@@ -9,13 +9,13 @@ import pytest
 from tests.unit.table.fixtures import names, unpacked
 from tests.unit.table.tables import create, open_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import run_clean, schedule_clean
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable
 from tideline_table.hudi.properties import parse_properties
 from tideline_table.hudi_written import read_archived_instants
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, share_table
 from tideline_table.table.changes import sequence_of
@@ -74,7 +74,7 @@ def test_cleaned_history(is_ours, tmp_path):
     points = [d.sequence if is_ours else d.instant for d in done]
     retained = table.state.last_clean_retained
     for ask in (lambda: table.changes(points[0]), lambda: table.incremental("", points[1])):
-        with pytest.raises(HistoryUnavailable, match="which cleaning removed") as raised:
+        with pytest.raises(HistoryUnavailable, match="cleaning removed files") as raised:
             ask()
         assert raised.value.expected == f"a point from instant {retained} on"
         assert "snapshot" in raised.value.remedy
@@ -85,12 +85,12 @@ def test_cleaned_history(is_ours, tmp_path):
 @pytest.mark.parametrize("name", ADOPTABLE)
 def test_points_before_a_table_was_taken_in(name, tmp_path):
     """They mean the same as before: the table log holds all of that history under one sequence."""
-    foreign = Table.open(str(unpacked("tables", name, tmp_path)))
-    before = [a.instant for a in foreign.state.completed_writes()]
+    hudi_written = Table.open(str(unpacked("tables", name, tmp_path)))
+    before = [a.instant for a in hudi_written.state.completed_writes()]
     assert len(before) > 1
-    expected = {since: keys_of(foreign.incremental(since).read()) for since in before}
-    changed = {pair: images_of(foreign.changes(*pair)) for pair in itertools.combinations(before, 2)}
-    shared = share_table(foreign, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock)
+    expected = {since: keys_of(hudi_written.incremental(since).read()) for since in before}
+    changed = {pair: images_of(hudi_written.changes(*pair)) for pair in itertools.combinations(before, 2)}
+    shared = share_table(hudi_written, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     assert shared.has_log
     assert any(expected.values())
     for since, rows in expected.items():

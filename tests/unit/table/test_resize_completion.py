@@ -10,7 +10,7 @@ from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, se
 from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.test_partition_resize import AFTER, BEFORE, LARGER, check_places
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     check_index,
     create_index,
@@ -27,7 +27,7 @@ from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import StorageError, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, with_numbers
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import Storage
 from tideline_table.table import Table, TableDefinition, TableType, bucket_numbers, share_table
 from tideline_table.writer import Operation
@@ -35,7 +35,7 @@ from tideline_table.writer import Operation
 INDEX_TYPE = "hoodie.index.type"
 NEXT = "^a,32;b$,8"
 AFTER_NEXT = {"a1": 32, "xb": 8, "c": 4}
-SHARING = Sharing(PeerLockKind.STORAGE, expire_min=5)
+SHARING = Sharing(HudiLockKind.STORAGE, expire_min=5)
 WRITERS: dict[str, Callable[[Table], object]] = {
     "upsert": lambda table: write(table, rows(KEYS[:9], 9, "z")),
     "delete": lambda table: write(table, rows(KEYS[:9], 9, "z"), Operation.DELETE),
@@ -43,7 +43,7 @@ WRITERS: dict[str, Callable[[Table], object]] = {
     "clean": schedule_clean,
     "clustering": schedule_clustering,
     "resize": lambda table: resize_buckets(table, partition_buckets=_newest_rules(table)),
-    "share": lambda table: share_table(table, SHARING, open_peer_lock),
+    "share": lambda table: share_table(table, SHARING, open_hudi_lock),
 }
 Change = Callable[[dict[str, str]], Mapping[str, str]]
 
@@ -144,9 +144,9 @@ def test_share_refuses_earlier_numbers_that_cannot_be_replaced(left: Table, monk
 
     monkeypatch.setattr(bucket_numbers, "change_properties", fails)
     with pytest.raises(UnsupportedTable, match="being resized"):
-        share_table(found, SHARING, open_peer_lock)
+        share_table(found, SHARING, open_hudi_lock)
     monkeypatch.undo()
-    share_table(found, SHARING, open_peer_lock)
+    share_table(found, SHARING, open_hudi_lock)
     check_complete(left)
 
 
@@ -157,7 +157,7 @@ def test_a_resize_under_way_keeps_the_index_hidden_until_it_ends(left: Table) ->
     assert roll_back_dead(found) == []
     assert RESIZING in read_properties(left.storage)
     with pytest.raises(UnsupportedTable, match="being resized"):
-        share_table(found, SHARING, open_peer_lock)
+        share_table(found, SHARING, open_hudi_lock)
     at_work.roll_back()
     write(found, rows(KEYS[:9], 10, "z"))
     check_complete(left)
@@ -263,7 +263,7 @@ def test_share_refuses_a_resize_that_begins_beside_it(
 
     monkeypatch.setattr(table.timeline, "append", late)
     with pytest.raises(UnsupportedTable, match="being resized"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     monkeypatch.undo()
     bucket_numbers.hide_index(table.timeline)
     found = open_table(table.storage, table.clock, "next")
@@ -273,7 +273,7 @@ def test_share_refuses_a_resize_that_begins_beside_it(
     table.clock.advance(DEATH_S)  # type: ignore[attr-defined]
     roll_back_dead(found)
     assert not list(found.state.pending())
-    share_table(found, SHARING, open_peer_lock)
+    share_table(found, SHARING, open_hudi_lock)
     assert open_table(table.storage, table.clock, "last").is_shared
     properties = read_properties(table.storage)
     rules = LARGER if at_work[0] is None else RULES

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.table.test_bucket_adoption import OF_INDEX, SCHEMA, SHARING, rows
 from tests.unit.table.test_hash_rings import SMALL
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import resize_rings, write_rows
 from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
@@ -64,13 +64,13 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, fields: tuple
     table = hudis(tmp_path, hash_fields=fields)
     assert (table.has_log, table.definition.buckets) == (False, None)
     before = table.read().num_rows
-    shared = share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_hudi_lock)
     assert shared.definition.index_text == f"3 consistent bucket(s) by {','.join(fields)}"
     assert read_properties(shared.storage)["hoodie.index.bucket.engine"] == "CONSISTENT_HASHING"
     assert shared.hudi_options()["hoodie.index.bucket.engine"] == "CONSISTENT_HASHING"
     groups = {s.group for s in shared.slices()}
     write_rows(shared, rows(range(60, 180), 3), Operation.UPSERT)
-    found = Table.open(str(tmp_path / "table"), peer_lock=open_peer_lock)
+    found = Table.open(str(tmp_path / "table"), hudi_lock=open_hudi_lock)
     assert {s.group for s in found.slices()} >= groups
     read = found.read()
     assert read.num_rows == before + 60
@@ -85,12 +85,12 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, fields: tuple
 def test_what_the_caller_names_is_checked_against_rings_and_rows(tmp_path: Path) -> None:
     table = hudis(tmp_path)
     with pytest.raises(UnsupportedTable, match="that are not where it puts them"):
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(3, ("page",)))
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(3, ("page",)))
     with pytest.raises(UnsupportedTable, match="began with 3 buckets; expected 4"):
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(4, ("user",)))
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(4, ("user",)))
     assert not Table.open(str(tmp_path / "table")).has_log
     assert (
-        share_table(table, SHARING, open_peer_lock, NamedBuckets(3, ("user",))).definition.index_text
+        share_table(table, SHARING, open_hudi_lock, NamedBuckets(3, ("user",))).definition.index_text
         == "3 consistent bucket(s) by user"
     )
 
@@ -99,8 +99,8 @@ def test_few_rows_leave_a_choice_to_the_caller(tmp_path: Path) -> None:
     unclear = next(n for n in range(120) if len(nodes_of(n)) == 1)
     table = hudis(tmp_path, range(unclear, unclear + 1))
     with pytest.raises(InvalidOption, match="--buckets N --hash-fields"):
-        share_table(table, SHARING, open_peer_lock)
-    assert share_table(table, SHARING, open_peer_lock, NamedBuckets(0, ("user",))).definition.index_text.startswith("3 consistent")
+        share_table(table, SHARING, open_hudi_lock)
+    assert share_table(table, SHARING, open_hudi_lock, NamedBuckets(0, ("user",))).definition.index_text.startswith("3 consistent")
 
 
 def test_torn_missing_and_resized_rings_are_not_shared(tmp_path: Path) -> None:
@@ -109,18 +109,18 @@ def test_torn_missing_and_resized_rings_are_not_shared(tmp_path: Path) -> None:
     whole = table.storage.read(path)
     table.storage.put(path, whole[:40])
     with pytest.raises(CorruptMetadata, match="cannot be read"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     table.storage.delete(path)
     with pytest.raises(UnsupportedTable, match="without its metadata"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     table.storage.put(path, whole)
-    share_table(table, SHARING, open_peer_lock)
+    share_table(table, SHARING, open_hudi_lock)
 
 
 def test_a_table_that_was_resized_is_not_shared(tmp_path: Path) -> None:
     table = hudis(tmp_path, resized=True)
     with pytest.raises(UnsupportedTable, match=r"of a hash ring, which \d+ replaced"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     assert not table.has_log
 
 
@@ -135,7 +135,7 @@ def test_an_exclusive_table_is_shared_after_its_resizes(tmp_path: Path) -> None:
     assert done is not None
     stale = HashRing("x0", "20260101000000000", 2, 1, HashRing.first("x0", 2).nodes)
     table.storage.put(stale.path, stale.content)
-    shared = share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_hudi_lock)
     names = [o.path.rsplit("/", 1)[-1] for o in table.storage.list_objects(ring_folder("x0"))]
     assert names == ["00000000000000.hashing_meta", f"{done.instant}.commit", f"{done.instant}.hashing_meta"]
     write_rows(shared, rows(range(20, 60), 2), Operation.UPSERT)

@@ -16,7 +16,7 @@ from tests.unit.table.test_bucket_index import KEYS, SORTED, rows
 from tests.unit.table.test_hash_rings import SMALL, check_rings, index_of, ring_table
 from tests.unit.table.test_ring_overwrites import overwrite
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     Reason,
     SkippedPartition,
@@ -44,7 +44,7 @@ from tideline_table.errors import ClusteringFirst, UnsupportedTable, WriteConfli
 from tideline_table.hudi.instant import State
 from tideline_table.index.hash_ring import HashRing, marker_path, parse_ring, ring_folder
 from tideline_table.index.ring_change import renewed_file_id, renewed_ring
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.reading import live, read_files, slice_files
 from tideline_table.storage import MemoryStorage
@@ -509,7 +509,7 @@ def test_the_ring_of_a_clustering_that_died_and_was_cancelled_never_counts(monke
     assert cluster(table) is not None
     check_rings(table)
     clock.advance(1)
-    shared = share_table(table, Sharing(PeerLockKind.STORAGE), open_peer_lock)
+    shared = share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock)
     assert ring_files(storage) == ["00000000000000.hashing_meta", f"{last}.commit", f"{last}.hashing_meta"]
     write(shared, rows(KEYS, 6, "shared"))
     check_rings(shared)
@@ -575,14 +575,14 @@ def test_no_plan_in_a_partition_of_which_a_writer_has_reserved_nodes() -> None:
 
 def test_a_shared_table_is_not_clustered(monkeypatch: pytest.MonkeyPatch) -> None:
     table, _, clock = filled()
-    shared_by = Sharing(PeerLockKind.STORAGE)
+    shared_by = Sharing(HudiLockKind.STORAGE)
     instant = planned(table)
     with pytest.raises(UnsupportedTable, match=f"clustering {instant} of table 't1' with consistent hashing is pending"):
-        share_table(table, shared_by, open_peer_lock)
+        share_table(table, shared_by, open_hudi_lock)
     with monkeypatch.context() as patched:
         patched.setattr(sharing, "_check_ours", lambda *_: None)
         clock.advance(1)
-        shared = share_table(table, shared_by, open_peer_lock)
+        shared = share_table(table, shared_by, open_hudi_lock)
     assert isinstance(why := request_clustering(shared, SORTED), Reason)
     assert "a shared table with consistent hashing is not clustered" in why.why
     with pytest.raises(UnsupportedTable, match=f"clustering plan {instant} in the shared table"):

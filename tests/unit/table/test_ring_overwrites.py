@@ -200,7 +200,7 @@ def test_a_clean_forgets_rings_that_no_query_can_ask_for() -> None:
     first, *_, last = sorted(states)[1:]
     assert made_p == [saved, first, last], "the ring of the savepoint, the one that replaced its files, and the last one"
     assert len(made_q) == 1
-    RingStore(storage).sweep(table.state.ring_resizes)
+    RingStore(storage).delete_uncommitted(table.state.ring_resizes)
     reopened = open_table(storage, clock, "r")
     assert contents(reopened, as_of=saved) == states[saved]
     assert [row for row in contents(reopened) if row[1] == "p"] == [row for row in states[last] if row[1] == "p"]

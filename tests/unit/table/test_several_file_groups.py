@@ -12,7 +12,7 @@ import pytest
 from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import SCHEMA, Row, beside, cluster, compact, contents, new_table, open_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import schedule_clustering
 from tideline_table.action.write.resize import resize_buckets
 from tideline_table.clock import ManualClock
@@ -183,7 +183,7 @@ def test_the_property_is_kept_and_other_ways_are_refused(table: Table) -> None:
     with pytest.raises(UnsupportedTable, match="several file groups"):
         resize_buckets(table, 8)
     with pytest.raises(UnsupportedTable, match="one file group in each bucket"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     storage = MemoryStorage(clock=table.clock)
     for wrong in ({"buckets": 2, "bucket_engine": Engine.CONSISTENT}, {}):
         request = TableRequest("t", SCHEMA, ("id",), ("part",), "ts", TableType.MOR, several_file_groups=True, **wrong)

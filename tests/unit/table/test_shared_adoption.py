@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.fixtures import names, unpacked
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.coordination.shared.adoption import missing_steps, vanished
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.listing import ListedTimeline
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, share_table
 from tideline_table.writer import Operation
 
-SHARING = Sharing(PeerLockKind.FILE_SYSTEM)
+SHARING = Sharing(HudiLockKind.FILE_SYSTEM)
 VERSION_6 = [name for name in names("tables") if "_v6_" in name and "empty" not in name]
 
 
@@ -28,16 +28,16 @@ def rows_of(table: Table) -> pa.Table:
 @pytest.mark.parametrize("name", VERSION_6)
 def test_a_table_of_hudi_reads_alike_before_and_after_and_can_be_written(name: str, tmp_path: Path) -> None:
     base = str(unpacked("tables", name, tmp_path))
-    foreign = Table.open(base)
-    before = rows_of(foreign)
-    shared = share_table(foreign, SHARING, open_peer_lock)
+    hudi_written = Table.open(base)
+    before = rows_of(hudi_written)
+    shared = share_table(hudi_written, SHARING, open_hudi_lock)
     assert rows_of(shared).equals(before)
     state = shared.timeline.state
     listed = ListedTimeline.read(shared.storage)
     assert missing_steps(listed, state) == []
     assert vanished(listed, state) == []
-    assert {a.instant for a in foreign.state.actions.values()} < set(state.actions)
-    again = Table.open(base, peer_lock=open_peer_lock)
+    assert {a.instant for a in hudi_written.state.actions.values()} < set(state.actions)
+    again = Table.open(base, hudi_lock=open_hudi_lock)
     assert rows_of(again).equals(before)
     columns = [c for c in before.schema.names if not c.startswith("_hoodie")]
     done = write_rows(again, before.select(columns).slice(0, 1), Operation.UPSERT)
@@ -51,5 +51,5 @@ def test_a_table_of_hudi_reads_alike_before_and_after_and_can_be_written(name: s
 def test_newer_versions_are_not_shared(tmp_path: Path) -> None:
     base = str(unpacked("tables", "sample_table_cow_v8_nonpartitioned", tmp_path))
     with pytest.raises(UnsupportedTable, match="version 8"):
-        share_table(Table.open(base), SHARING, open_peer_lock)
+        share_table(Table.open(base), SHARING, open_hudi_lock)
     assert not (Path(base) / ".hoodie/.tideline").exists()

@@ -1,4 +1,4 @@
-"""Writers of Tideline that meet in a shared table: they wait for each other there, too, and Apache Hudi's, who know of no intents, go on as they please."""
+"""Writers of Tideline that meet in a shared table: they wait for each other there, too, and Apache Hudi's, who know of no reservations, go on as they please."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import contents, new_table, rows_of
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import LockProviders, attach_lock
 from tideline_table.action import schedule_clustering, write_rows
 from tideline_table.action.write import executor
@@ -22,14 +22,14 @@ from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 from tideline_table.errors import StorageError, WriteConflict
 from tideline_table.storage import Storage
 from tideline_table.table import Table, share_table
 from tideline_table.writer import FileGroupResult, Operation
 
 FIRST = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
-INTENTS = ".hoodie/.tideline/intents"
+RESERVATIONS = ".hoodie/.tideline/intents"
 WAIT_S = 120.0
 """Only failures take that long."""
 
@@ -37,7 +37,7 @@ Opens = Callable[..., Table]
 
 
 def shared_writers() -> tuple[Opens, Storage, ManualClock]:
-    """Opens a shared table with two file groups as one more writer of Tideline, with a board that all of them see."""
+    """Opens a shared table with two file groups as one more writer of Tideline, with reservations that all of them see."""
     first, storage, clock = shared_table()
     put(first, FIRST)
     space = f"memory:{uuid.uuid4()}"
@@ -78,7 +78,7 @@ class InBackground:
         monkeypatch.setattr(ManualClock, "sleep", lambda *_: time.sleep(0.005))
         self._thread.start()
         until_s = time.monotonic() + WAIT_S
-        while all(posted.is_active for posted in self._table.intents.posted()):
+        while all(posted.is_active for posted in self._table.reservations.posted()):
             assert time.monotonic() < until_s, "it did not wait"
             assert self._thread.is_alive(), "it went on beside the other one"
             time.sleep(0.005)
@@ -96,12 +96,12 @@ def urgent(table: Table, partition: str) -> tuple[WriteTransaction, str]:
     """A write with priority on the file group of a partition, begun and posted."""
     begun = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
     group = group_of(table, partition)
-    assert table.intents.claim(Intent(begun.instant, frozenset({group}), has_priority=True)) == []
+    assert table.reservations.claim(Reservation(begun.instant, frozenset({group}), has_priority=True)) == []
     return begun, group
 
 
 def test_a_write_waits_for_one_of_ours_instead_of_losing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without intents it would write its files beside the other one's, and learn at its commit that they are of no use."""
+    """Without reservations it would write its files beside the other one's, and learn at its commit that they are of no use."""
     opens, storage, _ = shared_writers()
     ours, other = opens("ours"), opens("other")
     waiting = InBackground(other, ("a", "p", 3, "other"))
@@ -111,7 +111,7 @@ def test_a_write_waits_for_one_of_ours_instead_of_losing_to_it(monkeypatch: pyte
     assert (first.attempts, second.attempts) == (1, 1)
     assert first.sequence < second.sequence
     assert contents(other) == [("a", "p", 3, "other"), FIRST[1]]
-    assert ours.intents.posted() == []
+    assert ours.reservations.posted() == []
     of_second = [o.path for o in storage.list_objects("p") if second.instant in o.path]
     assert len(of_second) == 1
 
@@ -123,7 +123,7 @@ def test_who_lost_often_goes_first_while_others_of_ours_wait_and_then_wins(monke
     attempts: list[bool] = []
 
     def interrupt(instant: str) -> None:
-        (own,) = [p.intent for p in large.intents.posted() if p.intent.instant == instant]
+        (own,) = [p.reservation for p in large.reservations.posted() if p.reservation.instant == instant]
         attempts.append(own.has_priority)
         if own.has_priority:
             last.begin_and_queue(monkeypatch)
@@ -137,7 +137,7 @@ def test_who_lost_often_goes_first_while_others_of_ours_wait_and_then_wins(monke
     assert done.attempts == 3
     assert done.sequence < last.join().sequence
     assert contents(rival) == [("a", "p", 9, "large"), ("b", "q", 9, "large")]
-    assert large.intents.posted() == []
+    assert large.reservations.posted() == []
 
 
 def test_a_write_that_lost_to_one_of_hudis_learns_it_while_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,11 +170,11 @@ def test_who_waited_goes_on_from_what_hudis_writers_did_meanwhile(monkeypatch: p
     opens, storage, clock = shared_writers()
     first, ours, theirs = opens("first"), opens("ours"), peer_of(storage, clock)
     begun = WriteTransaction.begin(first.timeline, first.lock, "UPSERT")
-    assert first.intents.claim(Intent(begun.instant, frozenset({group_of(first, "p")}))) == []
+    assert first.reservations.claim(Reservation(begun.instant, frozenset({group_of(first, "p")}))) == []
     waiting = InBackground(ours, ("a", "p", 3, "ours"))
     while_writing(monkeypatch, theirs, lambda _: waiting.begin_and_queue(monkeypatch))
     put(theirs, [("a", "p", 2, "theirs")])
-    first.intents.withdraw(begun.instant)
+    first.reservations.withdraw(begun.instant)
     assert waiting.join().attempts == 1
     assert contents(ours)[0] == ("a", "p", 3, "ours")
     begun.roll_back()
@@ -185,7 +185,7 @@ def lose_to(monkeypatch: pytest.MonkeyPatch, large: Table, rivals: Sequence[Tabl
     attempts: list[bool] = []
 
     def interrupt(instant: str) -> None:
-        attempts.extend(p.intent.has_priority for p in large.intents.posted() if p.intent.instant == instant)
+        attempts.extend(p.reservation.has_priority for p in large.reservations.posted() if p.reservation.instant == instant)
         if len(attempts) <= len(rivals):
             rival = rivals[len(attempts) - 1]
             rival.refresh()
@@ -197,7 +197,7 @@ def lose_to(monkeypatch: pytest.MonkeyPatch, large: Table, rivals: Sequence[Tabl
 
 
 def test_priority_lapses_beside_a_writer_of_hudis_that_keeps_winning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees no intents: ours would wait for one that wins no more often for that."""
+    """It sees no reservations: ours would wait for one that wins no more often for that."""
     opens, storage, clock = shared_writers()
     ours, theirs = opens("rival"), peer_of(storage, clock)
     attempts, done = lose_to(monkeypatch, opens("large"), [ours, ours, theirs, theirs, theirs])
@@ -241,14 +241,14 @@ def test_plans_leave_out_what_a_writer_with_priority_needs() -> None:
 
 
 @pytest.mark.parametrize("ends", ["committed", "lost", "failed", "interrupted"])
-def test_however_a_write_ends_its_intent_is_withdrawn(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+def test_however_a_write_ends_its_reservation_is_withdrawn(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     opens, storage, clock = shared_writers()
     ours, theirs = opens("ours"), peer_of(storage, clock)
     errors = {"committed": None, "lost": WriteConflict, "failed": StorageError, "interrupted": KeyboardInterrupt}
     posted: list[str] = []
 
     def act(instant: str) -> None:
-        posted.extend(p.intent.instant for p in ours.intents.posted() if p.is_active)
+        posted.extend(p.reservation.instant for p in ours.reservations.posted() if p.is_active)
         assert posted == [instant]
         if ends == "lost":
             put(theirs, [("a", "p", 2, "theirs")])
@@ -264,11 +264,11 @@ def test_however_a_write_ends_its_intent_is_withdrawn(monkeypatch: pytest.Monkey
         with pytest.raises(error):
             write()
     assert len(posted) == 1
-    assert ours.intents.posted() == []
+    assert ours.reservations.posted() == []
 
 
 @pytest.mark.parametrize("unreachable", ["wait", "fail", "storage"])
-def test_a_board_that_is_away_costs_one_look(
+def test_reservations_out_of_reach_cost_one_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreachable: str
 ) -> None:
     """Whatever the option says of locks: there is none to wait for. Later writes do not ask again at once, and all of them commit."""
@@ -279,13 +279,13 @@ def test_a_board_that_is_away_costs_one_look(
         for number in range(3):
             table = opened(storage, clock, f"w{number}", **{"tideline.lock.unreachable": unreachable, "tideline.lock.wait": 1})
             providers.attach(table)
-            while_writing(monkeypatch, table, lambda _: beside.append(len(storage.list_folder(INTENTS).objects)))
+            while_writing(monkeypatch, table, lambda _: beside.append(len(storage.list_folder(RESERVATIONS).objects)))
             assert put(table, [("a", "p", 2 + number, "y")]).attempts == 1
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1, warnings
     assert "and its reservations" in warnings[0]
     assert beside == ([1, 1, 1] if unreachable == "storage" else [0, 0, 0])
-    assert storage.list_folder(INTENTS).objects == ()
+    assert storage.list_folder(RESERVATIONS).objects == ()
     assert contents(table)[0] == ("a", "p", 4, "y")
 
 
@@ -296,10 +296,10 @@ def test_the_option_needs_no_redis_where_it_says_nothing(unreachable: str) -> No
     for writer in (table, other):
         attach_lock(writer, "storage:")
     begun, group = urgent(table, "p")
-    (first,) = other.intents.claim(Intent("9", frozenset({group})))
+    (first,) = other.reservations.claim(Reservation("9", frozenset({group})))
     assert first.instant == begun.instant
     for instant in (begun.instant, "9"):
-        other.intents.withdraw(instant)
+        other.reservations.withdraw(instant)
     begun.roll_back()
 
 
@@ -308,10 +308,10 @@ def test_a_table_that_was_made_anew_has_a_board_of_its_own() -> None:
     groups = frozenset({"group"})
     for _ in range(2):
         exclusive, storage, _ = new_table(clock)
-        table = share_table(exclusive, SHARING, open_peer_lock)
+        table = share_table(exclusive, SHARING, open_hudi_lock)
         again = opened(storage, clock)
         for writer in (table, again):
             attach_lock(writer, space)
-        assert table.intents.posted() == []
-        assert table.intents.claim(Intent("5", groups)) == []
-        assert [i.instant for i in again.intents.claim(Intent("6", groups))] == ["5"]
+        assert table.reservations.posted() == []
+        assert table.reservations.claim(Reservation("5", groups)) == []
+        assert [i.instant for i in again.reservations.claim(Reservation("6", groups))] == ["5"]

@@ -12,7 +12,7 @@ from tests.unit.table.hudi_metadata import dying, make_metadata
 from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, contents
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     check_index,
     delete_partitions,
@@ -280,4 +280,4 @@ def test_hudi_writers_are_given_the_options_that_fit() -> None:
     assert kept.items() >= {k: v for k, v in SHARING.hudi_options().items() if k != "hoodie.metadata.enable"}.items()
     for wrong in ("all", "off,files", "files,partition_stats", ""):
         with pytest.raises(InvalidOption, match="off or files or column_stats"):
-            Table.open(storage.root, options={SHARED_METADATA.key: wrong}, clock=clock, storage=storage, peer_lock=open_peer_lock)
+            Table.open(storage.root, options={SHARED_METADATA.key: wrong}, clock=clock, storage=storage, hudi_lock=open_hudi_lock)

@@ -131,7 +131,7 @@ def test_plan_that_both_sides_begin_at_once_is_run_by_one() -> None:
         put_if_absent(path, data)
 
     storage.put_if_absent = put_late  # type: ignore[method-assign]
-    with pytest.raises(TransactionRolledBack, match="is there already"):
+    with pytest.raises(TransactionRolledBack, match="exists already"):
         run_clustering(ours)
     assert not any(o.path.startswith(f".hoodie/.temp/{plan}") for o in storage.list_objects(""))
     storage.put_if_absent = put_if_absent  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import cluster, contents, new_table
 from tests.unit.table.test_shared_metadata import FIRST, WHOLE, kept_table, sound
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import check_index, run_clean, schedule_clean, schedule_clustering
 from tideline_table.clock import ManualClock
 from tideline_table.config import INDEX_TYPE, RECORD_INDEX_UPDATE_PARTITION_PATH, SHARED_METADATA
@@ -107,7 +107,7 @@ def test_a_table_that_cannot_have_one_is_refused() -> None:
     table, *_ = new_table(index_type="BLOOM")
     kept = Table.open(table.storage.root, options=KEPT, clock=table.clock, storage=table.storage)
     with pytest.raises(UnsupportedTable, match="unique by partition"):
-        share_table(kept, SHARING, open_peer_lock)
+        share_table(kept, SHARING, open_hudi_lock)
 
 
 def test_hudi_writers_are_told_to_make_it() -> None:

@@ -7,7 +7,7 @@ from tests.unit.table.archives import FEW, live
 from tests.unit.table.shared import SHARING, opened, put, roll_back_as_hudi, shared_table
 from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import archive, run_clean, schedule_clean, write_rows
 from tideline_table.action.restore.plan import plan_restore, restore_metadata
 from tideline_table.errors import CorruptMetadata, HistoryRewritten
@@ -88,7 +88,7 @@ def test_progress_outlives_the_log_of_a_table_that_is_shared_again():
     write_rows(table, rows_of([("a", "p", 1, "x")]), Operation.INSERT, progress=ProgressStep("k", None, "1"))
     storage.delete_below(".hoodie/.tideline")
     clock.advance(1)
-    again = share_table(open_table(storage, clock), SHARING, open_peer_lock)
+    again = share_table(open_table(storage, clock), SHARING, open_hudi_lock)
     assert {key: held.value for key, held in again.state.progress.items()} == {"k": "1"}
     clock.advance(1)
     write_rows(again, rows_of([("b", "p", 1, "x")]), Operation.INSERT, progress=ProgressStep("k", "1", "2"))
@@ -105,7 +105,7 @@ def test_progress_of_a_write_that_left_the_timeline_is_found_in_the_archive(ends
     archived = archive(table, FEW)[0]
     assert archived is not None
     assert table.state.progress["k"].instant in archived.instants
-    shared = share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_hudi_lock)
     if ends == "restored":
         at = put(shared, [("g", "p", 1, "x")]).instant
         clock.advance(1)
@@ -113,7 +113,7 @@ def test_progress_of_a_write_that_left_the_timeline_is_found_in_the_archive(ends
         restore_as_hudi(storage, shared, at)
     else:
         storage.delete_below(".hoodie/.tideline")
-        share_table(open_table(storage, clock), SHARING, open_peer_lock)
+        share_table(open_table(storage, clock), SHARING, open_hudi_lock)
     assert {key: held.value for key, held in opened(storage, clock).state.progress.items()} == {"k": "1"}
 
 

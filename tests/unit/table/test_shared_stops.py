@@ -10,7 +10,7 @@ from tests.simulation.test_crash_points_of_shared import FaultyObjects, check_so
 from tests.unit.table.shared import before_commit, opened, peer_of, put, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, contents
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import roll_back_dead, schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
@@ -303,7 +303,7 @@ def test_lock_is_not_held_when_its_renewal_took_as_long_as_it_lasts(disk: tuple[
     faulty = FaultyObjects(storage)
     table = opened(storage, clock)
     assert table.sharing is not None
-    lock = open_peer_lock(faulty, table.sharing, "slow", clock, table.options)
+    lock = open_hudi_lock(faulty, table.sharing, "slow", clock, table.options)
     with lock.hold() as held:
         assert held.is_held()
         faulty.after = lambda number, call, path: clock.advance(29) if call == "put_if_version" else None

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, roll_back_as_hudi, shared_table, upgrade
 from tests.unit.table.tables import DEATH_S, History, base_stat, contents, instant, new_table, open_table, set_properties, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
@@ -21,7 +21,7 @@ from tideline_table.hudi.plans import REQUESTED_REPLACE, encode_document
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.partition_rules import RulesFile
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
-from tideline_table.log.sharing import PEER_WRITER, PeerLockKind, Sharing
+from tideline_table.log.sharing import HUDI_WRITER, HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType, share_table
@@ -35,16 +35,16 @@ def test_a_table_of_ours_is_shared_from_an_empty_commit_on() -> None:
     exclusive, storage, _ = new_table(clock, MemoryStorage(clock=clock))
     write(exclusive, FIRST)
     still_open = open_table(storage, clock)
-    shared = share_table(exclusive, SHARING, open_peer_lock)
+    shared = share_table(exclusive, SHARING, open_hudi_lock)
     assert (shared.is_shared, shared.is_exclusive, shared.sharing) == (True, False, SHARING)
     assert shared.uid == exclusive.uid
     with pytest.raises(TableFrozen, match="shared with Apache Hudi"):
         write(still_open, FIRST)
     put(shared, [("a", "p", 2, "2")])
     assert contents(open_table(storage, clock)) == sorted([("a", "p", 2, "2"), *FIRST[1:]])
-    assert share_table(shared, SHARING, open_peer_lock) is shared
+    assert share_table(shared, SHARING, open_hudi_lock) is shared
     with pytest.raises(InvalidOption):
-        share_table(shared, Sharing(PeerLockKind.STORAGE, expire_min=3), open_peer_lock)
+        share_table(shared, Sharing(HudiLockKind.STORAGE, expire_min=3), open_hudi_lock)
 
 
 def test_without_the_lock_a_shared_table_is_read_only() -> None:
@@ -75,7 +75,7 @@ def test_what_the_other_side_did_is_read_at_once_and_logged_by_the_next_step(kin
     assert [e.sequence for e in entries] == list(range(1, len(entries) + 1))
     adopted = [(e.before, e.after) for e in entries if e.instant == done.instant]
     assert adopted[-1] == (State.INFLIGHT, State.COMPLETED)
-    assert {e.writer_id for e in entries if e.instant == done.instant} == {PEER_WRITER}
+    assert {e.writer_id for e in entries if e.instant == done.instant} == {HUDI_WRITER}
     assert head[1] < len(entries)
 
 
@@ -334,7 +334,7 @@ def test_step_whose_entry_was_lost_is_adopted_once() -> None:
     put(other, [("a", "p", 2, "2")])
     entries = [e for e in log.after(0) if e.instant == done.instant]
     assert [e.after for e in entries] == [State.INFLIGHT, State.COMPLETED]
-    assert entries[-1].writer_id == PEER_WRITER
+    assert entries[-1].writer_id == HUDI_WRITER
 
 
 def test_lock_that_was_taken_away_is_taken_again_and_everything_decided_anew() -> None:

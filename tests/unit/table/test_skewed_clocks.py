@@ -12,7 +12,7 @@ from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import Row, compact, contents, listing, new_table, open_table, write
 from tests.unit.table.test_file_times import AT_ONCE, FILLING, ROWS, TO_LOGS, StoreClock, placed_by_times, table_on
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     roll_back_dead,
     run_archival,
@@ -454,5 +454,5 @@ def test_a_table_is_not_shared_while_its_last_instant_lies_ahead():
     table, storage, clock = new_table()
     write(skewed(storage, clock, HOUR_S, **PATIENT), ROWS)
     with pytest.raises(ClockSkew, match="of a shared table"):
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     assert not table.is_shared

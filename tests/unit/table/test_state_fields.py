@@ -16,7 +16,7 @@ from tideline_table.log.metadata import Delta, MetadataPartition, MetadataTable
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.progress import Progress
 from tideline_table.log.savepoint import Savepoint
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log.undo import Rewritten
 from tideline_table.storage import MemoryStorage
@@ -56,7 +56,7 @@ def full_state():
         excess={GROUP, RETIRED},
         savepoints={WRITTEN: Savepoint(WRITTEN, 6, "2026-01-01", "u", "c", {"topic": Progress("41", WRITTEN)})},
         rewritten=(Rewritten(1, 2, PLANNED),),
-        sharing=Sharing(PeerLockKind.STORAGE, 7),
+        sharing=Sharing(HudiLockKind.STORAGE, 7),
         bucket_numbers={WRITTEN: 8},
         bucket_rules={WRITTEN: "^a,4;.*,8"},
         ring_resizes={WRITTEN: ("day=1", "")},

@@ -8,10 +8,10 @@ import pytest
 from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import contents, listing, new_table, write
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.clock import ManualClock
 from tideline_table.errors import UnsupportedTable
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import share_table
 
@@ -57,12 +57,12 @@ def test_stores_without_conditions_are_refused(fault: str, words: str) -> None:
     before = listing(storage)
     storage.fault = fault
     with pytest.raises(UnsupportedTable, match=words) as caught:
-        share_table(table, SHARING, open_peer_lock)
+        share_table(table, SHARING, open_hudi_lock)
     assert "another store" in caught.value.remedy
     assert listing(storage) == before
     assert not table.is_shared
     storage.fault = ""
-    assert share_table(table, SHARING, open_peer_lock).is_shared
+    assert share_table(table, SHARING, open_hudi_lock).is_shared
 
 
 def test_an_answer_that_got_lost_condemns_no_store() -> None:
@@ -70,7 +70,7 @@ def test_an_answer_that_got_lost_condemns_no_store() -> None:
     storage = Unreliable(clock=clock)
     table, _, _ = new_table(clock, storage)
     storage.fault = "loses an answer"
-    shared = share_table(table, SHARING, open_peer_lock)
+    shared = share_table(table, SHARING, open_hudi_lock)
     assert storage.fault == ""
     write(shared, [("a", "p", 1, "x")])
     assert contents(shared) == [("a", "p", 1, "x")]
@@ -78,4 +78,4 @@ def test_an_answer_that_got_lost_condemns_no_store() -> None:
 
 def test_a_disk_needs_no_versions(tmp_path: Path) -> None:
     table, _, _ = new_table(storage=LocalStorage(tmp_path / "t"))
-    assert share_table(table, Sharing(PeerLockKind.FILE_SYSTEM), open_peer_lock).is_shared
+    assert share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock).is_shared

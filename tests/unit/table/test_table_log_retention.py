@@ -16,7 +16,7 @@ from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
-from tideline_table.coordination.log_upkeep import LogUpkeep
+from tideline_table.coordination.log_maintenance import LogMaintenance
 from tideline_table.errors import CommitUnknown, CorruptMetadata, StorageError, StorageRefused, TransactionRolledBack
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
@@ -148,14 +148,14 @@ def test_no_entry_is_trimmed_that_a_checkpoint_or_a_pending_action_needs(clock, 
     for sequence in (20, 40):
         write_checkpoint(storage, TableState(sequence=sequence))
     options = Options({"tideline.log.checkpoint.interval": 20, "tideline.log.retained.entries": 10, "tideline.log.retention": 90.0})
-    upkeep = LogUpkeep(storage, clock, options, lambda _: None)
-    upkeep.start(Checkpoint(40, 0, tuple(Mark(n, clock.now().isoformat()) for n in range(1, 41))))
+    maintenance = LogMaintenance(storage, clock, options, lambda _: None)
+    maintenance.start(Checkpoint(40, 0, tuple(Mark(n, clock.now().isoformat()) for n in range(1, 41))))
     clock.advance(DAY_S)
     state = TableState(sequence=60)
     if begun is not None:
         state.actions["1"] = ActionRecord("1", Action.COMMIT, State.INFLIGHT, "UPSERT", begun, begun, "w", "")
     recorded = clock.now().isoformat()
-    upkeep.keep(Entry(60, "a60", recorded, "w", "2", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"), state)
+    maintenance.keep(Entry(60, "a60", recorded, "w", "2", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT"), state)
     assert kept_entries(storage) == list(range(kept_from, 61))
 
 

@@ -242,5 +242,5 @@ def test_tables_that_apache_hudi_wrote_are_queried(tmp_path: Path) -> None:
     assert table.sql(f"select count(*), max(fare) from {base.name}").fetchall() == [(8, max(rows["fare"].to_pylist()))]
     assert isinstance(table.changes().until, str)
     assert table.changes(since=table.changes().until).read().num_rows == 0
-    with pytest.raises(UnsupportedTable, match="written by others"):
+    with pytest.raises(UnsupportedTable, match="only Apache Hudi writes"):
         table.upsert(rows)

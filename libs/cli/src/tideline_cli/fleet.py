@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tideline_locks import LockProbe, open_peer_lock
+from tideline_locks import LockProbe, open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
@@ -61,7 +61,7 @@ class Fleet:
     def open(self, base_path: str) -> Table:
         """Open a table for looking at it. Raises the errors of `Table.open`, and `ContradictoryRules`."""
         storage = open_storage(base_path)
-        return Table.open(base_path, options=self.options_of(storage), peer_lock=open_peer_lock, storage=storage)
+        return Table.open(base_path, options=self.options_of(storage), hudi_lock=open_hudi_lock, storage=storage)
 
     def options_of(self, storage: Storage) -> dict[str, object]:
         """Return the engine options of a table: of the settings, then of its policy, then of the command."""

@@ -19,7 +19,7 @@ from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents, known_rows, slice_document
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
-from tideline_table.log import PeerLockKind
+from tideline_table.log import HudiLockKind
 from tideline_table.table import Table, TableSummary, summarise, why_unsharable
 
 app = typer.Typer()
@@ -107,7 +107,7 @@ def mode_of(table: Table) -> str:
 
 def _writers(table: Table, summary: TableSummary) -> str:
     if table.sharing is not None:
-        lock = "file" if table.sharing.lock is PeerLockKind.FILE_SYSTEM else "storage"
+        lock = "file" if table.sharing.lock is HudiLockKind.FILE_SYSTEM else "storage"
         return f"Tideline and Apache Hudi (shared, Hudi's {lock} lock), uid {summary.uid}"
     if table.has_log:
         return f"Tideline only, uid {summary.uid}"

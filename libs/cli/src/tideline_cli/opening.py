@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tideline_cli.progress import Progress
 from tideline_cli.watched import WatchedStorage
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_table.storage import open_storage
 from tideline_table.table import Table
@@ -20,7 +20,7 @@ def open_readable(
     Raises the errors of `Table.open`.
     """
     storage = None if progress is None else WatchedStorage(open_storage(path), progress.advance, every=every)
-    return Table.open(path, options=settings, peer_lock=open_peer_lock, storage=storage)
+    return Table.open(path, options=settings, hudi_lock=open_hudi_lock, storage=storage)
 
 
 def open_writable(

@@ -10,9 +10,9 @@ from tideline_cli.arguments import AsJson, TablePath, choice, column_names, opti
 from tideline_cli.opening import open_readable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_table.config import SHARED_METADATA
-from tideline_table.log import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
+from tideline_table.log import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table import NamedBuckets, share_table
 
 app = typer.Typer()
@@ -69,11 +69,11 @@ def share(
     if table.sharing is not None and not lock_provider:
         shared = table
     else:
-        kind = choice("--lock-provider", lock_provider, PeerLockKind) if lock_provider else PeerLockKind.fitting(table.storage.root)
+        kind = choice("--lock-provider", lock_provider, HudiLockKind) if lock_provider else HudiLockKind.fitting(table.storage.root)
         named = NamedBuckets(buckets or 0, column_names(hash_fields), partition_buckets)
         progress.describe("reading keys")
         with progress:
-            shared = share_table(table, Sharing(kind, lock_expiry), open_peer_lock, named)
+            shared = share_table(table, Sharing(kind, lock_expiry), open_hudi_lock, named)
     assert shared.sharing is not None
     options = shared.hudi_options()
     if as_json:

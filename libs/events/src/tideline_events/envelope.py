@@ -119,7 +119,9 @@ def encode(event: Event, *, traceparent: str | None = None) -> Record:
     try:
         message = to_binary(CloudEvent(attributes, payload), _FORMAT, key_mapper=lambda _: _key(event))
     except BaseCloudEventException as error:
-        raise InvalidEvent(f"attributes that CloudEvents does not allow: {error}") from error
+        raise InvalidEvent(
+            f"attributes that CloudEvents does not allow: {error}", expected="attributes of CloudEvents 1.0"
+        ) from error
     key = message.key.encode() if isinstance(message.key, str) else message.key
     return Record(kind.topic, key, message.value, tuple(sorted(message.headers.items())))
 
@@ -143,7 +145,10 @@ def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
     if record.value is None and record.topic == TABLES.name and record.key is not None:
         return TableDeleted(record.key.decode(errors="replace"))
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
-        raise PoisonEvent("a record without a value" if record.value is None else f"a value of {len(record.value)} bytes")
+        raise PoisonEvent(
+            "a record without a value" if record.value is None else f"a value of {len(record.value)} bytes",
+            expected=f"an Avro datum of at most {MAX_RECORD_BYTES} bytes",
+        )
     envelope = read_envelope(record)
     kind = _BY_TYPE.get(envelope.type)
     if kind is None:
@@ -170,7 +175,7 @@ def read_envelope(record: Record) -> Envelope:
         event = from_binary(KafkaMessage(headers, None, b""), _FORMAT, CloudEvent)
         return _envelope(event)
     except (BaseCloudEventException, ValueError, OverflowError) as error:
-        raise PoisonEvent(f"headers that are not a CloudEvents envelope: {error}") from error
+        raise PoisonEvent(f"headers that cannot be read: {error}", expected="CloudEvents 1.0 in Kafka binary mode") from error
 
 
 def event_id(*parts: str | int | None) -> str:

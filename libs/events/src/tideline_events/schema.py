@@ -49,11 +49,6 @@ def revisions(event_type: str) -> tuple[PayloadSchema, ...]:
     return _published().get(event_type, ())
 
 
-def published_types() -> tuple[str, ...]:
-    """Return every event type that has a schema, sorted by name."""
-    return tuple(sorted(_published()))
-
-
 @functools.cache
 def _published() -> Mapping[str, tuple[PayloadSchema, ...]]:
     found: dict[str, list[PayloadSchema]] = {}
@@ -71,7 +66,7 @@ def write_payload(schema: PayloadSchema, fields: Mapping[str, Any]) -> bytes:
     try:
         fastavro.schemaless_writer(sink, schema.parsed, fields, strict=True)
     except (ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
-        raise InvalidEvent(f"fields that do not fit {schema.uri}: {error}") from error
+        raise InvalidEvent(f"fields that do not fit the schema: {error}", expected=f"the fields of {schema.uri}") from error
     return sink.getvalue()
 
 
@@ -87,10 +82,13 @@ def read_payload(event_type: str, dataschema: str, payload: bytes) -> dict[str, 
     try:
         fields = fastavro.schemaless_reader(source, writer.parsed, newest.parsed if writer is not newest else None)
     except _UNREADABLE as error:
-        raise PoisonEvent(f"{len(payload)} bytes that are not {dataschema}: {type(error).__name__} {error}") from error
+        raise PoisonEvent(
+            f"{len(payload)} bytes that cannot be decoded ({type(error).__name__}: {error})",
+            expected=f"an Avro datum of {dataschema}",
+        ) from error
     left_over = len(payload) - source.tell()
     if left_over and revision <= newest.revision:
         raise PoisonEvent(f"{left_over} bytes after a payload of {dataschema}", expected="none")
     if not isinstance(fields, dict):
-        raise PoisonEvent(f"a payload of {dataschema} that is not a record")
+        raise PoisonEvent(f"a payload that is a {type(fields).__name__}", expected=f"a record of {dataschema}")
     return fields

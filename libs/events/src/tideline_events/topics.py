@@ -15,15 +15,29 @@ class Topic:
     name: str
     retention_s: int
     compacted: bool = False
+    publisher: str = ""
+    """Who publishes, for the documentation."""
+    content: str = ""
+    """What the records say, for the documentation."""
 
 
-TIMELINE = Topic("tideline.timeline", 7 * DAY_S)
-TABLES = Topic("tideline.tables", DAY_S, compacted=True)
-JOBS = Topic("tideline.jobs", 7 * DAY_S)
-LOCKS = Topic("tideline.locks", 7 * DAY_S)
-DECISIONS = Topic("tideline.decisions", 7 * DAY_S)
-HINTS = Topic("tideline.hints", HOUR_S)
-DEAD_LETTER = Topic("tideline.dead-letter", 30 * DAY_S)
+TIMELINE = Topic(
+    "tideline.timeline", 7 * DAY_S, publisher="mirror", content="each step of each table, such as a commit: once and in order"
+)
+TABLES = Topic(
+    "tideline.tables",
+    DAY_S,
+    compacted=True,
+    publisher="mirror",
+    content="the last known state of each table, and the mirror's cursor",
+)
+JOBS = Topic("tideline.jobs", 7 * DAY_S, publisher="launcher", content="start, end and failure of the applications that run plans")
+LOCKS = Topic("tideline.locks", 7 * DAY_S, publisher="lock service", content="leases that change their holder, and lost heartbeats")
+DECISIONS = Topic(
+    "tideline.decisions", 7 * DAY_S, publisher="planner", content="changed verdicts about table services, and findings"
+)
+HINTS = Topic("tideline.hints", HOUR_S, publisher="launcher; your writers", content="a table that services should refresh soon")
+DEAD_LETTER = Topic("tideline.dead-letter", 30 * DAY_S, publisher="consumers", content="records that a consumer could not process")
 
 TOPICS = (TIMELINE, TABLES, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER)
 """All topics; `EventLog.ensure_topics` creates them."""

@@ -5,29 +5,28 @@ Hudi also on Hudi's lock. Not here: decisions about tables, and serving leases o
 """
 
 from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
-from tideline_locks.fallback import FallbackIntents, FallbackLockProvider
+from tideline_locks.fallback import FallbackLockProvider, FallbackReservations
 from tideline_locks.http import HttpLockProvider
 from tideline_locks.hudi_lock import HudiLockProvider
+from tideline_locks.hudi_table_lock import ProviderHudiLock, open_hudi_lock
 from tideline_locks.in_process import InProcessLockProvider
-from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
 from tideline_locks.lease import Lease
-from tideline_locks.location import check_lock_url, hudi_file_lock, hudi_storage_lock, open_intent_board, open_lock_provider
-from tideline_locks.peer_lock import HudiPeerLock, open_peer_lock
+from tideline_locks.location import check_lock_url, hudi_file_lock, hudi_storage_lock, open_lock_provider, open_reservations
 from tideline_locks.port import LeaseState, LockProvider
 from tideline_locks.probe import LockProbe
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.renewal import KeptLease
+from tideline_locks.reservations import InProcessReservations, RedisReservations, StorageReservations
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_locks.table_lock import attach_lock
 
 __all__ = [
-    "FallbackIntents",
     "FallbackLockProvider",
+    "FallbackReservations",
     "HttpLockProvider",
     "HudiLockProvider",
-    "HudiPeerLock",
-    "InProcessIntents",
     "InProcessLockProvider",
+    "InProcessReservations",
     "InvalidLease",
     "KeptLease",
     "Lease",
@@ -39,16 +38,17 @@ __all__ = [
     "LockTimeout",
     "LockUnreachable",
     "OnUnreachable",
-    "RedisIntents",
+    "ProviderHudiLock",
     "RedisLockProvider",
+    "RedisReservations",
     "StaleFence",
-    "StorageIntents",
     "StorageLockProvider",
+    "StorageReservations",
     "attach_lock",
     "check_lock_url",
     "hudi_file_lock",
     "hudi_storage_lock",
-    "open_intent_board",
+    "open_hudi_lock",
     "open_lock_provider",
-    "open_peer_lock",
+    "open_reservations",
 ]

@@ -11,7 +11,7 @@ from tideline_locks.errors import LockUnreachable
 from tideline_locks.lease import Lease
 from tideline_locks.port import LeaseSource, ReadFence
 from tideline_table.clock import Clock
-from tideline_table.coordination import Intent, IntentBoard, PostedIntent
+from tideline_table.coordination import PostedReservation, Reservation, Reservations
 
 _log = logging.getLogger(__name__)
 
@@ -65,32 +65,32 @@ class FallbackLockProvider:
         return self._outage.first_reachable(lambda: ask(self._primary), lambda: ask(self._secondary))
 
 
-class FallbackIntents:
-    """`IntentBoard` that posts to `primary`, or to `secondary` (which may be `NoIntents`) while `primary` is unreachable.
+class FallbackReservations:
+    """`Reservations` that posts to `primary`, or to `secondary` (which may be `NoReservations`) while `primary` is unreachable.
 
-    Writers that use different boards do not wait for each other, so one of them may lose its attempt.
+    Writers that post to different stores do not wait for each other, so one of them may lose its attempt.
     """
 
-    def __init__(self, primary: IntentBoard, secondary: IntentBoard, outage: Outage) -> None:
+    def __init__(self, primary: Reservations, secondary: Reservations, outage: Outage) -> None:
         self._primary = primary
         self._secondary = secondary
         self._outage = outage
         self._was_unreachable = False
 
-    def claim(self, intent: Intent) -> list[Intent]:
-        """See `IntentBoard.claim`."""
-        return self._outage.first_reachable(lambda: self._primary.claim(intent), lambda: self._claim_second(intent))
+    def claim(self, reservation: Reservation) -> list[Reservation]:
+        """See `Reservations.claim`."""
+        return self._outage.first_reachable(lambda: self._primary.claim(reservation), lambda: self._claim_second(reservation))
 
     def withdraw(self, instant: str) -> None:
-        """See `IntentBoard.withdraw`. If the primary is unreachable, a writer that waits for the reservation removes it later."""
+        """See `Reservations.withdraw`. If the primary is unreachable, a writer that waits for the reservation removes it later."""
         self._outage.first_reachable(lambda: self._primary.withdraw(instant), lambda: None)
         if self._was_unreachable:
             self._secondary.withdraw(instant)
 
-    def posted(self) -> list[PostedIntent]:
-        """See `IntentBoard.posted`."""
+    def posted(self) -> list[PostedReservation]:
+        """See `Reservations.posted`."""
         return self._outage.first_reachable(self._primary.posted, self._secondary.posted)
 
-    def _claim_second(self, intent: Intent) -> list[Intent]:
+    def _claim_second(self, reservation: Reservation) -> list[Reservation]:
         self._was_unreachable = True
-        return self._secondary.claim(intent)
+        return self._secondary.claim(reservation)

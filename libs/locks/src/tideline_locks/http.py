@@ -27,7 +27,7 @@ from tideline_locks.port import (
     checked_request,
     with_fence,
 )
-from tideline_locks.waiting import Chance, attempt_until, wait_for
+from tideline_locks.waiting import RandomSource, attempt_until, wait_for
 from tideline_table.clock import Clock
 from tideline_table.errors import InvalidOption
 
@@ -48,11 +48,13 @@ class HttpLockProvider:
     than the service's. `read` and `list` show no lease ids, which are secrets of the holders.
     """
 
-    def __init__(self, url: str, *, clock: Clock, chance: Chance | None = None, answer_within_s: float = ANSWER_WITHIN_S) -> None:
+    def __init__(
+        self, url: str, *, clock: Clock, randomness: RandomSource | None = None, answer_within_s: float = ANSWER_WITHIN_S
+    ) -> None:
         self._base = checked_service(url).rstrip("/")
         self._place = f"lock service at {urlsplit(self._base).netloc.rpartition('@')[2]}"
         self._clock = clock
-        self._chance = chance or Chance.system()
+        self._randomness = randomness or RandomSource.system()
         self._answer_within_s = answer_within_s
         self._pool = urllib3.PoolManager(maxsize=8, retries=False)
         self._guard = threading.Lock()
@@ -60,7 +62,7 @@ class HttpLockProvider:
 
     def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`. A service that does not answer is asked again until `wait_s` has passed."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
+        wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=wait_s)
 
         def wait(deadline_s: float) -> Lease | Held:
             return attempt_until(
@@ -68,12 +70,12 @@ class HttpLockProvider:
                 clock=self._clock,
                 deadline_s=deadline_s,
                 backoff=RETRY_BACKOFF,
-                jitter=self._chance.jitter,
+                jitter=self._randomness.jitter,
             )
 
         try:
             may_read = not isinstance(fence, int)
-            return wait_for(name, wait, may_read=may_read, wait_s=wait_s, clock=self._clock, jitter=self._chance.jitter)
+            return wait_for(name, wait, may_read=may_read, wait_s=wait_s, clock=self._clock, jitter=self._randomness.jitter)
         except LockUnreachable:
             # A place in the queue, or a lease without a reply, expires.
             raise
@@ -83,7 +85,7 @@ class HttpLockProvider:
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
         """See `LockProvider.try_acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0)
+        wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=0)
         outcome = self._ask(wish, with_fence(wish, fence).fence, 0.0)
         if isinstance(outcome, Lease):
             return outcome

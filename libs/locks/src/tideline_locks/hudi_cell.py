@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 
-PEER = "apache-hudi"
+HUDI_OWNER = "apache-hudi"
 """The owner of a lock that Tideline did not take."""
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 OBJECT_LIMIT_BYTES = 256 * 1024
@@ -59,6 +59,6 @@ def lease_in(document: dict[str, Any]) -> LeaseRecord | None:
         return None
 
 
-def peer_lease(acquired: datetime, expires: datetime) -> LeaseRecord:
+def hudi_lease(acquired: datetime, expires: datetime) -> LeaseRecord:
     """Return the record of a lock that Hudi holds."""
-    return LeaseRecord(Standing.HELD, PEER, "", 0, acquired, expires, max(0.0, (expires - acquired).total_seconds()))
+    return LeaseRecord(Standing.HELD, HUDI_OWNER, "", 0, acquired, expires, max(0.0, (expires - acquired).total_seconds()))

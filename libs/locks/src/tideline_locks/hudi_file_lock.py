@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tideline_locks.errors import LockUnreachable
-from tideline_locks.hudi_cell import NEVER, lease_fields, lease_in, parsed_lock, peer_lease
+from tideline_locks.hudi_cell import NEVER, hudi_lease, lease_fields, lease_in, parsed_lock
 from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.clock import Clock
@@ -84,7 +84,7 @@ class FileLockCell:
         if ours is not None:
             return Seen(replace(ours, expires=touched + timedelta(seconds=ours.ttl_s)), version)
         expires = touched + timedelta(minutes=self._expire_min) if self._expire_min else NEVER
-        return Seen(peer_lease(touched, expires), version)
+        return Seen(hudi_lease(touched, expires), version)
 
     def _create(self, path: Path, record: LeaseRecord) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from tenacity import wait_exponential
 from tideline_locks.hudi_cell import LockCell
 from tideline_locks.record_lock import RecordLockProvider, Seen
 from tideline_locks.rules import LeaseRecord
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_table.clock import Clock
 
 SKEW_ALLOWANCE_S = 0.5
@@ -25,8 +25,8 @@ class HudiLockProvider(RecordLockProvider):
 
     backoff = wait_exponential(multiplier=0.01, max=0.25)
 
-    def __init__(self, cell: LockCell, *, clock: Clock, chance: Chance | None = None) -> None:
-        super().__init__(clock, chance, SKEW_ALLOWANCE_S)
+    def __init__(self, cell: LockCell, *, clock: Clock, randomness: RandomSource | None = None) -> None:
+        super().__init__(clock, randomness, SKEW_ALLOWANCE_S)
         self._cell = cell
 
     def _read(self, name: str) -> Seen:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from tideline_locks.errors import LockUnreachable
-from tideline_locks.hudi_cell import NEVER, lease_fields, lease_in, parsed_lock, peer_lease
+from tideline_locks.hudi_cell import NEVER, hudi_lease, lease_fields, lease_in, parsed_lock
 from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.errors import ObjectNotFound, StorageError
@@ -82,8 +82,8 @@ def _record(content: bytes, validity_s: float) -> LeaseRecord | None:
         expires = _EPOCH + timedelta(milliseconds=int(document["validUntil"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         # Hudi cannot read such an object either and does not take the lock.
-        return peer_lease(_EPOCH, NEVER)
-    return peer_lease(expires - timedelta(seconds=validity_s), expires)
+        return hudi_lease(_EPOCH, NEVER)
+    return hudi_lease(expires - timedelta(seconds=validity_s), expires)
 
 
 @contextmanager

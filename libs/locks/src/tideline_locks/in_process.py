@@ -10,7 +10,7 @@ from tenacity import wait_exponential
 
 from tideline_locks.record_lock import RecordLockProvider, Seen
 from tideline_locks.rules import LeaseRecord
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_table.clock import Clock
 
 
@@ -33,8 +33,8 @@ class InProcessLockProvider(RecordLockProvider):
 
     backoff = wait_exponential(multiplier=0.001, max=0.02)
 
-    def __init__(self, *, clock: Clock, table: LeaseTable | None = None, chance: Chance | None = None) -> None:
-        super().__init__(clock, chance)
+    def __init__(self, *, clock: Clock, table: LeaseTable | None = None, randomness: RandomSource | None = None) -> None:
+        super().__init__(clock, randomness)
         self._table = table or LeaseTable(clock)
 
     def _now(self) -> datetime:

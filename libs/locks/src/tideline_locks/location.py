@@ -10,13 +10,13 @@ from tideline_locks.hudi_file_lock import FileLockCell
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
 from tideline_locks.in_process import InProcessLockProvider, LeaseTable
-from tideline_locks.intents import InProcessIntents, RedisIntents, StorageIntents
 from tideline_locks.port import LockProvider
 from tideline_locks.redis import OnUnreachable, RedisLockProvider
 from tideline_locks.redis_connection import RedisConnection
+from tideline_locks.reservations import InProcessReservations, RedisReservations, StorageReservations
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
-from tideline_table.coordination import IntentBoard
+from tideline_table.coordination import Reservations
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.storage import (
     LocalStorage,
@@ -37,7 +37,7 @@ EXPECTED_URL = (
 )
 
 _spaces: dict[str, LeaseTable] = {}
-_boards: dict[tuple[str, str], InProcessIntents] = {}
+_in_process: dict[tuple[str, str], InProcessReservations] = {}
 _spaces_guard = threading.Lock()
 
 
@@ -114,16 +114,16 @@ def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300
     return HudiLockProvider(cell, clock=clock)
 
 
-def open_intent_board(url: str, name: str, *, clock: Clock) -> IntentBoard:
+def open_reservations(url: str, name: str, *, clock: Clock) -> Reservations:
     """Open the reservations of the table with lock `name`, beside the leases of `url`. Raises `InvalidOption` for other URLs."""
     scheme, _, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
-        return RedisIntents(RedisConnection(_checked_redis(url)), name, clock)
+        return RedisReservations(RedisConnection(_checked_redis(url)), name, clock)
     if scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
-        return StorageIntents(open_storage(rest), clock)
+        return StorageReservations(open_storage(rest), clock)
     if scheme == "memory":
         with _spaces_guard:
-            return _boards.setdefault((rest, name), InProcessIntents())
+            return _in_process.setdefault((rest, name), InProcessReservations())
     raise InvalidOption(f"lock provider {scheme}:", expected=EXPECTED_URL)
 
 

@@ -14,7 +14,7 @@ from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
 from tideline_locks.port import Held, LeaseRequest, LeaseState, LogWanted, ReadFence, checked_name, checked_request, with_fence
 from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, decide_break, decide_release, decide_renew
-from tideline_locks.waiting import Chance, attempt_until, wait_for
+from tideline_locks.waiting import RandomSource, attempt_until, wait_for
 from tideline_table.clock import Clock
 
 RACE_ATTEMPTS = 32
@@ -33,15 +33,15 @@ class RecordLockProvider(ABC):
 
     backoff: ClassVar[wait_exponential]
 
-    def __init__(self, clock: Clock, chance: Chance | None, skew_allowance_s: float = 0.0) -> None:
+    def __init__(self, clock: Clock, randomness: RandomSource | None, skew_allowance_s: float = 0.0) -> None:
         self._clock = clock
-        self._chance = chance or Chance.system()
+        self._randomness = randomness or RandomSource.system()
         self._skew_allowance_s = skew_allowance_s
 
     def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`. An unreachable provider is retried until `wait_s` has passed."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
-        jitter = self._chance.jitter
+        wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=wait_s)
+        jitter = self._randomness.jitter
 
         def wait(deadline_s: float) -> Lease | Held:
             fenced = with_fence(wish, fence if isinstance(fence, int) else fence())
@@ -61,7 +61,7 @@ class RecordLockProvider(ABC):
             clock=self._clock,
             deadline_s=self._clock.monotonic_s() + wait_s,
             backoff=self.backoff,
-            jitter=self._chance.jitter,
+            jitter=self._randomness.jitter,
             through_outages=False,
         )
 
@@ -76,7 +76,7 @@ class RecordLockProvider(ABC):
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
         """See `LockProvider.try_acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0)
+        wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=0)
         outcome = self._attempt(with_fence(wish, fence))
         return None if isinstance(outcome, Held) else outcome
 

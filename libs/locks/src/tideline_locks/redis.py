@@ -16,7 +16,7 @@ from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
 from tideline_locks.port import Held, LeaseRequest, LeaseState, LogWanted, ReadFence, checked_name, checked_request, with_fence
 from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
-from tideline_locks.waiting import Chance, attempt_until, wait_for
+from tideline_locks.waiting import RandomSource, attempt_until, wait_for
 from tideline_table.clock import Clock
 
 _LOCK_KEY = re.compile(re.escape(KEY_PREFIX) + r"\{(?P<name>[^{}]+)\}")
@@ -65,7 +65,7 @@ class _Waiter:
         waiter.sight = _Sight.UNREAD if fence is None else _Sight.READ
         return waiter
 
-    def look(self) -> bool:
+    def read_fence(self) -> bool:
         """Read the fence from the log. Return False if only another process can do that."""
         if isinstance(self._fence, int):
             return False
@@ -91,14 +91,14 @@ class RedisLockProvider:
         on_unreachable: OnUnreachable = OnUnreachable.WAIT,
         waiter_ttl_s: float = 3.0,
         socket_timeout_s: float = 2.0,
-        chance: Chance | None = None,
+        randomness: RandomSource | None = None,
     ) -> None:
         self._clock = clock
         self._fails_fast = on_unreachable is not OnUnreachable.WAIT
         self._waiter_ttl_ms = _milliseconds(waiter_ttl_s)
         # A waiter sends three requests within its ttl, and never sleeps longer than its socket timeout.
         self._longest_sleep_s = min(waiter_ttl_s / 3, socket_timeout_s / 2)
-        self._chance = chance or Chance.system()
+        self._randomness = randomness or RandomSource.system()
         self._connection = RedisConnection(url, socket_timeout_s)
         self._acquire = self._connection.client.register_script(redis_scripts.ACQUIRE)
         self._renew = self._connection.client.register_script(redis_scripts.RENEW)
@@ -108,14 +108,14 @@ class RedisLockProvider:
 
     def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
         """See `LockProvider.acquire`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=wait_s)
+        wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=wait_s)
         may_read = not isinstance(fence, int)
 
         def wait(deadline_s: float) -> Lease | Held:
             return self._wait(_Waiter(wish, fence), deadline_s)
 
         try:
-            return wait_for(name, wait, may_read=may_read, wait_s=wait_s, clock=self._clock, jitter=self._chance.jitter)
+            return wait_for(name, wait, may_read=may_read, wait_s=wait_s, clock=self._clock, jitter=self._randomness.jitter)
         except (LockUnreachable, StaleFence):
             # Unreachable: the server's state of this waiter expires. Stale: the script has removed it.
             raise
@@ -134,7 +134,7 @@ class RedisLockProvider:
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
         """See `LockProvider.try_acquire`. Raises `LockUnreachable` at once, independent of `on_unreachable`."""
-        wish = checked_request(name, owner=owner, lease_id=self._chance.new_id(), ttl_s=ttl_s, wait_s=0)
+        wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=0)
         outcome, _ = self._attempt(with_fence(wish, fence), _Sight.FIXED, waiter_ttl_ms=0)
         return outcome if isinstance(outcome, Lease) else None
 
@@ -197,7 +197,7 @@ class RedisLockProvider:
             clock=self._clock,
             deadline_s=deadline_s,
             backoff=UNREACHABLE_BACKOFF,
-            jitter=self._chance.jitter,
+            jitter=self._randomness.jitter,
         )
 
     def _queue_until(self, waiter: _Waiter, deadline_s: float) -> Lease | Held | LogWanted:
@@ -205,7 +205,7 @@ class RedisLockProvider:
             outcome, sleep_s = self._attempt(waiter.wish, waiter.sight, waiter_ttl_ms=self._waiter_ttl_ms)
             left_s = deadline_s - self._clock.monotonic_s()
             if isinstance(outcome, LogWanted):
-                if waiter.look():
+                if waiter.read_fence():
                     continue
                 return outcome
             if not isinstance(outcome, Held) or left_s <= 0:

@@ -21,7 +21,7 @@ from tideline_locks.lease_object import LeaseObject, epoch_of, epoch_path, folde
 from tideline_locks.port import LOCK_NAME
 from tideline_locks.record_lock import RACE_ATTEMPTS, RecordLockProvider, Seen
 from tideline_locks.rules import LeaseRecord, Standing
-from tideline_locks.waiting import Chance
+from tideline_locks.waiting import RandomSource
 from tideline_table.clock import Clock
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError
 from tideline_table.storage import Storage
@@ -51,9 +51,9 @@ class StorageLockProvider(RecordLockProvider):
         clock: Clock,
         prefix: str = LOCKS_PREFIX,
         skew_allowance_s: float = 2.0,
-        chance: Chance | None = None,
+        randomness: RandomSource | None = None,
     ) -> None:
-        super().__init__(clock, chance, skew_allowance_s)
+        super().__init__(clock, randomness, skew_allowance_s)
         self._storage = storage
         self._prefix = prefix
         self._guard = threading.Lock()
@@ -85,7 +85,7 @@ class StorageLockProvider(RecordLockProvider):
     def _append(self, name: str, epoch: int, record: LeaseRecord) -> bool:
         """Return whether this put created `epoch` and no other process can have created it before."""
         path = epoch_path(self._prefix, name, epoch)
-        mine = LeaseObject(self._chance.new_id(), record)
+        mine = LeaseObject(self._randomness.new_id(), record)
         body = mine.to_bytes()
         failure: Exception | None = None
         for _ in range(PUT_ATTEMPTS):

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tideline_locks.fallback import FallbackIntents, FallbackLockProvider, Outage
-from tideline_locks.intents import StorageIntents
-from tideline_locks.location import SERVICE_SCHEMES, open_intent_board, open_lock_provider
+from tideline_locks.fallback import FallbackLockProvider, FallbackReservations, Outage
+from tideline_locks.location import SERVICE_SCHEMES, open_lock_provider, open_reservations
 from tideline_locks.port import LeaseSource, LockProvider
 from tideline_locks.redis import OnUnreachable
 from tideline_locks.renewal import KeptLease
+from tideline_locks.reservations import StorageReservations
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_UNREACHABLE, LOCK_WAIT_S
-from tideline_table.coordination import IntentBoard, NoIntents
+from tideline_table.coordination import NoReservations, Reservations
 from tideline_table.errors import InvalidOption
 from tideline_table.table import Table
 
@@ -82,14 +82,14 @@ class LockProviders:
             second = self._provider(f"{BESIDE_TABLE}{base_path}", OnUnreachable.WAIT)
             return FallbackLockProvider(first, second, clock=self._clock, outage=self._outage)
 
-    def intents(self, base_path: str, name: str, on_unreachable: OnUnreachable = OnUnreachable.WAIT) -> IntentBoard:
+    def reservations(self, base_path: str, name: str, on_unreachable: OnUnreachable = OnUnreachable.WAIT) -> Reservations:
         """Return the reservations of the table at `base_path` with the lock `name`, beside its leases. Raises as `of`."""
         check_unreachable(self._url, on_unreachable)
         place = f"{BESIDE_TABLE}{base_path}" if self._keeps_leases_only else self._place(base_path)
-        first = open_intent_board(place, name, clock=self._clock)
+        first = open_reservations(place, name, clock=self._clock)
         if on_unreachable is not OnUnreachable.STORAGE:
             return first
-        return FallbackIntents(first, open_intent_board(f"{BESIDE_TABLE}{base_path}", name, clock=self._clock), self._outage)
+        return FallbackReservations(first, open_reservations(f"{BESIDE_TABLE}{base_path}", name, clock=self._clock), self._outage)
 
     def attach(self, table: Table) -> None:
         """Make `table` commit under its lock and post its reservations beside it, by its options `tideline.lock.*`.
@@ -99,7 +99,7 @@ class LockProviders:
         """
         if not table.timeline.wants_lock:
             if table.has_log:
-                table.intents = self._advice(table)
+                table.reservations = self._shared_reservations(table)
             return
         name, on_unreachable = lock_name(table.uid), OnUnreachable(table.options[LOCK_UNREACHABLE])
         table.lock = ProviderLock(
@@ -109,7 +109,7 @@ class LockProviders:
             ttl_s=table.options[LOCK_TTL_S],
             wait_s=table.options[LOCK_WAIT_S],
         )
-        table.intents = self.intents(table.base_path, name, on_unreachable)
+        table.reservations = self.reservations(table.base_path, name, on_unreachable)
 
     def close(self) -> None:
         """Close every provider. Safe to call twice."""
@@ -118,14 +118,14 @@ class LockProviders:
         for provider in opened.values():
             provider.close()
 
-    def _advice(self, table: Table) -> IntentBoard:
-        """Return the board of a shared table. Its lock does not need the board's server, so an outage must not delay writes."""
-        beside = StorageIntents(table.storage, self._clock)
+    def _shared_reservations(self, table: Table) -> Reservations:
+        """Return the reservations of a shared table. Its lock does not need their server, so an outage must not delay writes."""
+        beside = StorageReservations(table.storage, self._clock)
         if self.is_per_table or self._keeps_leases_only:
             return beside
         falls_back = OnUnreachable(table.options[LOCK_UNREACHABLE]) is OnUnreachable.STORAGE
-        board = open_intent_board(self._url, lock_name(table.uid), clock=self._clock)
-        return FallbackIntents(board, beside if falls_back else NoIntents(), self._outage)
+        primary = open_reservations(self._url, lock_name(table.uid), clock=self._clock)
+        return FallbackReservations(primary, beside if falls_back else NoReservations(), self._outage)
 
     def _place(self, base_path: str) -> str:
         return f"{BESIDE_TABLE}{base_path}" if self.is_per_table else self._url

@@ -25,14 +25,14 @@ REFRESH_BACKOFF = wait_exponential(multiplier=0.005, max=0.05)
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class RandomSource:
     """The source of randomness of a provider, so that a simulation can replay it."""
 
     jitter: random.Random
     new_id: Callable[[], str]
 
     @classmethod
-    def system(cls) -> Chance:
+    def system(cls) -> RandomSource:
         """Return unpredictable ids and jitter."""
         return cls(random.SystemRandom(), lambda: uuid.uuid4().hex)
 

@@ -55,7 +55,9 @@ class Metric:
         if (self.kind == "counter") != self.name.endswith("_total"):
             raise InvalidDeclaration(f"{self.kind} {self.name!r}", expected="counters, and only they, end with _total")
         if _declared.setdefault(self.name, self) != self:
-            raise InvalidDeclaration(f"metric {self.name!r} is declared twice with different contents")
+            raise InvalidDeclaration(
+                f"metric {self.name!r} is declared twice with different contents", expected="one declaration for each name"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tideline_locks import OnUnreachable, open_peer_lock
+from tideline_locks import OnUnreachable, open_hudi_lock
 from tideline_locks.table_lock import LockProviders, check_unreachable
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.policy import LivePolicies, Policies, TablePolicy
 from tideline_runtime.registry import TableRegistry
+from tideline_runtime.search_health import SearchHealth
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shard_leases import open_shards
 from tideline_runtime.shards import ShardLost, Shards, StaticShards, holds
 from tideline_runtime.storage_requests import StorageRequests
-from tideline_runtime.table_reach import TableReach
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, TableSource, Trouble, open_table_source
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
@@ -48,11 +48,13 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
         beat=context.health.beat,
     )
     writer_id = context.name_of_instance(settings)
-    reach = TableReach(context.health, context.metrics, settings.tables_unready_after_s)
+    search_health = SearchHealth(context.health, context.metrics, settings.tables_unready_after_s)
     policies = LivePolicies(settings.policy_file, context.clock, context.metrics)
     locks = LockProviders(settings.locks, context.clock)
     service = str(settings.section or "").replace("_", "-")
-    return OpenTables(registry, context.clock, writer_id, locks, options, source, reach, policies, service, shards, requests)
+    return OpenTables(
+        registry, context.clock, writer_id, locks, options, source, search_health, policies, service, shards, requests
+    )
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class OpenTables:
     lock_providers: LockProviders
     options: Mapping[str, object] | None = None
     source: TableSource | None = None
-    reach: TableReach | None = None
+    search_health: SearchHealth | None = None
     policies: LivePolicies | None = None
     service: str = ""
     """Name of the service by which policies give it settings."""
@@ -108,26 +110,26 @@ class OpenTables:
         by_uid = {uid: base_path for base_path, uid in self._uids.items()}
         for base_path in wanted if only is None else [by_uid[uid] for uid in only if uid in by_uid]:
             for chosen in (*(by_uid[uid] for uid in first() if uid in by_uid), base_path):
-                if self.reach is not None:
+                if self.search_health is not None:
                     # While storage is away, each table takes as long as its retries.
-                    self.reach.health.beat()
+                    self.search_health.health.beat()
                 table = self._table(chosen, looks_again=looks_again) if self.owns(chosen) else None
                 if table is not None:
                     yield table
-        if self.reach is not None:
+        if self.search_health is not None:
             failures = {base_path: why for base_path, why in self._refused.items() if base_path not in self._left_alone}
-            self.reach.opened(len(self._open), failures)
+            self.search_health.opened(len(self._open), failures)
 
     def visit(
         self,
         context: ServiceContext,
-        look: Callable[[Table], None],
+        examine: Callable[[Table], None],
         *,
         ends_on: tuple[type[TidelineError], ...] = (),
         only: Collection[str] | None = None,
         first: Callable[[], Iterable[str]] = tuple,
     ) -> TidelineError | None:
-        """Call `look` for each table until the service stops, with a beat before each. A failing table does not block the others.
+        """Call `examine` for each table until the service stops, with a beat before each. A failing table does not block the others.
 
         `only` and `first` are as in `each`.
 
@@ -140,7 +142,7 @@ class OpenTables:
                 break
             context.health.beat()
             try:
-                look(table)
+                examine(table)
             except ShardLost as error:
                 _log.info("table left to another instance", table=table.uid, reason=str(error))
             except ends_on:
@@ -227,11 +229,11 @@ class OpenTables:
         try:
             found = self.registry.tables()
         except TidelineError as error:
-            if self.reach is not None:
-                self.reach.searched(" ".join(str(error).split()))
+            if self.search_health is not None:
+                self.search_health.searched(" ".join(str(error).split()))
             raise
-        if self.reach is not None:
-            self.reach.searched(self.registry.search_failure())
+        if self.search_health is not None:
+            self.search_health.searched(self.registry.search_failure())
         return found
 
     def _state_of(self, base_path: str) -> TableFacts | Trouble:
@@ -285,7 +287,7 @@ class OpenTables:
             writer_id=self.writer_id,
             options={**(self.options or {}), **own} if own else self.options,
             storage=storage,
-            peer_lock=open_peer_lock,
+            hudi_lock=open_hudi_lock,
         )
         if not table.has_log:
             table.check_writable(keyed=False)  # raises with the reason

@@ -62,7 +62,7 @@ class TablePattern:
             raise _wrong_pattern(text, error.expected) from None
 
 
-class Wish(Protocol):
+class TableChoice(Protocol):
     """What a source says of a base path."""
 
     @property
@@ -79,7 +79,7 @@ class NamingSource(Protocol):
         """A number that grows when `named` changes."""
         ...
 
-    def named(self) -> Mapping[str, Wish]:
+    def named(self) -> Mapping[str, TableChoice]:
         """Return what the source says, by canonical base path. Raises `DependencyDown` until it is known for the first time."""
         ...
 
@@ -113,7 +113,7 @@ class TableRegistry:
         self._source = source
         self._beat = beat
         self._revision = 0
-        self._named: Mapping[str, Wish] = {}
+        self._named: Mapping[str, TableChoice] = {}
         self._failed: dict[TablePattern, str] = {}
         self._found: dict[TablePattern, tuple[str, ...]] = {}
         self._unmatched: set[TablePattern] = set()

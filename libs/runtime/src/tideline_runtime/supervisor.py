@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tideline_runtime import tether
+from tideline_runtime import child_process
 from tideline_runtime.lifecycle import EXIT_FAILED, EXIT_SETTINGS, EXIT_STOPPED
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
@@ -180,7 +180,7 @@ class Supervisor:
                 os.replace(path, path.with_name(f"{path.name}.1"))
             log_file = open_log_file(path)
         # -I keeps this package's folder off the module path, where its `logging` and `http` would shadow Python's.
-        tied = (sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *child.command)
+        tied = (sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *child.command)
         with log_file:
             kept.running = subprocess.Popen(  # noqa: S603 - the commands are those of our own services
                 tied,

@@ -15,7 +15,7 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 
-from tideline_locks import attach_lock, open_peer_lock
+from tideline_locks import attach_lock, open_hudi_lock
 from tideline_spark.options import SPARK_COLLECT_BYTES
 from tideline_spark.sink import BatchMark, progress_key, write_once
 from tideline_table.action import write_rows
@@ -132,7 +132,7 @@ def forget(options: WriteOptions, messages: Sequence[object]) -> None:
 
 
 def _opened(options: WriteOptions) -> Table:
-    table = Table.open(options.path, options=options.engine, peer_lock=open_peer_lock)
+    table = Table.open(options.path, options=options.engine, hudi_lock=open_hudi_lock)
     attach_lock(table, options.locks)
     return table
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import LOCKS_VARIABLE, attach_lock
 from tideline_spark.invocation import MODULE, SEVERAL, ExitCode, Invocation, SharedInvocation, parse
 from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN, OutcomeFile, PlanOutcome
@@ -206,7 +206,7 @@ def exit_code(error: TidelineError) -> ExitCode:
 def _run(arguments: Invocation, termination: Termination, runner: TaskRunner) -> dict[str, Any]:
     service = arguments.service
     writer_id = f"{service}-{arguments.instant}-{os.getpid()}"
-    table = Table.open(arguments.table, options=arguments.options, writer_id=writer_id, peer_lock=open_peer_lock)
+    table = Table.open(arguments.table, options=arguments.options, writer_id=writer_id, hudi_lock=open_hudi_lock)
     record = table.state.actions.get(arguments.instant)
     is_ours = record is not None and service_of(record) is service
     if record is not None and is_ours and record.state is State.COMPLETED:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_spark.write import OnReport, write_dataframe
 from tideline_table.action import OnConflict, write_rows
@@ -89,11 +89,11 @@ def is_written(held: BatchMark | None, coming: BatchMark, *, takes_over: bool) -
             remedy="the checkpoint was set back: restore the newer one, or use another query_id",
         )
     if coming.batch_id > last + 1 and not takes_over:
+        back = f"set the checkpoint back to batch {last}" if last >= 0 else "begin with an empty checkpoint"
         raise StreamReplaced(
             f"batch {coming.batch_id}",
             expected=f"batch {last + 1}: the table lacks the batches in between, so it may have been restored or created again",
-            remedy="set the checkpoint back to batch {last}; or pass takes_over=True once if the rows in between are not needed or loaded from "
-            "another source",
+            remedy=f"{back}; or pass takes_over=True once if the rows in between are not needed or loaded from another source",
         )
     return coming.batch_id == last
 
@@ -173,7 +173,7 @@ class _Sink:
         """Write `batch` unless it is in the table."""
         coming = BatchMark(batch_id, batch.sparkSession.sparkContext.getLocalProperty(_SPARK_QUERY) or "")
         if self.table is None:
-            table = Table.open(self.path, options=self.options, peer_lock=open_peer_lock)
+            table = Table.open(self.path, options=self.options, hudi_lock=open_hudi_lock)
             attach_lock(table, self.locks)
             self.table = table
         check_stands(self.table.storage, self.table.identity)

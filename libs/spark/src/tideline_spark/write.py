@@ -18,7 +18,7 @@ from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_spark.choices import refuse_look_ups, write_choices
 from tideline_spark.deleted_keys import deleted_key_table
 from tideline_spark.early_check import ended_when_lost
@@ -97,7 +97,7 @@ def write_dataframe(
     """
     use_this_python(df.sparkSession)
     if isinstance(table, str):
-        table = Table.open(table, peer_lock=open_peer_lock)
+        table = Table.open(table, hudi_lock=open_hudi_lock)
     table.check_writable()
 
     @lru_cache(maxsize=1)

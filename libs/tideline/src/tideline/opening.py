@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Options, Table
-from tideline_locks import attach_lock, open_peer_lock
+from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption
@@ -39,18 +39,24 @@ def create(
 ) -> Table:
     """Create an empty table at `path` (a local folder, `file:` or `s3://bucket/prefix`) and open it as `open` does.
 
-    `schema` has the Arrow PyCapsule interface for schemas or rows; no rows are written. `key` names the columns of the record key,
-    `partition` those of the partition path. Of two versions of a row the one with the larger `ordering` value wins, by default the
-    later one. `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
+    `schema` is an Arrow schema, or rows whose schema is taken; no rows are written. Any library with the Arrow PyCapsule interface
+    can make it. `key` names the columns of the record key, `partition` those of the partition path. Of two versions of a row, the
+    one with the larger value in the column `ordering` wins; without `ordering`, the later write wins. `type` is `"cow"`
+    (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
 
-    With `index="bucket"`, the hash of the record key, or of its columns `hash_fields`, says in which of `buckets` file groups of its
-    partition a row is. Writes then look up no keys. Number and columns are kept with the table; `resize_buckets` changes the number (docs/design/bucket-numbers.md).
-    `partition_buckets` gives partitions other numbers, `"^dt=2026-,32;^dt=2025-,16"`: the first regular expression that is found in the partition path decides.
-    With `bucket_engine="consistent"` (merge-on-read only; default `"simple"`), a hash ring for each partition decides, as Apache Hudi's consistent hashing.
-    With `several_file_groups`, a bucket that outgrows the largest file gets more file groups; writes look keys up in those of their bucket.
-    With `index="bloom"` or `"global_bloom"`, writes look keys up by the key ranges and Bloom filters of base files; keys are unique in
-    their partition, or in the table (docs/design/bloom-index.md). With `index="record_index"`, the metadata table of the table says
-    where each key is; keys are unique in the table (docs/design/record-index.md). By default each writer sets `hoodie.index.type`.
+    `index` is how writers find the file group that holds a key. Without it, each writer chooses by `hoodie.index.type`.
+
+    - `"bucket"`: by a hash of the record key, or of its columns `hash_fields`. Each partition has `buckets` buckets, so no key is
+      looked up. The table keeps both; `resize_buckets` changes the number (docs/design/bucket-numbers.md).
+    - `"bloom"`, `"global_bloom"`: by key ranges and Bloom filters of base files. Keys are unique in their partition, or in the
+      table (docs/design/bloom-index.md).
+    - `"record_index"`: by a partition of the metadata table. Keys are unique in the table (docs/design/record-index.md).
+
+    Three arguments vary the bucket index. `partition_buckets` gives partitions other numbers of buckets, such as
+    `"^dt=2026-,32;^dt=2025-,16"`: the first regular expression that is found in the partition path decides.
+    `bucket_engine="consistent"` (merge-on-read only) assigns keys by a hash ring for each partition, as Apache Hudi's consistent
+    hashing does. With `several_file_groups`, a bucket larger than the largest file gets more file groups, and writers look keys up
+    in the file groups of their bucket.
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -92,6 +98,6 @@ def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = 
     `redis://...` or `storage:`; without it the table log alone decides between writers. A table that is shared with Apache Hudi is
     always written under the lock of both. Raises `TableNotFound`, `UnsupportedTable`, `CorruptMetadata`, `InvalidOption`.
     """
-    table = engine.Table.open(os.fspath(path), options=options, peer_lock=open_peer_lock)
+    table = engine.Table.open(os.fspath(path), options=options, hudi_lock=open_hudi_lock)
     attach_lock(table, locks)
     return Table(table, locks)

@@ -25,7 +25,7 @@ from tideline.results import (
     Savepoint,
 )
 from tideline.rows import Keys, Point, Rows, column_list, instant_text, keys_from, point_text, table_from
-from tideline_locks import attach_lock, open_peer_lock
+from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
@@ -250,8 +250,8 @@ class Table:
     ) -> HeldLease:
         """Hold a reader lease while a `with` block runs: cleaning and archival keep what queries as of `as_of` (default: now) read.
 
-        With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease; if this process
-        dies, it expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache Hudi writes,
+        With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease. If this process
+        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache Hudi writes,
         `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the reader needs.
         """
         point = engine.parse_point(point_text(after)) if after else ""
@@ -277,15 +277,18 @@ class Table:
     def resize_buckets(
         self, number: int | None = None, *, partition_buckets: str | None = None, overwrite: bool = False, options: Options = None
     ) -> Resize:
-        """Give the partitions of a table with a bucket index other numbers of buckets. The result is false if they have them.
+        """Change the numbers of buckets of a table with a bucket index, and move its rows. The result is false if nothing changed.
 
-        `number` counts for partitions to which no rule applies, `partition_buckets` takes the place of the rules (as for `create`); what
-        is not named stays. Reads and writes the rows of all partitions whose number changes, as one commit. Each bucket is split in
-        place, into a multiple of the present number; with `overwrite`, any number can follow, and more rows are in memory at a time.
+        `partition_buckets` replaces the rules that give partitions their numbers (as for `create`). `number` is that of all other
+        partitions. What the caller does not name stays. One commit rewrites the partitions whose number changes, and no others. It
+        splits each bucket in place, so a new number must be a multiple of the present one. With `overwrite`, any number is allowed;
+        more rows are then in memory at a time.
 
-        In a table with consistent hashing, name no number: buckets are split and merged by their sizes, between the options
-        `hoodie.bucket.index.min.num.buckets` and `max.num.buckets`. Partitions with a pending compaction or clustering are left out. The
-        result names all partitions that stay as they are, each with the reason. Raises `InvalidOption` for a number that cannot be,
+        In a table with consistent hashing, name no number: sizes decide which buckets are split or merged, between the options
+        `hoodie.bucket.index.min.num.buckets` and `hoodie.bucket.index.max.num.buckets`. Partitions with a pending compaction or
+        clustering are left out.
+
+        The result names all partitions that stay as they are, each with the reason. Raises `InvalidOption` for an impossible number,
         `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
         """
         own = self._table
@@ -320,10 +323,10 @@ class Table:
     ) -> tuple[MaintenanceStep, ...]:
         """Run everything that is due, once, in this process, and return a report with a step for each table service.
 
-        In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival; pending
-        plans that no process runs, too. A
-        clustering is due with `min_files` small files in a partition, and `min_commits` writes since the last one. A failing
-        service does not keep the others from running: its step has the `error`. `dry_run` only says what is due.
+        The order is: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival. Pending
+        plans that no process runs are run, too. A clustering is due if a partition has `min_files` small files and `min_commits`
+        writes completed since the last clustering. If a service fails, the others still run, and its step has the `error`. With
+        `dry_run`, nothing is written: the report says what is due.
         """
         rules = action.Rules(action.Trigger(min_files, min_commits), options=dict(options or {}))
         self._table.refresh()
@@ -420,15 +423,15 @@ class Table:
         `buckets`, `hash_fields` and `partition_buckets` name the bucket index of a table that Apache Hudi created, where its rows leave that open.
         """
         if self._table.sharing is None or lock:
-            kind = _lock_kind(lock) if lock else engine.PeerLockKind.fitting(self._table.storage.root)
+            kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)
             named = engine.NamedBuckets(buckets or 0, column_list(hash_fields), partition_buckets)
-            self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_peer_lock, named)
+            self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_hudi_lock, named)
             attach_lock(self._table, self._locks)
         return self._table.hudi_options()
 
 
-def _lock_kind(lock: str) -> engine.PeerLockKind:
+def _lock_kind(lock: str) -> engine.HudiLockKind:
     try:
-        return engine.PeerLockKind(lock)
+        return engine.HudiLockKind(lock)
     except ValueError:
-        raise InvalidOption(f"lock {lock!r}", expected=f"one of {', '.join(engine.PeerLockKind)}") from None
+        raise InvalidOption(f"lock {lock!r}", expected=f"one of {', '.join(engine.HudiLockKind)}") from None

@@ -12,7 +12,7 @@ from tideline_ingest.offsets import Offsets, Place, starting_points
 from tideline_ingest.schema_registry import SchemaRegistry
 from tideline_ingest.settings import IngestSettings
 from tideline_ingest.topic_reader import Limits, TopicReader
-from tideline_locks import open_peer_lock
+from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import LockProviders
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
@@ -83,7 +83,7 @@ class IngestService:
             clock=clock,
             writer_id=self._instance,
             storage=self._requests.counted(self._storage or open_storage(settings.table)),
-            peer_lock=open_peer_lock,
+            hudi_lock=open_hudi_lock,
         )
         table.check_writable(keyed=settings.operation == "upsert")
         self._locks.attach(table)

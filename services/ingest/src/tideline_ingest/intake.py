@@ -139,7 +139,9 @@ class TableIntake:
             try:
                 exists(self._table.storage, name)
             except UnsafePath as error:
-                raise InvalidRecord(f"partition {name[:_PLAIN_BYTES]!r}: {error.expected}") from None
+                raise InvalidRecord(
+                    f"partition path {name[:_PLAIN_BYTES]!r}", expected=error.expected or "a folder name that the storage allows"
+                ) from None
 
     def _decoded_keys(self, records: Sequence[Received]) -> pa.Table:
         assert self._keys is not None

@@ -27,7 +27,7 @@ from tideline_launcher.local_records import (
     write_record,
 )
 from tideline_locks.table_lock import LOCKS_VARIABLE
-from tideline_runtime import tether
+from tideline_runtime import child_process
 from tideline_runtime.state_folder import open_log_file
 from tideline_spark.invocation import MODULE
 from tideline_table.clock import Clock
@@ -92,7 +92,7 @@ class LocalProcesses:
         with sink as log:
             write_record(self._state, applications)
             process = subprocess.Popen(  # noqa: S603 - a module of this project, with arguments made above
-                _tethered(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                _as_child(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         self._launched[spec.name] = _Launched(process, applications, spec.timeout_s, self._clock.monotonic_s())
 
@@ -155,9 +155,9 @@ class LocalProcesses:
             local_file(self._state, driver, kind).unlink(missing_ok=True)
 
 
-def _tethered(command: list[str]) -> list[str]:
+def _as_child(command: list[str]) -> list[str]:
     """Return `command` wrapped so that it is killed when this process ends, for whatever reason."""
-    return [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command]
 
 
 def _stop(process: subprocess.Popen[bytes], grace_s: float) -> None:

@@ -64,7 +64,7 @@ class PendingPlans:
         visit = self._visits.begin([*self._plans, *ended])
         found = {} if visit.only is None else {uid: plans for uid, plans in self._plans.items() if uid not in visit.only}
 
-        def look(table: Table) -> None:
+        def examine(table: Table) -> None:
             found.pop(table.uid, None)
             plans = self._of(table)
             if plans:
@@ -81,7 +81,7 @@ class PendingPlans:
             named = visit.first()
             return named
 
-        failure = self._tables.visit(self._context, look, only=visit.only, first=first)
+        failure = self._tables.visit(self._context, examine, only=visit.only, first=first)
         self._plans = found
         if visit.is_full and not self._context.stopping.is_set():
             self._whole = common

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tideline_launcher.application import EndKind
 from tideline_launcher.failure import exit_text, kind_of_exit
-from tideline_runtime import tether
+from tideline_runtime import child_process
 from tideline_runtime.state_folder import open_log_file
 from tideline_spark.invocation import ExitCode
 from tideline_spark.worker import MODULE, OUT_OF_MEMORY, READY, Request
@@ -52,11 +52,11 @@ def start_worker(log: Path, memory_bytes: int, clock: Clock, is_stopping: Callab
     The worker is killed when the calling thread ends. Raises `WorkerNotStarted` and `OSError`.
     """
     command = [sys.executable, "-m", MODULE, f"--memory-bytes={memory_bytes + _DATA_SLACK_BYTES}"]
-    tethered = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command]
+    as_child = [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command]
     log.unlink(missing_ok=True)
     with open_log_file(log) as errors:
         process = subprocess.Popen(  # noqa: S603 - a module of this project, with arguments made above
-            tethered,
+            as_child,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

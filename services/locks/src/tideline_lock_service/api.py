@@ -20,7 +20,7 @@ from tideline_lock_service.errors import InvalidRequest, NotTheHolder, RequestTo
 from tideline_lock_service.metrics import REQUESTS, WAIT, WAITING
 from tideline_lock_service.requests import AcquireRequest, BreakRequest, ReleaseRequest, RenewRequest, WithdrawRequest, parsed
 from tideline_lock_service.settings import LockServiceSettings
-from tideline_lock_service.waiting_line import WaitingLine
+from tideline_lock_service.wait_queue import WaitQueue
 from tideline_locks import InvalidLease, Lease, LeaseLost, LeaseState, LockAccessDenied, LockTimeout, StaleFence
 from tideline_locks.lease import Grant
 from tideline_locks.port import MIN_TTL_S, Held, LogWanted, checked_name, checked_request
@@ -71,7 +71,7 @@ class LeaseApi:
         self._waiting = anyio.CapacityLimiter(settings.max_waiting)
         self._short = anyio.CapacityLimiter(SHORT_REQUESTS)
         self._nudged_at_s = context.clock.monotonic_s() - NUDGE_INTERVAL_S
-        self._line = WaitingLine()
+        self._queue = WaitQueue()
         self.forced: SimpleQueue[ForcedRelease] = SimpleQueue()
         """Leases that were broken by force and whose event is not queued yet."""
 
@@ -102,7 +102,7 @@ class LeaseApi:
     async def _read(self, call: Call) -> Answer:
         name = checked_name(call.path_kwargs["name"])
         lease = await self._in_thread(lambda: self._directory.provider(name).read(name))
-        return 200, {"name": name, "lease": _shown(lease) if lease is not None else None, "waiting": self._line.shown(name)}
+        return 200, {"name": name, "lease": _shown(lease) if lease is not None else None, "waiting": self._queue.shown(name)}
 
     async def _limits(self, _call: Call) -> Answer:
         return 200, {"max_wait_s": self._settings.max_wait_s, "max_ttl_s": self._settings.max_ttl_s}
@@ -115,7 +115,7 @@ class LeaseApi:
         if self._waiting.available_tokens < 1:
             raise ServiceBusy(f"{self._settings.max_waiting} requests wait for locks", remedy="retry in a moment")
         asked_s = self._context.clock.monotonic_s()
-        with self._context.metrics.timed(WAIT), self._line.waits(name, wish.owner, self._context.clock.now()):
+        with self._context.metrics.timed(WAIT), self._queue.waits(name, wish.owner, self._context.clock.now()):
             lease = await self._in_thread(self._granted, name, wish, limiter=self._waiting)
         if isinstance(lease, LogWanted):
             return 202, {"name": name, "wanted": "fence"}

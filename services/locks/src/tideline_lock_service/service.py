@@ -34,9 +34,9 @@ class LockService:
     def __init__(self, settings: LockServiceSettings, context: ServiceContext) -> None:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
-        if self._tables.reach is not None and not self._tables.lock_providers.is_per_table:
+        if self._tables.search_health is not None and not self._tables.lock_providers.is_per_table:
             # Leases are granted without the tables then, so that a store that is away must not take the API from its clients.
-            self._tables.reach.not_needed()
+            self._tables.search_health.not_needed()
         self._directory = LeaseDirectory(self._tables.lock_providers)
         self._events = EventLink(settings, context, publishes=True)
         self._seen: dict[str, SeenLease | None] = {}
@@ -56,13 +56,13 @@ class LockService:
         self._listed = None
         known: dict[str, str] = {}
 
-        def look(table: Table) -> None:
+        def examine(table: Table) -> None:
             known[table.uid] = table.base_path
             self._look_at_heartbeats(table)
             self._look_at_lease(table)
 
         self._tell_of_forced_releases()
-        failure = self._tables.visit(self._context, look)
+        failure = self._tables.visit(self._context, examine)
         if not self._context.stopping.is_set():
             self._forget_all_but(known)
         self._context.metrics.set(LEASES, sum(1 for lease in self._seen.values() if lease is not None))

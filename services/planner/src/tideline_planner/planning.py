@@ -72,8 +72,8 @@ class _Tick:
     """What one tick has done so far."""
 
     visit: Visit
-    looked: set[str] = field(default_factory=set)
-    """The tables that were looked at without an error."""
+    examined: set[str] = field(default_factory=set)
+    """The tables that were examined without an error."""
     common: _Common | None = None
     """What held for all tables when the visit began."""
     has_hinted: bool = False
@@ -99,7 +99,7 @@ class PlannerService:
         self._decided: dict[str, Decided] = {}
         """What was decided for the tables that may be served, by uid."""
         self._planned: set[str] = set()
-        """Tables with a plan that was published since they were looked at."""
+        """Tables with a plan that was published since they were examined."""
         self._whole: _Common | None = None
         """What held when every table got its decision; None before the first visit of all tables."""
         self._watch = FleetWatch(settings, context, self._tables, self._decisions.put)
@@ -120,22 +120,22 @@ class PlannerService:
         visit = self._visits.begin([*due, *self._planned], full=not self._is_whole())
         tick = _Tick(visit)
         failure = self._tables.visit(
-            self._context, lambda table: self._look(table, tick), only=visit.only, first=lambda: self._next(tick)
+            self._context, lambda table: self._examine(table, tick), only=visit.only, first=lambda: self._next(tick)
         )
         if self._context.stopping.is_set():
             # Tables that were not visited are not gone, and their findings did not end.
             return None
         if not visit.is_full and not self._is_whole():
             return 0.0  # all tables are visited before a plan is chosen
-        gone = self._decided.keys() - tick.looked if visit.only is None else set(visit.only) - tick.looked
+        gone = self._decided.keys() - tick.examined if visit.only is None else set(visit.only) - tick.examined
         self._decided = {uid: known for uid, known in self._decided.items() if uid not in gone}
         self._planned &= self._decided.keys()
         self._ledgers.keep(self._decided)
         self._serve(self._decided, tick)
         if visit.is_full:
             self._whole = tick.common
-            self._verdicts.show(tick.looked)
-            self._watch.finish(tick.looked)
+            self._verdicts.show(tick.examined)
+            self._watch.finish(tick.examined)
         self._decisions.check()
         failure = tick.curable or failure
         if failure is not None:
@@ -156,15 +156,15 @@ class PlannerService:
         return self._whole == self._tables.common()
 
     def _next(self, tick: _Tick) -> list[str]:
-        """Return the tables that a visit looks at next. Plans for hinted ones are published before a visit of all tables goes on."""
+        """Return the tables that a visit examines next. Plans for hinted ones are published before a visit of all tables goes on."""
         tick.common = tick.common or self._tables.common()
         if tick.has_hinted and self._is_whole():
-            self._serve(tick.looked, tick)
+            self._serve(tick.examined, tick)
         uids = tick.visit.first()
         tick.has_hinted = tick.visit.is_full and bool(uids)
         return uids
 
-    def _look(self, table: Table, tick: _Tick) -> None:
+    def _examine(self, table: Table, tick: _Tick) -> None:
         self._planned.discard(table.uid)
         settings, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
         basis = (table.state.sequence, settings, policy)
@@ -176,9 +176,9 @@ class PlannerService:
         if known is None or not is_same or (known.until is not None and now >= known.until):
             with self._context.metrics.timed(PLANNING):
                 self._decided[table.uid] = self._decide(table, basis, now)
-        self._watch.look(table, policy)
+        self._watch.examine(table, policy)
         # Last: a table that failed is not served.
-        tick.looked.add(table.uid)
+        tick.examined.add(table.uid)
 
     def _decide(self, table: Table, basis: _Basis, now: datetime) -> Decided:
         _, settings, policy = basis
@@ -278,7 +278,7 @@ class PlannerService:
         return check
 
     def _note_plan(self, decided: Decided, demand: Demand) -> None:
-        """Count a plan as pending until the table is looked at again, in the next tick."""
+        """Count a plan as pending until the table is examined again, in the next tick."""
         found = {service: held for service, held in decided.found.items() if service is not demand.service}
         pending = decided.pending_plans + 1, decided.pending_bytes + demand.cost_bytes
         self._decided[demand.uid] = Decided(decided.basis, decided.table, found, *pending, _until(found))

@@ -42,7 +42,7 @@ class _Seen:
 
 
 class FleetWatch:
-    """What is known about each table of the shard. One thread looks; others read documents and verdicts."""
+    """What is known about each table of the shard. One thread examines tables; others read documents and verdicts."""
 
     def __init__(
         self, settings: PlannerSettings, context: ServiceContext, tables: OpenTables, publish: Callable[[FindingEvent], None]
@@ -58,7 +58,7 @@ class FleetWatch:
         self._lock = threading.Lock()
         self._locks = LockProbe(settings.locks, context.clock)
 
-    def look(self, table: Table, policy: TablePolicy) -> None:
+    def examine(self, table: Table, policy: TablePolicy) -> None:
         """Examine a refreshed table, unless nothing changed since a short time ago."""
         now_s, known = self._context.clock.monotonic_s(), self._seen.get(table.uid)
         is_same = known is not None and known.table is table and known.policy == policy and known.sequence == table.state.sequence
@@ -97,7 +97,7 @@ class FleetWatch:
         self._locks.close()
 
     def documents(self) -> list[Document]:
-        """Return the documents of all tables as of the last look, by base path."""
+        """Return the documents of all tables as of the last visit, by base path."""
         with self._lock:
             found = [*(seen.document for seen in self._seen.values()), *self._failures.values()]
         return sorted(found, key=lambda document: str(document["base_path"]))
@@ -109,7 +109,7 @@ class FleetWatch:
         return None if seen is None else seen.document
 
     def verdicts(self, uid: str, services: list[TableService]) -> tuple[Document, list[Verdict]] | None:
-        """Return the document of a table and new verdicts about its services, on its state as of the last look."""
+        """Return the document of a table and new verdicts about its services, on its state as of the last visit."""
         with self._lock:
             seen = self._seen.get(uid)
         if seen is None:

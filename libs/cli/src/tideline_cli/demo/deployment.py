@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tideline_cli.demo.fleet import Writer
 from tideline_cli.demo.protocol import Progress, receive
-from tideline_runtime import tether
+from tideline_runtime import child_process
 
 SMALL_FILE_BYTES = 512 * 1024
 SORT_COLUMNS = {"flights": "carrier,dest"}
@@ -73,7 +73,7 @@ class Process:
     def __init__(self, name: str, command: list[str], log: Path, on_progress: Callable[[Progress], None] | None = None) -> None:
         self.name = name
         log.parent.mkdir(parents=True, exist_ok=True)
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command]
+        tied = [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command]
         with log.open("ab") as sink:
             self._process = subprocess.Popen(  # noqa: S603 - modules of this package
                 tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink, start_new_session=True, text=True

@@ -51,16 +51,9 @@ from tideline_table.action.log_compaction.run import (
     why_not_log_compacted,
 )
 from tideline_table.action.log_compaction.task import merge_log
-from tideline_table.action.new_rings import NewRings
-from tideline_table.action.planned_run import is_run_by_hudi
-from tideline_table.action.preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
-from tideline_table.action.recovery import roll_back_dead
-from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
-from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
-from tideline_table.action.soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
-from tideline_table.action.upkeep.backlog import Backlog, Objectives, backlog_of, oldest_of
-from tideline_table.action.upkeep.cancel import Adopted, Cancelled, adopt, cancel_plan
-from tideline_table.action.upkeep.document import (
+from tideline_table.action.maintenance.backlog import Backlog, Objectives, backlog_of, oldest_of
+from tideline_table.action.maintenance.cancel import Adopted, Cancelled, adopt, cancel_plan
+from tideline_table.action.maintenance.document import (
     failure_document,
     finding_document,
     job_document,
@@ -68,9 +61,9 @@ from tideline_table.action.upkeep.document import (
     status_document,
     verdict_document,
 )
-from tideline_table.action.upkeep.maintain import Step, maintain
-from tideline_table.action.upkeep.status import SERVICES, PendingJob, TableStatus, examine, pending_jobs
-from tideline_table.action.upkeep.verdict import (
+from tideline_table.action.maintenance.maintain import Step, maintain
+from tideline_table.action.maintenance.status import SERVICES, PendingJob, TableStatus, examine, pending_jobs
+from tideline_table.action.maintenance.verdict import (
     DEFAULT_TRIGGER,
     Outcome,
     Rules,
@@ -80,6 +73,13 @@ from tideline_table.action.upkeep.verdict import (
     judge,
     service_of,
 )
+from tideline_table.action.new_rings import NewRings
+from tideline_table.action.planned_run import is_run_by_hudi
+from tideline_table.action.preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
+from tideline_table.action.recovery import roll_back_dead
+from tideline_table.action.restore.run import preview_restore, restore_to_savepoint
+from tideline_table.action.savepoint.run import create_savepoint, delete_savepoint
+from tideline_table.action.soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
 from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.choices import (

@@ -69,7 +69,7 @@ def taken_groups(state: TableState) -> dict[FileGroupId, str]:
     A log compaction counts while it runs, because such a plan would end it. One that has not begun gives way: it has written nothing,
     and a compaction must not wait for a plan that no process runs. Those of Apache Hudi do not count, as in its own plans.
     """
-    running = {a.instant for a in state.pending_log_compactions() if a.state is State.INFLIGHT and not a.is_peers}
+    running = {a.instant for a in state.pending_log_compactions() if a.state is State.INFLIGHT and not a.is_by_hudi}
     merging = {group: at for group, at in state.groups_under_log_compaction().items() if at in running}
     return {**merging, **state.groups_under_clustering(), **state.groups_under_compaction()}
 

@@ -65,7 +65,7 @@ class NewRings:
     def deleted_if_undone(self) -> Iterator[None]:
         """Enter around a transaction. If it fails and is undone, the files of its rings are deleted.
 
-        Sharing the table deletes those that stay because a process died (`RingStore.sweep`).
+        Sharing the table deletes those that stay because a process died (`RingStore.delete_uncommitted`).
         """
         self.made.clear()
         try:

@@ -38,7 +38,7 @@ def check_one_each(service: str, tasks: Sequence[PlannedTask], wanted: Sequence[
         raise VerificationFailed(
             f"{service} {tasks[0].instant if tasks else 'without tasks'}: {'; '.join(problems)}",
             expected=f"one result of each of its {len(tasks)} task(s)",
-            remedy="nothing was committed; look at what ran its tasks, then run it again",
+            remedy="nothing was committed; check the logs of its tasks, then run it again",
         )
 
 
@@ -47,5 +47,5 @@ def failed(service: str, task: PlannedTask, found: str, expected: str) -> Verifi
     return VerificationFailed(
         f"{service} {task.instant}: the result of task {task.number} {found}",
         expected=expected,
-        remedy="nothing was committed; look at what ran its tasks, then run it again",
+        remedy="nothing was committed; check the logs of its tasks, then run it again",
     )

@@ -34,7 +34,9 @@ def pending_plan(
     if record is None or action_name(record.action, record.operation) != service:
         raise InstantNotFound(f"instant {instant}", expected=f"a {service} plan of this table")
     if record.state is State.COMPLETED:
-        raise UnsupportedTable(f"{service} {instant} is completed", expected="a pending plan")
+        raise UnsupportedTable(
+            f"{service} {instant} is completed", expected="a pending plan", remedy="list pending plans: tideline job list PATH"
+        )
     return record
 
 
@@ -83,7 +85,7 @@ def is_run_by_hudi(table: Table, record: ActionRecord, options: Options) -> bool
     A compaction that Apache Hudi gave up may be run again, because files of both attempts belong to one slice. A clustering may
     not, because each attempt creates its own file groups; `roll_back_dead` rolls it back.
     """
-    if not record.is_peers or record.state is not State.INFLIGHT:
+    if not record.is_by_hudi or record.state is not State.INFLIGHT:
         return False
     return record.is_clustering or not is_given_up(table.storage, record, table.clock, options)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tideline_table.action.decision import Due, Reason, TableService
-from tideline_table.action.upkeep.verdict import Rules, decide
+from tideline_table.action.maintenance.verdict import Rules, decide
 from tideline_table.config import CLEAN_MAX_SHARE
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.log.plan import CleanPlanned, ClusteringPlanned, CompactionPlanned, Plan, path_named

@@ -146,7 +146,7 @@ def check_proven(service: str, instant: str, stats: Iterable[WriteStat]) -> None
             raise VerificationFailed(
                 f"{service} {instant}: the result for {stat.path} has {found}",
                 expected=f"a proof of the {stat.num_writes} rows that it counts",
-                remedy="nothing was committed; look at what ran its tasks: it may be an older release",
+                remedy="nothing was committed; check that its tasks ran with this release",
             )
 
 

@@ -36,7 +36,7 @@ WRITE_RETRIES = Option(
     unit="attempts",
     minimum=0,
 )
-INTENT_WAIT_S = Option(
+RESERVATION_WAIT_S = Option(
     "tideline.write.intent.wait",
     30.0,
     "How long a write waits for another write that has reserved the same file groups before it proceeds anyway; 0 makes no reservations.",

@@ -9,9 +9,9 @@ from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
-from tideline_table.coordination.lock import HeldPeerLock, NoLock, OpenPeerLock, PeerLock, TableLock
+from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock, NoLock, OpenHudiTableLock, TableLock
 from tideline_table.coordination.replica import LogReplica
-from tideline_table.coordination.reservations import Intent, IntentBoard, NoIntents, PostedIntent, going_first
+from tideline_table.coordination.reservations import NoReservations, PostedReservation, Reservation, Reservations, going_first
 from tideline_table.coordination.rollback import roll_back
 from tideline_table.coordination.shared.timeline import SharedTimeline
 from tideline_table.coordination.timeline import ActiveTimeline
@@ -22,16 +22,16 @@ __all__ = [
     "Committed",
     "ExclusiveTimeline",
     "Heartbeat",
-    "HeldPeerLock",
+    "HeldHudiTableLock",
+    "HudiTableLock",
     "HudiTimeline",
-    "Intent",
-    "IntentBoard",
     "LogReplica",
-    "NoIntents",
     "NoLock",
-    "OpenPeerLock",
-    "PeerLock",
-    "PostedIntent",
+    "NoReservations",
+    "OpenHudiTableLock",
+    "PostedReservation",
+    "Reservation",
+    "Reservations",
     "SchemaStep",
     "SharedTimeline",
     "TableLock",

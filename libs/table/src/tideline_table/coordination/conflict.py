@@ -74,7 +74,7 @@ def check_still_own(state: TableState, instant: str) -> None:
         fence = state.actions.get(record.fenced_by) if record else None
         if fence is not None and fence.action is Action.RESTORE:
             raise _restored(instant, fence.instant)
-        if fence is not None and fence.is_peers:
+        if fence is not None and fence.is_by_hudi:
             remedy = (
                 "begin again; if its heartbeat was fresh, the other writer cleans failed writes eagerly: "
                 "give it hoodie.cleaner.policy.failed.writes=LAZY and the options that 'tideline share PATH' prints"
@@ -132,7 +132,7 @@ def find_savepoint_conflict(state: TableState, instant: str) -> SavepointRefused
         found = f"{record.action} {instant}, which is {record.state}" if record is not None else f"no instant {instant}"
         return SavepointRefused(f"a savepoint of {found}", expected="a completed write, clustering or compaction")
     if instant in state.savepoints:
-        return SavepointRefused(f"a savepoint of {instant} is there already", expected="one savepoint of a write")
+        return SavepointRefused(f"a savepoint of {instant} exists already", expected="one savepoint of a write")
     if instant < state.last_clean_retained:
         return SavepointRefused(
             f"a savepoint of {instant}, of which cleaning may have removed files",
@@ -257,7 +257,7 @@ def _held_by_clustering(own: WriteSet, overwritten: Sequence[FileGroupId], state
         clustering = under.get(group)
         if clustering is None:
             continue
-        if state.actions[clustering].is_peers:
+        if state.actions[clustering].is_by_hudi:
             return WriteConflict(
                 f"file group {group.file_id} is under clustering {clustering} of Apache Hudi, which lets no writer pass",
                 with_instant=clustering,

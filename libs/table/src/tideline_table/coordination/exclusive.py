@@ -13,7 +13,7 @@ from tideline_table.coordination import leftovers
 from tideline_table.coordination.conflict import check_not_restoring
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import forget_silent
-from tideline_table.coordination.intruders import check_no_intruder
+from tideline_table.coordination.other_writers import check_no_other_writer
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
@@ -83,7 +83,7 @@ class ExclusiveTimeline(ActiveTimeline):
         """See `ActiveTimeline.check_writable`. Raises `TableFrozen` for an instant on the timeline that is not in the log."""
         folder = self.storage.list_folder(TimelineFolders().active)
         check_definition(folder)
-        check_no_intruder(self, folder)
+        check_no_other_writer(self, folder)
 
     def heal(self, min_age_s: float) -> bool:
         """See `ActiveTimeline.heal`; creates the missing timeline files of the head entry."""

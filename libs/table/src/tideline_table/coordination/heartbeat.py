@@ -90,7 +90,7 @@ def store_time(storage: Storage) -> datetime:
 def _silence(storage: Storage, record: ActionRecord, now: datetime, allowed: timedelta) -> timedelta | None:
     """Return the time since the last sign of life, negative for a sign in the future. None without a sign."""
     signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
-    if record.is_peers:
+    if record.is_by_hudi:
         # The log entry only has the time when this engine adopted the action.
         signs = [time_from_instant(record.instant)]
     elif signs and signs[0] - now > allowed:

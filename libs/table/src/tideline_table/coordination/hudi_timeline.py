@@ -10,27 +10,27 @@ from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi_written import foreign_state
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.state import TableState
 from tideline_table.storage import Folder
 
 
 class HudiTimeline(ActiveTimeline):
-    """The timeline of a table with these properties, as of the last `look`. Read-only."""
+    """The timeline of a table with these properties, as of the last `refresh_view`. Read-only."""
 
     def __init__(self, replica: LogReplica, properties: Mapping[str, str]) -> None:
         self.replica = replica
         self._properties = properties
-        self._state = foreign_state(replica.storage, properties)
+        self._state = hudi_written_state(replica.storage, properties)
 
     @property
     def state(self) -> TableState:
-        """The state as of the last `look`."""
+        """The state as of the last `refresh_view`."""
         return self._state
 
-    def look(self) -> TableState:
-        """See `ActiveTimeline.look`; reads the whole timeline and lists the table."""
-        self._state = foreign_state(self.storage, self._properties)
+    def refresh_view(self) -> TableState:
+        """See `ActiveTimeline.refresh_view`; reads the whole timeline and lists the table."""
+        self._state = hudi_written_state(self.storage, self._properties)
         return self._state
 
     def check_not_upgraded(self) -> None:
@@ -41,9 +41,9 @@ class HudiTimeline(ActiveTimeline):
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> NoReturn:  # noqa: ARG002 - the port's
         """Raise `UnsupportedTable`."""
         raise UnsupportedTable(
-            f"table {table!r} is written by others",
+            f"only Apache Hudi writes table {table!r}",
             expected="a table that Tideline created, or one that is shared",
-            remedy="share it: tideline share PATH, which prints the options that its other writers need",
+            remedy="share it: tideline share PATH, which prints the options that Apache Hudi's writers need",
         )
 
     def _append(self, decide: Decide) -> NoReturn:  # noqa: ARG002 - the port's

@@ -35,7 +35,7 @@ class NoLock:
         return nullcontext(fence)
 
 
-class HeldPeerLock(Protocol):
+class HeldHudiTableLock(Protocol):
     """The lock of a shared table while its holder has it."""
 
     def is_held(self) -> bool:
@@ -43,13 +43,13 @@ class HeldPeerLock(Protocol):
         ...
 
 
-class PeerLock(Protocol):
+class HudiTableLock(Protocol):
     """The lock that Apache Hudi's writers of one table take."""
 
-    def hold(self) -> AbstractContextManager[HeldPeerLock]:
+    def hold(self) -> AbstractContextManager[HeldHudiTableLock]:
         """Hold the lock inside the context. Not re-entrant. Raises if the lock is not available in time."""
         ...
 
 
-OpenPeerLock = Callable[[Storage, Sharing, str, Clock, Options], PeerLock]
-"""Opens the lock of the table in a storage, for the writer with this name; for example `tideline_locks.open_peer_lock`."""
+OpenHudiTableLock = Callable[[Storage, Sharing, str, Clock, Options], HudiTableLock]
+"""Opens the lock of the table in a storage, for the writer with this name; for example `tideline_locks.open_hudi_lock`."""

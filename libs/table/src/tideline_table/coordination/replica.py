@@ -8,7 +8,7 @@ import threading
 from tideline_table.clock import Clock
 from tideline_table.config import Options
 from tideline_table.coordination.checked_clock import CheckedClock
-from tideline_table.coordination.log_upkeep import LogUpkeep
+from tideline_table.coordination.log_maintenance import LogMaintenance
 from tideline_table.errors import CorruptMetadata, TidelineError
 from tideline_table.hudi.instant import State
 from tideline_table.log.checkpoint import read_opening
@@ -40,7 +40,7 @@ class LogReplica:
         self.head: Entry | None = None
         """The last folded entry; None if the state is that of a checkpoint."""
         self.mutex = threading.RLock()
-        self.upkeep = LogUpkeep(storage, clock, options, self.log.read)
+        self.maintenance = LogMaintenance(storage, clock, options, self.log.read)
         self.statistics = KnownStatistics(storage, self.log.read)
         self._end = LogEnd(self.log, clock)
 
@@ -84,7 +84,7 @@ class LogReplica:
         opening = read_opening(self.storage)
         self.state = opening.state
         self.head = None
-        self.upkeep.start(opening.checkpoint)
+        self.maintenance.start(opening.checkpoint)
         for entry in opening.tail:
             self._apply(self.log.completed(entry))  # without statistics: see `tail_bytes`
 
@@ -96,12 +96,12 @@ class LogReplica:
     def _apply(self, entry: Entry) -> None:
         self.state.apply(entry)
         self.head = entry
-        self.upkeep.saw(entry)
+        self.maintenance.saw(entry)
 
     def keep_up(self, entry: Entry) -> None:
         """Keep checkpoints after an append of this process. A failure is a warning."""
         try:
-            self.upkeep.keep(entry, self.state)
+            self.maintenance.keep(entry, self.state)
         except TidelineError as error:
             _LOGGER.warning("no checkpoint at entry %d: %s (a later writer makes one)", entry.sequence, error)
 

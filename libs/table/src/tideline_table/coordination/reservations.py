@@ -1,7 +1,8 @@
-"""File-group reservations ("intents"): writers post the file groups that they will write, and later writers of these wait.
+"""File-group reservations: writers post the file groups that they will write, and later writers of these wait.
 
 Without reservations, the loser of two writes to one file group learns of it at its commit, after it wrote all of its files. They
-only save time: a board that forgets, lies or does not answer changes no decision of the conflict check (architecture, principle 3).
+only save time: a store that loses them, returns wrong ones or does not answer changes no decision of the conflict check (architecture,
+principle 3).
 
 A writer that lost often posts with priority. Then other writers wait until it ends or dies: the pessimistic mode of the
 specification's concurrency chapter, per file group, for writers that would starve.
@@ -23,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tideline_table.config import INTENT_WAIT_S, PRIORITY_WAIT_S, Options
+from tideline_table.config import PRIORITY_WAIT_S, RESERVATION_WAIT_S, Options
 from tideline_table.coordination.heartbeat import is_alive
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import TidelineError
@@ -31,13 +32,13 @@ from tideline_table.errors import TidelineError
 _LOGGER = logging.getLogger(__name__)
 
 MAX_GROUPS = 20_000
-"""A reservation of more file groups names none, because the board would become the bottleneck."""
+"""A reservation of more file groups names none, because their store would become the bottleneck."""
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
+class Reservation:
     """The file ids that the write `instant` will rewrite. With priority it precedes all reservations without."""
 
     instant: str
@@ -48,7 +49,7 @@ class Intent:
     is_whole_table: bool = False
     """Whether it stands for every file group, because there are too many to name."""
 
-    def bounded(self) -> Intent:
+    def bounded(self) -> Reservation:
         """Return the same reservation, of at most `MAX_GROUPS` file groups or of the whole table."""
         if len(self.written) <= MAX_GROUPS:
             return self
@@ -59,7 +60,7 @@ class Intent:
         """All file ids that it names, rewritten or appended to."""
         return self.groups | self.appends
 
-    def overlaps(self, other: Intent) -> bool:
+    def overlaps(self, other: Reservation) -> bool:
         """Return whether one of the two waits for the other."""
         if self.has_priority or other.has_priority:
             return self.is_whole_table or other.is_whole_table or not self.written.isdisjoint(other.written)
@@ -72,18 +73,18 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class PostedIntent:
-    """A reservation on the board. `is_active`: the board let its writer go on."""
+class PostedReservation:
+    """A reservation as its store keeps it. `is_active`: no other one preceded it, so its writer does not wait."""
 
-    intent: Intent
+    reservation: Reservation
     is_active: bool
 
 
-class IntentBoard(Protocol):
-    """The board with the reservations of all writers of one table. Raises `TidelineError` when it cannot be reached."""
+class Reservations(Protocol):
+    """The reservations of all writers of one table. Its methods raise `TidelineError` when their store cannot be reached."""
 
-    def claim(self, intent: Intent) -> list[Intent]:
-        """Post `intent`, in place of an earlier one of its instant, and return the reservations that go first.
+    def claim(self, reservation: Reservation) -> list[Reservation]:
+        """Post `reservation`, in place of an earlier one of its instant, and return the reservations that go first.
 
         If there are none, it is active from now on, and later overlapping reservations wait for it.
         """
@@ -93,35 +94,37 @@ class IntentBoard(Protocol):
         """Remove the reservation of `instant`, if there is one."""
         ...
 
-    def posted(self) -> list[PostedIntent]:
+    def posted(self) -> list[PostedReservation]:
         """Return all current reservations."""
         ...
 
 
-class NoIntents:
-    """No board: every write goes on at once, and conflicts show at the commit."""
+class NoReservations:
+    """No reservations: every write continues at once, and conflicts show at the commit."""
 
-    def claim(self, intent: Intent) -> list[Intent]:  # noqa: ARG002 - the port's
-        """See `IntentBoard.claim`."""
+    def claim(self, reservation: Reservation) -> list[Reservation]:  # noqa: ARG002 - the port's
+        """See `Reservations.claim`."""
         return []
 
     def withdraw(self, instant: str) -> None:
-        """See `IntentBoard.withdraw`."""
+        """See `Reservations.withdraw`."""
 
-    def posted(self) -> list[PostedIntent]:
-        """See `IntentBoard.posted`."""
+    def posted(self) -> list[PostedReservation]:
+        """See `Reservations.posted`."""
         return []
 
 
-def going_first(own: Intent, posted: Iterable[PostedIntent]) -> list[Intent]:
+def going_first(own: Reservation, posted: Iterable[PostedReservation]) -> list[Reservation]:
     """Return the reservations that `own` must wait for: overlapping ones that are active, or that wait with a smaller rank.
 
     Writers wait only for smaller ranks or for writers that do not wait, so no cycle of waits is possible.
     """
     return [
-        other.intent
+        other.reservation
         for other in posted
-        if other.intent.instant != own.instant and (other.is_active or other.intent.rank < own.rank) and own.overlaps(other.intent)
+        if other.reservation.instant != own.instant
+        and (other.is_active or other.reservation.rank < own.rank)
+        and own.overlaps(other.reservation)
     ]
 
 
@@ -135,52 +138,52 @@ class Turn(enum.Enum):
     """Beside other writes, after waiting too long for them."""
 
 
-def await_turn(board: IntentBoard, timeline: ActiveTimeline, intent: Intent, options: Options) -> Turn:
-    """Post `intent` and wait for the reservations that go first, at most as long as the options say.
+def await_turn(reservations: Reservations, timeline: ActiveTimeline, reservation: Reservation, options: Options) -> Turn:
+    """Post `reservation` and wait for the reservations that go first, at most as long as the options say.
 
     Removes reservations of writers that are no longer pending on the timeline or whose heartbeat expired.
     """
-    if not (intent.written or intent.is_whole_table) or options[INTENT_WAIT_S] <= 0:
+    if not (reservation.written or reservation.is_whole_table) or options[RESERVATION_WAIT_S] <= 0:
         return Turn.AT_ONCE
-    intent = intent.bounded()
+    reservation = reservation.bounded()
     clock = timeline.clock
     started_s, nap_s, waited = clock.monotonic_s(), _FIRST_NAP_S, False
     try:
-        while first := board.claim(intent):
+        while first := reservations.claim(reservation):
             timeline.refresh()
             gone = [other for other in first if not _is_running(timeline, other.instant)]
             for other in gone:
-                board.withdraw(other.instant)
+                reservations.withdraw(other.instant)
             waited = True
             if gone:
                 continue
-            limit = PRIORITY_WAIT_S if any(other.has_priority for other in first) else INTENT_WAIT_S
+            limit = PRIORITY_WAIT_S if any(other.has_priority for other in first) else RESERVATION_WAIT_S
             if clock.monotonic_s() - started_s >= options[limit]:
-                _LOGGER.info("write %s goes on beside %s, which it waited for", intent.instant, first[0].instant)
+                _LOGGER.info("write %s continues beside %s, which it waited for", reservation.instant, first[0].instant)
                 return Turn.BESIDE
             clock.sleep(nap_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, no secret
             nap_s = min(2 * nap_s, _LONGEST_NAP_S)
     except TidelineError as error:
-        _LOGGER.warning("write %s goes on without intents: %s", intent.instant, error)
+        _LOGGER.warning("write %s continues without reservations: %s", reservation.instant, error)
     if not waited:
         return Turn.AT_ONCE
-    timeline.look()
+    timeline.refresh_view()
     return Turn.LATER
 
 
-def reserved_groups(board: IntentBoard, timeline: ActiveTimeline) -> frozenset[str]:
-    """Return file ids that live writers reserve with priority, so that plans can avoid them; none if the board does not answer."""
+def reserved_groups(reservations: Reservations, timeline: ActiveTimeline) -> frozenset[str]:
+    """Return file ids that live writers reserve with priority, so that plans can avoid them; none if their store does not answer."""
     try:
-        urgent = [posted.intent for posted in board.posted() if posted.intent.has_priority]
+        urgent = [posted.reservation for posted in reservations.posted() if posted.reservation.has_priority]
     except TidelineError as error:
-        _LOGGER.warning("planning goes on without intents: %s", error)
+        _LOGGER.warning("planning continues without reservations: %s", error)
         return frozenset()
     if urgent:
         timeline.refresh()
-    running = [intent for intent in urgent if _is_running(timeline, intent.instant)]
-    if any(intent.is_whole_table for intent in running):
+    running = [reservation for reservation in urgent if _is_running(timeline, reservation.instant)]
+    if any(reservation.is_whole_table for reservation in running):
         return frozenset(file_slice.group.file_id for file_slice in timeline.state.latest_slices())
-    return frozenset().union(*(intent.written for intent in running))
+    return frozenset().union(*(reservation.written for reservation in running))
 
 
 def _is_running(timeline: ActiveTimeline, instant: str) -> bool:
@@ -188,9 +191,9 @@ def _is_running(timeline: ActiveTimeline, instant: str) -> bool:
     return record is not None and record.is_pending and is_alive(timeline.storage, record, timeline.clock, timeline.options)
 
 
-def withdraw(board: IntentBoard, instant: str) -> None:
-    """Remove the reservation of `instant`. If the board does not answer, waiting writers find by the timeline that it ended."""
+def withdraw(reservations: Reservations, instant: str) -> None:
+    """Remove the reservation of `instant`. If their store does not answer, waiting writers find by the timeline that it ended."""
     try:
-        board.withdraw(instant)
+        reservations.withdraw(instant)
     except TidelineError as error:
-        _LOGGER.warning("the intent of write %s stays on the board: %s", instant, error)
+        _LOGGER.warning("the reservation of write %s could not be removed: %s", instant, error)

@@ -93,7 +93,7 @@ class ActiveTimeline(ABC):
         return self.replica.state
 
     def refresh(self) -> list[Entry]:
-        """Read the new entries of the log and return them. Cheaper than `look`."""
+        """Read the new entries of the log and return them. Cheaper than `refresh_view`."""
         return self.replica.refresh()
 
     def head_sequence(self) -> int:
@@ -101,13 +101,13 @@ class ActiveTimeline(ABC):
         self.refresh()
         return self.state.sequence
 
-    def look(self) -> TableState:
+    def refresh_view(self) -> TableState:
         """Refresh and return the state with the steps of all writers, as readers see it."""
         self.refresh()
         return self.state
 
     def view(self) -> TableState:
-        """Return the result of the last `look`, or a newer state."""
+        """Return the result of the last `refresh_view`, or a newer state."""
         return self.state
 
     @property

@@ -2,11 +2,11 @@
 
 from tideline_table.hudi.history import ArchivedInstant
 from tideline_table.hudi_written.archive import is_archived, read_archived_instants
-from tideline_table.hudi_written.state import foreign_state, visible_instants
+from tideline_table.hudi_written.state import hudi_written_state, visible_instants
 
 __all__ = [
     "ArchivedInstant",
-    "foreign_state",
+    "hudi_written_state",
     "is_archived",
     "read_archived_instants",
     "visible_instants",

@@ -38,7 +38,7 @@ _LISTINGS = 5
 _COPY_ON_WRITE = "COPY_ON_WRITE"
 
 
-def foreign_state(storage: Storage, properties: Mapping[str, str] | None = None) -> TableState:
+def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = None) -> TableState:
     """Read the committed file slices and the active timeline of a table with these properties (default: layout 1).
 
     `ActionRecord.since` of a completed action is its completion time as an instant; in layout 1, which has none, the instant

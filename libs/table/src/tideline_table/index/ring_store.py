@@ -92,7 +92,7 @@ class RingStore:
                     with_instant=ring.instant,
                 ) from None
 
-    def sweep(self, resizes: Mapping[str, Collection[str]]) -> None:
+    def delete_uncommitted(self, resizes: Mapping[str, Collection[str]]) -> None:
         """Delete the files of all rings but the first ones and those of `resizes`: the committed ones that queries may ask for.
 
         `resizes` holds partitions by instant. Apache Hudi would take a ring that was not committed for valid once the rollback has

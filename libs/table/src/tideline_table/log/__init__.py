@@ -9,7 +9,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RestorePlanned
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import Savepoint
-from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
+from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "Body",
     "Cleaned",
     "Entry",
-    "PeerLockKind",
+    "HudiLockKind",
     "ProgressStep",
     "Published",
     "RestoreBegun",

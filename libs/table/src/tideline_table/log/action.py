@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tideline_table.hudi.instant import Action, State
-from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.sharing import HUDI_WRITER
 
 CLUSTER = "CLUSTER"
 COMPACT = "COMPACT"
@@ -35,9 +35,9 @@ class ActionRecord:
         return self.state in (State.REQUESTED, State.INFLIGHT)
 
     @property
-    def is_peers(self) -> bool:
+    def is_by_hudi(self) -> bool:
         """Whether Apache Hudi made the action: it was found on the timeline, not appended by Tideline."""
-        return self.writer_id == PEER_WRITER
+        return self.writer_id == HUDI_WRITER
 
     @property
     def is_clustering(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tideline_table.errors import CorruptMetadata, InvalidOption
 
-PEER_WRITER = "apache-hudi"
+HUDI_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
 DEFAULT_EXPIRE_MIN = 10
 _ENABLED_BY = {
@@ -21,14 +21,14 @@ _ENABLED_BY = {
 _PACKAGE = "org.apache.hudi.client.transaction.lock"
 
 
-class PeerLockKind(enum.StrEnum):
+class HudiLockKind(enum.StrEnum):
     """Lock providers of Apache Hudi that both sides can use."""
 
     FILE_SYSTEM = "filesystem"
     STORAGE = "storage"
 
     @classmethod
-    def fitting(cls, root: str) -> PeerLockKind:
+    def fitting(cls, root: str) -> HudiLockKind:
         """Return the kind for the location of a table: a lock object in an object store, a lock file on a disk."""
         return cls.FILE_SYSTEM if root.startswith("file:") else cls.STORAGE
 
@@ -37,7 +37,7 @@ class PeerLockKind(enum.StrEnum):
 class Sharing:
     """The lock of a shared table. After `expire_min` minutes both sides treat a lock file as abandoned."""
 
-    lock: PeerLockKind
+    lock: HudiLockKind
     expire_min: int = DEFAULT_EXPIRE_MIN
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Sharing:
         if metadata:
             options |= {"hoodie.metadata.enable": "true"}
             options |= {key: str(name in metadata).lower() for name, key in _ENABLED_BY.items()}
-        if self.lock is PeerLockKind.FILE_SYSTEM:
+        if self.lock is HudiLockKind.FILE_SYSTEM:
             return options | {
                 "hoodie.write.lock.provider": f"{_PACKAGE}.FileSystemBasedLockProvider",
                 "hoodie.write.lock.filesystem.expire": str(self.expire_min),
@@ -77,9 +77,9 @@ class Sharing:
     def from_json(cls, document: Mapping[str, Any]) -> Sharing:
         """Parse the JSON form. Raises `CorruptMetadata` for any other document."""
         try:
-            return cls(PeerLockKind(document["lock"]), int(document["expire_min"]))
+            return cls(HudiLockKind(document["lock"]), int(document["expire_min"]))
         except (KeyError, TypeError, ValueError, OverflowError, InvalidOption) as error:
             raise CorruptMetadata(
                 f"sharing settings {document!r} ({type(error).__name__}: {error})",
-                expected=f"a lock among {', '.join(PeerLockKind)} and its expiry in minutes",
+                expected=f"a lock among {', '.join(HudiLockKind)} and its expiry in minutes",
             ) from None

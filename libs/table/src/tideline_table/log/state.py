@@ -33,7 +33,7 @@ from tideline_table.log.progress import Progress, progress_in
 from tideline_table.log.rewind import Rewind
 from tideline_table.log.ring_resize import check_rings, kept_resizes, resized_in
 from tideline_table.log.savepoint import saved_by
-from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.table_log import Draft
 from tideline_table.log.transition import check_step
 from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_writes
@@ -130,7 +130,7 @@ class TableState(TableView):
 
     def _take_over(self, adopted: AdoptedTable, sequence: int) -> None:
         for instant, action, name, operation, since in adopted.actions:
-            known = (instant, Action(action), State(name), operation, sequence, sequence, PEER_WRITER, since)
+            known = (instant, Action(action), State(name), operation, sequence, sequence, HUDI_WRITER, since)
             self.actions[instant] = ActionRecord(*known)
         self.slices, self.replaced, self.plans = dict(adopted.slices), dict(adopted.replaced), dict(adopted.plans)
         self.excess = excess_groups(self.slices, self.replaced)

@@ -183,7 +183,11 @@ class TableLog:
             if found is None and isinstance(error, StorageFull):
                 raise
             if found is None:
-                raise StorageError(f"storage rejected table log entry {entry.sequence} as existing but has none") from None
+                raise StorageError(
+                    f"storage refused to create {entry.path} because it exists, but cannot read it",
+                    expected="a store whose reads show every object that it has accepted",
+                    remedy="retry; if it happens again, check the store for reads that lag behind writes",
+                ) from None
             return found.append_id == entry.append_id
         return True
 

@@ -12,7 +12,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RestorePlanned, RollbackStep
 from tideline_table.log.rewind import Rewind
 from tideline_table.log.savepoint import Savepoint
-from tideline_table.log.sharing import PEER_WRITER, Sharing
+from tideline_table.log.sharing import HUDI_WRITER, Sharing
 from tideline_table.log.table_log import Draft
 
 
@@ -79,7 +79,7 @@ def _check_rewind(state: KnownSteps, back: Rewind, restore: str) -> None:
 def _check_rollback(state: KnownSteps, step: Draft | Entry) -> None:
     body = step.body if isinstance(step.body, RollbackStep) else RollbackStep("", "")
     target = state.actions.get(body.target)
-    if step.writer_id == PEER_WRITER and state.sharing is not None:
+    if step.writer_id == HUDI_WRITER and state.sharing is not None:
         return  # it has happened already, and Apache Hudi may also roll back completed writes
     if state.sharing is not None and step.after is State.COMPLETED and target is not None and target.fenced_by:
         return  # Apache Hudi rolled back the same instant at the same time

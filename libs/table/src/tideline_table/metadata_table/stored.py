@@ -116,4 +116,4 @@ def _create(storage: Storage, path: str, content: bytes) -> None:
         storage.put_if_absent(path, content)
     except ObjectExists:
         if storage.read(path) != content:
-            raise StorageError(f"{path} is there already", expected="no other writer of this instant", remedy="retry") from None
+            raise StorageError(f"{path} exists already", expected="no other writer of this instant", remedy="retry") from None

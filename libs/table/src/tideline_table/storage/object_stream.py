@@ -194,4 +194,6 @@ class MultipartSink(io.RawIOBase):
             yield part
         if self._aborted:
             # An error of the source makes obstore abort the upload and delete the parts that it sent.
-            raise StorageError(f"the upload of {self._place.path!r} was aborted")
+            raise StorageError(
+                f"the upload of {self._place.path!r} was aborted", remedy="the error before it names the cause; retry"
+            )

@@ -3,7 +3,7 @@
 from tideline_table.coordination.leases import Lease
 from tideline_table.index.colocation import BucketTable, KeyCheck, colocated_groups, colocated_join, slices_by_part
 from tideline_table.log.savepoint import Savepoint
-from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PeerLockKind, Sharing
+from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
 from tideline_table.table.bucket_adoption import NamedBuckets
 from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
@@ -29,11 +29,11 @@ __all__ = [
     "FindingKind",
     "GivenUp",
     "HeldLease",
+    "HudiLockKind",
     "Images",
     "KeyCheck",
     "Lease",
     "NamedBuckets",
-    "PeerLockKind",
     "Savepoint",
     "Sharing",
     "Snapshot",

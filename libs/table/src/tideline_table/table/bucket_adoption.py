@@ -58,7 +58,7 @@ class BucketAdoption:
         self._has_rings = bool(bucketing.ring)
         return bool(bucketing.ring or bucketing.simple or self.named)
 
-    def look(self) -> BucketIndex:
+    def find(self) -> BucketIndex:
         """Read slices that were not read before; return the index that all rows follow.
 
         Raises `UnsupportedTable` if rows or file groups follow none, `InvalidOption` if they leave a choice.
@@ -67,7 +67,7 @@ class BucketAdoption:
             raise UnsupportedTable("a bucket index of a table without meta fields", expected="hoodie.populate.meta.fields=true")
         if self._has_rings and not self.named.rules:
             self._rings = self._rings or RingAdoption(self.table, self.named.number, self.named.fields)
-            return self._rings.look()
+            return self._rings.find()
         self._take_rules()
         found = self.table.snapshot()
         for file_slice in found.slices:
@@ -103,7 +103,7 @@ class BucketAdoption:
             self._ruled.add(partition_path, bucket, keys)
 
     def _take_rules(self) -> None:
-        """Find the partition rules that hold now; begin anew if they changed since the last look.
+        """Find the partition rules that hold now; begin anew if they changed since the last call.
 
         Raises `InvalidOption` if the caller named others, or rules without a number.
         """

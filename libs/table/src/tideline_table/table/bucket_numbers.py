@@ -40,7 +40,7 @@ def check_index(declared: TableDefinition, identity: TableIdentity | None, timel
     if identity is None:
         return
     if identity.index and not declared.is_resizing and declared.index_text not in _numbers_in(timeline.state, identity):
-        timeline.look()  # another process resized the table
+        timeline.refresh_view()  # another process resized the table
     state = timeline.state
     if state.sharing is not None or declared.index_text not in _numbers_in(state, identity):
         check_index_unchanged(declared.index_text, identity, state.bucket_resize(), is_resizing=declared.is_resizing)

@@ -18,7 +18,7 @@ from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantN
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.instant import Action, State, parse_as_of, time_from_instant
 from tideline_table.log.action import COMPACT, LOG_COMPACT, ActionRecord
-from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.state import TableState
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.query import CommitTimes, Snapshot
@@ -47,7 +47,7 @@ class PointKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class InstantRange:
     """A range of a table's history: the publishing actions completed by its start (exclusive) and by its end (inclusive)."""
 
     before: frozenset[str]
@@ -63,7 +63,7 @@ class Stretch:
         return self.since in ("", "0")
 
 
-def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> Stretch:
+def range_of(state: TableState, kind: PointKind, since: str, until: str) -> InstantRange:
     """Return the range after `since` (empty: all) up to `until` (empty: now).
 
     In a table with a log, an instant means the completion of that write, or, if no write has it, all writes completed by that time.
@@ -88,7 +88,7 @@ def stretch_of(state: TableState, kind: PointKind, since: str, until: str) -> St
         for a in within
         if a.operation == LOG_COMPACT and a.action is not Action.LOG_COMPACTION and any(i < a.instant for i in written)
     )
-    return Stretch(before, through, written | restamped, since)
+    return InstantRange(before, through, written | restamped, since)
 
 
 def _check_rewritten(state: TableState, since: str, until: str) -> None:
@@ -98,7 +98,7 @@ def _check_rewritten(state: TableState, since: str, until: str) -> None:
         for place, what in ((start, "start"), (end, "end")):
             if gone.first <= place < gone.sequence:
                 raise HistoryRewritten(
-                    f"the {what} of the changes asked for lies at {place}, behind writes that {gone.instant} took back",
+                    f"the {what} of the requested changes is sequence {place}, among writes that restore {gone.instant} undid",
                     expected=f"a point before sequence {gone.first}, or from {gone.sequence} on",
                     remedy="begin again with a snapshot",
                 )
@@ -110,7 +110,7 @@ def _check_active(state: TableState, since: str, until: str) -> None:
     for what, point in (("start", since), ("end", until)):
         if point and not (what == "start" and point == "0") and _place(state, point)[0] < last:
             raise HistoryUnavailable(
-                f"the {what} of the changes asked for, {point}, lies before entry {last} of the table log: writes up to it were archived",
+                f"the {what} of the requested changes, {point}, is before entry {last} of the table log: writes up to it were archived",
                 expected=f"a sequence from {last} on, or the instant of a write from {state.archived_before} on",
                 remedy="begin again with a snapshot, and raise hoodie.keep.min.commits to look back further",
             )
@@ -125,7 +125,9 @@ def _through(state: TableState, kind: PointKind, done: Iterable[ActionRecord], p
         last, tie = _place(state, point)
         return [a.instant for a in done if a.sequence < last or (a.sequence == last and a.instant <= tie)]
     if not _INSTANT.fullmatch(point):
-        raise InvalidOption(f"point {point!r} in the history of a table that others write", expected="an instant (14 or 17 digits)")
+        raise InvalidOption(
+            f"point {point!r} in the history of a table that only Apache Hudi writes", expected="an instant (14 or 17 digits)"
+        )
     if kind is PointKind.INSTANT:
         return [a.instant for a in done if a.instant <= point]
     return [a.instant for a in done if completion_time(a) <= point]
@@ -151,12 +153,12 @@ def newest_write(state: TableState) -> int:
 
 
 def sequence_of(state: TableState, point: str) -> int:
-    """Return the table log sequence of a point in a table with a log; errors as `stretch_of`.
+    """Return the table log sequence of a point in a table with a log; errors as `range_of`.
 
     Raises `HistoryUnavailable` for a point among the writes that were adopted from Apache Hudi: they all have one sequence.
     """
     last, tie = _place(state, point)
-    taken_over = (a for a in state.completed_writes() if a.sequence == last and a.writer_id == PEER_WRITER)
+    taken_over = (a for a in state.completed_writes() if a.sequence == last and a.writer_id == HUDI_WRITER)
     later = [a.instant for a in taken_over if a.instant > tie]
     if later or (not is_sequence(point) and not last and state.archived_before):
         raise HistoryUnavailable(
@@ -220,50 +222,50 @@ def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, F
     return found
 
 
-def check_kept(state: TableState, kind: PointKind, stretch: Stretch, *, at_start: bool) -> None:
+def check_kept(state: TableState, kind: PointKind, instants: InstantRange, *, at_start: bool) -> None:
     """Raise `HistoryUnavailable` if cleaning or archival removed what the state at the start or at the end of the range needs."""
-    if at_start and stretch.from_start:
+    if at_start and instants.from_start:
         return
-    known = stretch.before if at_start else stretch.through
-    what = f"the {'start' if at_start else 'end'} of the changes asked for"
+    known = instants.before if at_start else instants.through
+    what = f"the {'start' if at_start else 'end'} of the requested changes"
     later = [a.instant for a in state.completed_writes() if a.instant not in known]
     if later and not known and (kind is not PointKind.SEQUENCE or state.archived_before):
         raise HistoryUnavailable(
-            f"{what} lies before the active timeline, which begins with {min(later)}",
+            f"{what} is before the active timeline, which begins with {min(later)}",
             expected="a later point",
             remedy="begin again with a snapshot",
         )
     if later and (min(later) < state.last_clean_retained or min(later) <= state.whole_since):
         raise HistoryUnavailable(
-            f"files of {what}, which cleaning removed",
+            f"cleaning removed files that {what} needs",
             expected=f"a point from instant {state.last_clean_retained} on",
             remedy="begin again with a snapshot, and raise hoodie.cleaner.commits.retained to look back further",
         )
 
 
-def changed_rows(state: TableState, kind: PointKind, current: Snapshot, stretch: Stretch) -> Snapshot:
+def changed_rows(state: TableState, kind: PointKind, current: Snapshot, instants: InstantRange) -> Snapshot:
     """Return a snapshot that reads the rows written in a range and visible at its end: the latest version of each key.
 
     As in Hudi's incremental query, rows overwritten or deleted before the end are left out. `current` gives schema and merge rule.
     """
-    check_kept(state, kind, stretch, at_start=False)
+    check_kept(state, kind, instants, at_start=False)
     # A row written in the range is in a file of its own write, or of a later action that copied the row.
-    slices = [s for s in slices_at(state, stretch.through).values() if stretch.from_start or _is_new(state, s, stretch.before)]
+    slices = [s for s in slices_at(state, instants.through).values() if instants.from_start or _is_new(state, s, instants.before)]
     return replace(
         current,
         slices=tuple(sorted(slices, key=lambda s: s.group)),
-        rule=rule_at(current, stretch.through),
-        commit_times=None if stretch.from_start else _written_in(state, kind, stretch),
+        rule=rule_at(current, instants.through),
+        commit_times=None if instants.from_start else _written_in(state, kind, instants),
     )
 
 
-def _written_in(state: TableState, kind: PointKind, stretch: Stretch) -> CommitTimes:
+def _written_in(state: TableState, kind: PointKind, instants: InstantRange) -> CommitTimes:
     first = min(state.actions, default="")
     # Writes that Apache Hudi archived are selected by their instants. Writes after a sequence are all in the state.
-    taken_over = bool(state.archived_before) and not state.archived_sequence and not is_sequence(stretch.since)
+    taken_over = bool(state.archived_before) and not state.archived_sequence and not is_sequence(instants.since)
     by_instant = kind is not PointKind.SEQUENCE or taken_over
-    archived = (stretch.since, first) if by_instant and stretch.since < first else None
-    return CommitTimes(stretch.written, archived)
+    archived = (instants.since, first) if by_instant and instants.since < first else None
+    return CommitTimes(instants.written, archived)
 
 
 def rule_at(current: Snapshot, known: AbstractSet[str]) -> LogRule:

@@ -13,8 +13,16 @@ import pyarrow.compute as pc
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE, READ_OPERATION_FIELD, Options
-from tideline_table.coordination import ActiveTimeline, IntentBoard, LogReplica, NoIntents, NoLock, OpenPeerLock, TableLock
-from tideline_table.coordination.intruders import check_not_upgraded, properties_in
+from tideline_table.coordination import (
+    ActiveTimeline,
+    LogReplica,
+    NoLock,
+    NoReservations,
+    OpenHudiTableLock,
+    Reservations,
+    TableLock,
+)
+from tideline_table.coordination.other_writers import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
@@ -35,7 +43,7 @@ from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
 from tideline_table.table.bucket_numbers import check_index, complete_ended_resize
-from tideline_table.table.changes import PointKind, Stretch, changed_rows, newest_point, stretch_of
+from tideline_table.table.changes import InstantRange, PointKind, changed_rows, newest_point, range_of
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
@@ -68,7 +76,7 @@ class Table:
         self.identity = identity
         self.timeline = timeline
         self.lock = lock if timeline.wants_lock else NoLock()
-        self.intents: IntentBoard = NoIntents()
+        self.reservations: Reservations = NoReservations()
         self._properties_seen: ObjectStat | None = None
         self._log_indexes = LogIndexes(self.storage)
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)
@@ -84,14 +92,14 @@ class Table:
         *,
         options: Mapping[str, object] | None = None,
         lock: TableLock | None = None,
-        peer_lock: OpenPeerLock | None = None,
+        hudi_lock: OpenHudiTableLock | None = None,
         clock: Clock | None = None,
         writer_id: str = "",
         storage: Storage | None = None,
     ) -> Table:
         """Open the table at `base_path`.
 
-        `lock` is for exclusive tables; `peer_lock` opens the lock that a shared table needs for writing. Raises `TableNotFound`,
+        `lock` is for exclusive tables; `hudi_lock` opens the lock that a shared table needs for writing. Raises `TableNotFound`,
         `CorruptMetadata`, `UnsupportedTable` (a version or type that cannot be read), `InvalidOption`.
         """
         checked, storage = Options(options), storage or open_storage(base_path)
@@ -103,7 +111,7 @@ class Table:
                 f"table {definition.name!r} has version {definition.version}",
                 expected=f"version {', '.join(map(str, READABLE_VERSIONS[:-1]))} or {READABLE_VERSIONS[-1]}",
             )
-        identity, timeline = open_timeline(definition, read_identity(storage), replica, peer_lock)
+        identity, timeline = open_timeline(definition, read_identity(storage), replica, hudi_lock)
         return cls(definition, identity, timeline, lock or NoLock(), base_path)
 
     @property
@@ -206,7 +214,7 @@ class Table:
 
     def refresh(self) -> TableState:
         """Load what any writer committed since the last refresh; return the new state."""
-        return self.timeline.look()
+        return self.timeline.refresh_view()
 
     def check_writable(self, *, keyed: bool = True) -> None:
         """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""
@@ -360,11 +368,11 @@ class Table:
         Points are sequences of the table log or instants (`tideline_table.table.changes`). Raises `InstantNotFound`,
         `InvalidOption`, `HistoryRewritten`, `HistoryUnavailable` if cleaning or archival removed what the query needs.
         """
-        return changed_rows(current=self._merging(), state=self.state, kind=self._points, stretch=self._stretch(since, until))
+        return changed_rows(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
 
     def changes(self, since: str | int = "", until: str | int = "") -> Images:
         """Return the net changes after `since` up to `until`, with the rows before and after. Errors as `incremental`."""
-        return images_of(current=self._merging(), state=self.state, kind=self._points, stretch=self._stretch(since, until))
+        return images_of(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
 
     def newest_point(self) -> str:
         """Return the end of what `incremental` and `changes` return now: the point to continue from."""
@@ -372,8 +380,8 @@ class Table:
 
     def first_write_after(self, point: str) -> str:
         """Return the oldest instant among the writes completed after a point, as for `incremental`; empty if there is none."""
-        stretch = self._stretch(point, "")
-        return min(stretch.through - stretch.before, default="")
+        instants = self._range_of(point, "")
+        return min(instants.through - instants.before, default="")
 
     def _merging(self) -> Snapshot:
         """Return the current snapshot with a rule that merges slices of any instant, also of other buckets before a resize.
@@ -383,12 +391,12 @@ class Table:
         found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
         return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
-    def _stretch(self, since: str | int, until: str | int) -> Stretch:
+    def _range_of(self, since: str | int, until: str | int) -> InstantRange:
         if not self.definition.has_meta_fields:
             raise UnsupportedTable(
                 f"table {self.definition.name!r} has no meta fields", expected="rows that say which write made them"
             )
-        return stretch_of(self.state, self._points, str(since), str(until))
+        return range_of(self.state, self._points, str(since), str(until))
 
     @property
     def _points(self) -> PointKind:

@@ -166,7 +166,7 @@ def _of_clock(table: Table) -> list[Finding]:
     found = f"the last instant {state.last_instant} lies {ahead.total_seconds():.0f} s ahead of this machine's clock"
     # Later instants only add milliseconds to this one. Its first entry names the writer, and the store knows when it was written.
     entry = table.timeline.log.read(first.started_sequence) if table.has_log else None
-    writer = "Apache Hudi" if first.is_peers or not table.has_log else entry.writer_id if entry else first.writer_id
+    writer = "Apache Hudi" if first.is_by_hudi or not table.has_log else entry.writer_id if entry else first.writer_id
     brought = f"writer {writer} brought it with {first.instant}"
     if entry is not None:
         at = table.storage.stat(entry.path).modified
@@ -191,8 +191,8 @@ def repair(record: ActionRecord) -> str:
     """
     if record.fenced_by:
         return "rollback"
-    if record.is_clustering and not record.is_peers:
+    if record.is_clustering and not record.is_by_hudi:
         return "clustering"
-    if record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED and not record.is_peers:
+    if record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED and not record.is_by_hudi:
         return record.action.value
     return record.action.value if record.action in _PLANNED else "rollback"

@@ -143,7 +143,7 @@ def replace_identity(storage: Storage, clock: Clock, opened: TableIdentity | Non
     `in_place`.
     """
     if opened is None:
-        raise UnsupportedTable(f"table {name!r} is written by others", expected="a table that Tideline created")
+        raise UnsupportedTable(f"only Apache Hudi writes table {name!r}", expected="a table that Tideline created")
     if not in_place and opened.base_path == storage.root:
         raise InvalidOption(
             f"table {opened.uid} was neither copied nor moved: it is at {storage.root}, as recorded",

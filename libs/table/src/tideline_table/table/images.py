@@ -15,7 +15,7 @@ from tideline_table.reader.base_file import referenced_columns
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.log_keys import log_keys
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.table.changes import PointKind, Stretch, check_kept, rule_at, slices_at
+from tideline_table.table.changes import InstantRange, PointKind, check_kept, rule_at, slices_at
 from tideline_table.table.query import CommitTimes, Snapshot
 
 OP = "op"
@@ -62,23 +62,23 @@ class Images:
             yield from _partition_changes(part, chosen, where)
 
 
-def images_of(state: TableState, kind: PointKind, current: Snapshot, stretch: Stretch) -> Images:
+def images_of(state: TableState, kind: PointKind, current: Snapshot, instants: InstantRange) -> Images:
     """Return the comparison of both ends of a range. Raises `HistoryUnavailable` if cleaning or archival removed either."""
-    check_kept(state, kind, stretch, at_start=True)
-    check_kept(state, kind, stretch, at_start=False)
-    old, new = slices_at(state, stretch.before) if not stretch.from_start else {}, slices_at(state, stretch.through)
+    check_kept(state, kind, instants, at_start=True)
+    check_kept(state, kind, instants, at_start=False)
+    old, new = slices_at(state, instants.before) if not instants.from_start else {}, slices_at(state, instants.through)
     changed = {
         group
         for group in {*old, *new}
         if _may_differ(old.get(group), new.get(group))
-        and (group not in old or group not in new or _wrote_to(state.slices.get(group, {}), stretch.written))
+        and (group not in old or group not in new or _wrote_to(state.slices.get(group, {}), instants.written))
     }
 
     def at(slices: Mapping[FileGroupId, FileSlice], known: AbstractSet[str]) -> Snapshot:
         kept = tuple(slices[group] for group in sorted(changed) if group in slices)
         return replace(current, slices=kept, rule=rule_at(current, known))
 
-    return Images(at(old, stretch.before), at(new, stretch.through), None if stretch.from_start else stretch.written)
+    return Images(at(old, instants.before), at(new, instants.through), None if instants.from_start else instants.written)
 
 
 def _may_differ(old: FileSlice | None, new: FileSlice | None) -> bool:

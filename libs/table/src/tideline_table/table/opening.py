@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tideline_table.coordination import ActiveTimeline, ExclusiveTimeline, HudiTimeline, LogReplica, OpenPeerLock, SharedTimeline
+from tideline_table.coordination import (
+    ActiveTimeline,
+    ExclusiveTimeline,
+    HudiTimeline,
+    LogReplica,
+    OpenHudiTableLock,
+    SharedTimeline,
+)
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import WRITABLE_VERSION
 from tideline_table.merge import Merging
@@ -12,7 +19,7 @@ from tideline_table.table.identity import TableIdentity
 
 
 def open_timeline(
-    definition: TableDefinition, identity: TableIdentity | None, replica: LogReplica, peer_lock: OpenPeerLock | None
+    definition: TableDefinition, identity: TableIdentity | None, replica: LogReplica, hudi_lock: OpenHudiTableLock | None
 ) -> tuple[TableIdentity | None, ActiveTimeline]:
     """Return the identity and the timeline of a table, loaded. The identity is None if the table has no log that can be used.
 
@@ -32,9 +39,9 @@ def open_timeline(
         return None, HudiTimeline(replica, definition.properties)
     if sharing is None:
         return identity, ExclusiveTimeline(replica, _rule_of(definition))
-    opened = peer_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if peer_lock else None
+    opened = hudi_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if hudi_lock else None
     shared = SharedTimeline(replica, opened)
-    shared.look()
+    shared.refresh_view()
     return identity, shared
 
 

@@ -43,7 +43,7 @@ class RingAdoption:
         sizes = range(len(keys), 0, -1) if len(keys) <= _MOST_SUBSETS else (len(keys), 1)
         self._fitting = [chosen for size in sizes for chosen in itertools.combinations(keys, size)]
 
-    def look(self) -> BucketIndex:
+    def find(self) -> BucketIndex:
         """Read slices that were not read before; return the index that all rows follow.
 
         Raises `UnsupportedTable` for rings that Apache Hudi resized or resizes, and for rows that are not where the rings put them,

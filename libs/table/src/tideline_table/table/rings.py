@@ -50,7 +50,7 @@ class TableRings:
     def check_unchanged(self, state: TableState) -> None:
         """Raise `WriteConflict` if a ring of `state` is not known here."""
         if missed := state.ring_resizes.keys() - self.resizes.keys():
-            raise WriteConflict(f"commit {max(missed)} gave partitions other hash rings", with_instant=max(missed))
+            raise WriteConflict(f"commit {max(missed)} changed hash rings since this process read them", with_instant=max(missed))
 
     def renewed(self, partitions: Iterable[str], instant: str) -> dict[str, HashRing]:
         """Return the rings that a replacement of these partitions at `instant` gives them; none without consistent hashing."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tideline_table.coordination import OpenPeerLock
+from tideline_table.coordination import OpenHudiTableLock
 from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
     Bucketing,
@@ -27,14 +27,14 @@ from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
-from tideline_table.hudi_written import foreign_state
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.hudi_written.archive import archived_progress
 from tideline_table.index.bucket import RESIZING
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
 from tideline_table.log.entry import BODY_FOLDER, LOG_FOLDER
-from tideline_table.log.sharing import PeerLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
@@ -51,7 +51,7 @@ its metadata, and its list of archived commits would then fail."""
 _UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING})
 
 
-def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets: NamedBuckets | None = None) -> Table:
+def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, buckets: NamedBuckets | None = None) -> Table:
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
@@ -78,7 +78,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     _check_kind(table)
     lock = open_lock(table.storage, sharing, table.timeline.log.writer_id, table.clock, table.options)
     probe_conditional_put(table.storage)
-    if sharing.lock is PeerLockKind.STORAGE:
+    if sharing.lock is HudiLockKind.STORAGE:
         # If the store ignored the condition, both sides could hold the lock.
         probe_versioned_put(table.storage)
     check_not_ahead(table.refresh(), table.clock, table.options)
@@ -92,7 +92,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     adoption = BucketAdoption(table, named)
     if not table.has_log and adoption.applies(_bucketing(table)):
         # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.
-        adoption.look()
+        adoption.find()
     with lock.hold():
         if table.has_log:
             _share_ours(table, sharing)
@@ -101,7 +101,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenPeerLock, buckets
     return Table.open(
         table.base_path,
         options=table.options.given(),
-        peer_lock=open_lock,
+        hudi_lock=open_lock,
         clock=table.clock,
         writer_id=table.timeline.log.writer_id,
         storage=table.storage,
@@ -116,14 +116,14 @@ def _check_ours(name: str, state: TableState) -> None:
             expected="none: Apache Hudi's writers of a shared table would have to keep it, too",
             remedy="drop it first: tideline index drop PATH",
         )
-    for pending in (a for a in state.pending() if a.is_clustering and not a.is_peers):
+    for pending in (a for a in state.pending() if a.is_clustering and not a.is_by_hudi):
         if any(is_ring_file_id(group.file_id) for group in state.planned_groups(pending.instant)):
             raise UnsupportedTable(
                 f"clustering {pending.instant} of table {name!r} with consistent hashing is pending",
                 expected="none: Apache Hudi's writers would go on with the hash rings that it replaces",
                 remedy=f"run it: tideline run clustering PATH, or cancel it: tideline job cancel PATH {pending.instant}",
             )
-    planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION and not a.is_peers), None)
+    planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION and not a.is_by_hudi), None)
     merged = next((s.group for s in state.latest_slices() if any(log.merges_earlier for log in s.log_files)), None)
     if planned is not None or merged is not None:
         raise UnsupportedTable(
@@ -205,7 +205,7 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         change_properties(table.storage, lambda found: {**kept, **found})
     if index is not None and index.is_consistent:
         rings = table.rings(index)
-        rings.store.sweep(rings.resizes)
+        rings.store.delete_uncommitted(rings.resizes)
         rings.for_writing({s.group.partition_path for s in table.state.latest_slices()})
 
 
@@ -223,8 +223,8 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     for folder in (LOG_FOLDER, BODY_FOLDER, CHECKPOINT_FOLDER):
         storage.delete_below(folder)
     table.refresh()
-    index = adoption.look() if adoption.applies(_bucketing(table)) else None
-    found = foreign_state(storage, properties)
+    index = adoption.find() if adoption.applies(_bucketing(table)) else None
+    found = hudi_written_state(storage, properties)
     if not keep_only(storage, properties, kept_partitions(table.options)):
         turn_off_metadata(storage, properties)
     if index is not None:

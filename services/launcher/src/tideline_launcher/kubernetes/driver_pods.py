@@ -89,7 +89,9 @@ class DriverPods:
         if created is None:
             created = self._api.get(spec.name)
         if created is None:
-            raise DependencyDown(f"pod {spec.name} existed and is gone")
+            raise DependencyDown(
+                f"pod {spec.name} was deleted while the launcher created it", remedy="the launcher tries again at its next tick"
+            )
         wanted = [(plan.key, plan.attempt) for plan in spec.plans]
         if [(a.key, a.attempt) for a in self._applications(created)] != wanted:
             shown = ", ".join(f"attempt {attempt} at plan {key.instant}" for key, attempt in wanted)
@@ -181,7 +183,10 @@ class DriverPods:
         try:
             uid = self._api.workload_uid(kind, name)
         except ApiServerRefused as error:
-            raise DependencyDown(f"owner {self._settings.owner} of driver pods: {error}") from error
+            raise DependencyDown(
+                f"the owner of driver pods, {self._settings.owner}, cannot be read: {error.found}",
+                remedy="check launcher.kubernetes.owner and the right of the launcher to get it (docs/kubernetes-security.md)",
+            ) from error
         return {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid}
 
 
@@ -195,14 +200,19 @@ def _template(path: Path | None) -> Mapping[str, Any]:
         return {}
 
     def refuse(found: str) -> InvalidSetting:
-        return InvalidSetting(found, name="launcher.kubernetes.pod_template", origin=str(path), expected="a pod template in YAML")
+        return InvalidSetting(
+            found,
+            name="launcher.kubernetes.pod_template",
+            origin=str(path),
+            expected="a pod template in YAML: a mapping with metadata and spec",
+        )
 
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise refuse(f"pod template {path}: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
-        raise refuse(f"pod template {path} is no mapping")
+        raise refuse(f"pod template {path} holds a {type(found).__name__}")
     # A PodTemplate holds the pod below `template`.
     pod = found.get("template", found)
     return {key: pod[key] for key in ("metadata", "spec") if isinstance(pod, dict) and isinstance(pod.get(key), dict)}

@@ -51,9 +51,14 @@ class PodWatch:
         """Return the pods by name. Raises `DependencyDown` while the API server does not list them."""
         with self._lock:
             if self._error is not None:
-                raise DependencyDown(f"pods cannot be listed: {self._error}")
+                raise DependencyDown(
+                    f"pods cannot be listed: {self._error}",
+                    remedy="check the API server and the rights of the launcher (docs/kubernetes-security.md)",
+                )
             if not self._listed.is_set():
-                raise DependencyDown("pods are not listed yet")
+                raise DependencyDown(
+                    "the API server has not listed the pods yet", remedy="the launcher asks again at its next tick"
+                )
             return dict(self._pods)
 
     def put(self, pod: Pod) -> None:

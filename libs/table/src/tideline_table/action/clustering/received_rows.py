@@ -106,7 +106,7 @@ class ReceivedRows:
                 f"clustering {task.instant}: a range of task {task.number} received {len(found)} of {len(wanted)} pieces of "
                 f"{len(ended)} slices, {len(self._repeated)} twice",
                 expected=f"every piece of {slices} slices once",
-                remedy="nothing was committed; look at what ran its tasks, then run it again",
+                remedy="nothing was committed; check the logs of its tasks, then run it again",
             )
         return sum((end.read for end in self.ends), RowDigest())
 

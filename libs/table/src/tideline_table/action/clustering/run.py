@@ -94,7 +94,7 @@ def request_clustering(
     chosen = table.options.merged(options or {})
     table.check_writable()
     check_plannable(table, chosen)
-    reserved = reserved_groups(table.intents, table.timeline)
+    reserved = reserved_groups(table.reservations, table.timeline)
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
     def decide(state: TableState) -> Due | Reason:
@@ -248,7 +248,7 @@ def _check_own(begun: ClusteringRun, state: TableState, versions: dict[FileGroup
         raise TransactionRolledBack(
             f"clustering {instant} was taken over by {state.actions[instant].writer_id}",
             expected=f"attempt {begun.attempt}",
-            remedy="its heartbeat had expired; the other one goes on",
+            remedy="its heartbeat had expired; the other process continues it",
         )
     own = WriteSet(instant, versions, update_strategy=None, rings=begun.rings.based_on)
     conflict = find_conflict(own, state, ())

@@ -83,7 +83,7 @@ def request_compaction(
             f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.MOR}: others have no logs to merge"
         )
 
-    reserved = reserved_groups(table.intents, table.timeline)
+    reserved = reserved_groups(table.reservations, table.timeline)
 
     def decide(state: TableState) -> Due | Reason:
         return plan_compaction(state, chosen, reserved, table.clock.now(), max_bytes=max_bytes, min_commits=min_commits)

@@ -146,7 +146,11 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
         # Meanwhile another process may have created or dropped partitions.
         left = [part for part in (state.metadata.partitions if state.metadata is not None else ()) if part.name != without]
         if not left:
-            raise WriteConflict("another process dropped the metadata table meanwhile", with_instant="")
+            raise WriteConflict(
+                "another process dropped the metadata table meanwhile",
+                with_instant="",
+                remedy="nothing is left to do; to have a metadata table, create it: tideline index create PATH",
+            )
         # In one entry: between two, writers would take the table for one without a record index, and its keys might not stay unique.
         return _creation(table, state, [part.name for part in left], tuple(column for part in left for column in part.columns))
 

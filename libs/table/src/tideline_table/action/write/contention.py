@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tideline_table.config import PRIORITY_AFTER, PRIORITY_WAIT_S, WRITE_RETRIES, Options
 from tideline_table.coordination.priority import await_clustering, waits_for_clusterings
-from tideline_table.coordination.reservations import Intent, Turn, await_turn, withdraw
+from tideline_table.coordination.reservations import Reservation, Turn, await_turn, withdraw
 from tideline_table.errors import ClusteringFirst, WriteConflict
 from tideline_table.table.facade import Table
 
@@ -45,7 +45,7 @@ class Contention:
         """Record that an attempt ended with `conflict`."""
         if self._waits_for(conflict):
             self._gave_way_to.add(conflict.with_instant)
-        elif not self._is_with_peer(conflict):
+        elif not self._is_with_hudi(conflict):
             self._losses += 1
         elif self.has_priority:
             self._lost_in_vain += 1
@@ -70,9 +70,9 @@ class Contention:
     def _waits_for(self, conflict: WriteConflict) -> bool:
         return isinstance(conflict, ClusteringFirst) and waits_for_clusterings(self.options)
 
-    def _is_with_peer(self, conflict: WriteConflict) -> bool:
+    def _is_with_hudi(self, conflict: WriteConflict) -> bool:
         other = self.table.state.actions.get(conflict.with_instant)
-        return other is not None and other.is_peers
+        return other is not None and other.is_by_hudi
 
     def needs(self, rewrites: Iterable[str], appends: Iterable[str]) -> None:
         """Record that the write rewrites the file groups `rewrites` and appends log files to `appends`."""
@@ -81,14 +81,14 @@ class Contention:
 
     def take_turn(self, instant: str) -> Turn:
         """Reserve the file groups that the write is known to need, and wait until no other write goes first."""
-        intent = Intent(instant, self._groups, self.has_priority, self._appends - self._groups)
-        if not intent.written:
+        reservation = Reservation(instant, self._groups, self.has_priority, self._appends - self._groups)
+        if not reservation.written:
             return Turn.AT_ONCE
         self._posted.add(instant)
-        return await_turn(self.table.intents, self.table.timeline, intent, self.options)
+        return await_turn(self.table.reservations, self.table.timeline, reservation, self.options)
 
     def end_turn(self) -> None:
         """Withdraw the reservations of the attempt, so that waiting writers may go on."""
         for instant in self._posted:
-            withdraw(self.table.intents, instant)
+            withdraw(self.table.reservations, instant)
         self._posted.clear()

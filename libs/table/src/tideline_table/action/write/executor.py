@@ -70,7 +70,7 @@ def check_written(tasks: Sequence[RoutedTask], results: Sequence[FileGroupResult
         raise VerificationFailed(
             f"{len(results)} result(s) that are not those of the write's tasks, in their order",
             expected=f"one result of each of its {len(tasks)} task(s)",
-            remedy="nothing was committed; look at what ran its tasks, then write again",
+            remedy="nothing was committed; check the logs of its tasks, then write again",
         )
 
 

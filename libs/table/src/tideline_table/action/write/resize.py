@@ -125,7 +125,8 @@ class _Resize:
         table, begun, change = self.table, self.begun, self.change
         if change.before == change.after:
             raise WriteConflict(
-                f"another process gave the table {change.after.text}", with_instant=max(table.state.bucket_numbers, default="")
+                f"another process resized the table meanwhile: it has {change.after.text} already",
+                with_instant=max(table.state.bucket_numbers, default=""),
             )
         hide_index(table.timeline)
         affected = change.affected(table.state.latest_slices())

@@ -167,7 +167,9 @@ class _Resize:
         """Write the moved rows and the new rings, and commit."""
         if not self.changes:
             raise WriteConflict(
-                "the buckets have fitting sizes, or plans name them, since another process wrote the table", with_instant=""
+                "another process changed the table: no bucket is left that this resize may split or merge",
+                expected="a bucket beyond the limits of size that no pending plan names",
+                with_instant="",
             )
         results: list[FileGroupResult] = []
         splits = {s.group: s.version for name, change in self.changes.items() for s in self._sources(name, change)}

@@ -201,7 +201,7 @@ class WriteTransaction:
         if asked_s < self._check_again_s:
             return
         self._check_again_s = asked_s + EARLY_CHECK_S
-        state = self.timeline.look()
+        state = self.timeline.refresh_view()
         self._check_again_s = asked_s + max(EARLY_CHECK_S, 10 * (clock.monotonic_s() - asked_s))
         own = WriteSet(
             self.instant,
@@ -289,7 +289,7 @@ class WriteTransaction:
         if pc.any(pc.is_in(log_keys(storage, [own.path]), value_set=log_keys(storage, others))).as_py():
             by = latest.log_files[-1].instant
             raise WriteConflict(
-                f"rows of file group {latest.group.file_id} in {own.partition_path!r} were written by others, at the latest by {by}",
+                f"other writers changed rows of file group {latest.group.file_id} in {own.partition_path!r} since this write read them, last write {by}",
                 with_instant=by,
             )
 

@@ -55,7 +55,7 @@ class MarkerCheck:
         Markers are listed only while another writer has changed a slice that the write may write.
         """
         timeline = self._transaction.timeline
-        state = timeline.look()
+        state = timeline.refresh_view()
         if state.sequence != self._looked_at:
             self._looked_at = state.sequence
             self._is_contested = find_conflict(self._write_set(self._visible), state, ()) is not None

@@ -24,7 +24,7 @@ from tideline_table.log.action import CLUSTER, COMPACT, ActionRecord
 from tideline_table.log.body import Bare, Body, Cleaned, Published, Restored
 from tideline_table.log.plan import ClusteringPlanned, RollbackStep, parse_plan
 from tideline_table.log.progress import Progress, progress_said_by
-from tideline_table.log.sharing import PEER_WRITER
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import Storage
@@ -171,7 +171,7 @@ def _read_step(storage: Storage, step: Step, timeline: TimelineListing, state: T
         body, operation = _planned(storage, step, timeline, state, operation)
     if step.after is State.COMPLETED:
         body, operation = _completed(storage, step, timeline, state, operation)
-    return Draft(step.instant, step.action, step.before, step.after, operation, body, PEER_WRITER)
+    return Draft(step.instant, step.action, step.before, step.after, operation, body, HUDI_WRITER)
 
 
 def _planned(storage: Storage, step: Step, timeline: TimelineListing, state: TableState, operation: str) -> tuple[Body, str]:

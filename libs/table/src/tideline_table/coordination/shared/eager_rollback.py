@@ -24,7 +24,7 @@ def judged(draft: Draft, state: TableState, listed: ListedTimeline, storage: Sto
     if not isinstance(draft.body, RollbackStep) or draft.before is not State.NONE:
         return draft
     target = state.actions.get(draft.body.target)
-    if target is None or target.is_peers or not target.is_pending or target.is_clustering:
+    if target is None or target.is_by_hudi or not target.is_pending or target.is_clustering:
         return draft  # Tideline rolls back its own clusterings while their heartbeats are fresh
     if not _was_certainly_alive(target.instant, draft.instant, listed, storage, options):
         return draft

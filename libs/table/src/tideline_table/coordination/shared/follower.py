@@ -87,7 +87,7 @@ class LogFollower:
     def _unfinished_sharing(self, listed: ListedTimeline) -> Entry | None:
         """Return the entry that made the table shared if its timeline files are missing: the only step that the log has first."""
         head = next((a for a in self.replica.state.actions.values() if a.sequence == self.replica.state.sequence), None)
-        if head is None or head.is_peers or head.state is not State.COMPLETED:
+        if head is None or head.is_by_hudi or head.state is not State.COMPLETED:
             return None
         begun, ended = (Instant(head.instant, head.action, state) for state in (State.INFLIGHT, State.COMPLETED))
         if begun not in listed.timeline.paths or ended in listed.timeline.paths:
@@ -109,7 +109,7 @@ class LogFollower:
         if missed:
             raise WritesMissed(
                 f"{len(missed)} write(s) of Apache Hudi, the first {missed[0]}, were archived before a Tideline process adopted them",
-                expected="a look at the table at least once in hoodie.keep.min.commits of Apache Hudi's commits: the mirror's",
+                expected="a mirror or writer of Tideline that reads the table at least once in hoodie.keep.min.commits of Apache Hudi's commits",
                 remedy="with all writers stopped, remove .hoodie/.tideline and share the table again (tideline share PATH)",
             )
         self._archive_read = first

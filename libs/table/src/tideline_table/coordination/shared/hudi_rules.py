@@ -189,7 +189,7 @@ def check_rings(state: TableState) -> None:
     """
     expected = "hash rings as they were made: Hudi's writers need no hoodie.bucket.index.max.num.buckets and min.num.buckets"
     remedy = "read the table, or write it with Apache Hudi"
-    resizes = sorted(a.instant for a in state.pending() if a.is_clustering and a.is_peers)
+    resizes = sorted(a.instant for a in state.pending() if a.is_clustering and a.is_by_hudi)
     if resizes:
         raise UnsupportedTable(f"resize {resizes[0]} of Apache Hudi, which is pending", expected=expected, remedy=remedy)
     strange = {group: by for group, by in state.replaced.items() if by not in state.ring_resizes}

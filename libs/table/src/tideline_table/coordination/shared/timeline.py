@@ -14,7 +14,7 @@ from contextlib import suppress
 from tideline_table.config import LOCK_WAIT_S
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import beats, forget_silent, heartbeat_path, is_dead
-from tideline_table.coordination.lock import HeldPeerLock, PeerLock
+from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.adoption import (
     has_completed,
@@ -64,7 +64,7 @@ class _LockLost(Exception):
     """Another process may hold the lock now; nothing was decided for good yet."""
 
 
-class _PeerStarting(Exception):
+class _HudiWriteStarting(Exception):
     """A write of Apache Hudi has its instant but has not read the table yet."""
 
     def __init__(self, instant: str) -> None:
@@ -75,7 +75,7 @@ class _PeerStarting(Exception):
 class SharedTimeline(ActiveTimeline):
     """The timeline of a table that Apache Hudi writes, too: its files are the truth, the log follows. Read-only without a lock."""
 
-    def __init__(self, replica: LogReplica, lock: PeerLock | None) -> None:
+    def __init__(self, replica: LogReplica, lock: HudiTableLock | None) -> None:
         self.replica = replica
         self._lock = lock
         self.follower = LogFollower(replica)
@@ -99,8 +99,8 @@ class SharedTimeline(ActiveTimeline):
                 return self._view[1]
             return self.state
 
-    def look(self) -> TableState:
-        """See `ActiveTimeline.look`; includes steps that are not adopted yet."""
+    def refresh_view(self) -> TableState:
+        """See `ActiveTimeline.refresh_view`; includes steps that are not adopted yet."""
         with self.replica.mutex:
             self.refresh()
             self._view = (
@@ -132,9 +132,9 @@ class SharedTimeline(ActiveTimeline):
             raise UnsupportedTable(
                 f"table {table!r} is shared with Apache Hudi's writers and was opened without their lock",
                 expected="the lock that both sides take",
-                remedy="Table.open(path, peer_lock=tideline_locks.open_peer_lock)",
+                remedy="Table.open(path, hudi_lock=tideline_locks.open_hudi_lock)",
             )
-        state = self.look()
+        state = self.refresh_view()
         check_lazy(state, self.clock, self.options)
         check_buckets(state, properties)
 
@@ -197,7 +197,7 @@ class SharedTimeline(ActiveTimeline):
                     lost += 1
                     _LOGGER.warning("the table's lock was taken away while it was held; taking it again")
                     continue
-                except _PeerStarting as starting:
+                except _HudiWriteStarting as starting:
                     if self.clock.monotonic_s() >= deadline_s:
                         raise WriteConflict(
                             f"write {starting.instant} of Apache Hudi has been starting for {self.options[LOCK_WAIT_S]:g} s",
@@ -225,16 +225,16 @@ class SharedTimeline(ActiveTimeline):
         """See `ActiveTimeline.mint_above_files`; here `mint` does the same."""
         return self.mint(state)
 
-    def _checked_lock(self) -> PeerLock:
+    def _checked_lock(self) -> HudiTableLock:
         if self._lock is None:
             raise UnsupportedTable(
                 "a table shared with Apache Hudi's writers, opened without their lock",
                 expected="the lock that both sides take",
-                remedy="open it with tideline_locks.open_peer_lock: Table.open(path, peer_lock=open_peer_lock)",
+                remedy="open it with tideline_locks.open_hudi_lock: Table.open(path, hudi_lock=open_hudi_lock)",
             )
         return self._lock
 
-    def _append_under(self, held: HeldPeerLock, decide: Decide) -> Entry:
+    def _append_under(self, held: HeldHudiTableLock, decide: Decide) -> Entry:
         hold_to_rules(self.storage, kept_partitions(self.replica.options))
         turn_off_if_known(self.storage, self._late)
         self._late.clear()
@@ -245,7 +245,7 @@ class SharedTimeline(ActiveTimeline):
             # Also for a write that was just undone and begins again.
             check_lazy(self.state, self.clock, self.options)
         self.replica.check_clock(draft)
-        self._let_peers_start(draft)
+        self._let_hudi_writes_start(draft)
         if not held.is_held():
             raise _LockLost
         self._take_step(draft, held)
@@ -273,8 +273,8 @@ class SharedTimeline(ActiveTimeline):
                 f"instant {draft.instant} was rolled back while it began", expected="the lock until then", remedy="begin again"
             )
 
-    def _let_peers_start(self, draft: Draft) -> None:
-        """Raise `_PeerStarting` while completing `draft` could lose an update of Apache Hudi.
+    def _let_hudi_writes_start(self, draft: Draft) -> None:
+        """Raise `_HudiWriteStarting` while completing `draft` could lose an update of Apache Hudi.
 
         Hudi takes its instant first and reads the table later, not under one lock. It would merge into base files that complete in
         between with a later instant, and its own base file, with the earlier instant, would never be read. Once its inflight file
@@ -283,12 +283,17 @@ class SharedTimeline(ActiveTimeline):
         if draft.after is not State.COMPLETED or draft.action not in _WITH_BASE_FILES:
             return
         for record in self.state.pending():
-            if record.is_peers and record.state is State.REQUESTED and record.action in WRITE_ACTIONS and not record.is_clustering:
+            if (
+                record.is_by_hudi
+                and record.state is State.REQUESTED
+                and record.action in WRITE_ACTIONS
+                and not record.is_clustering
+            ):
                 earlier = record.instant < draft.instant and record.instant not in self._given_up
                 if earlier and not record.fenced_by and beats(self.storage, record.instant, self.clock, self.options):
-                    raise _PeerStarting(record.instant)
+                    raise _HudiWriteStarting(record.instant)
 
-    def _take_step(self, draft: Draft, held: HeldPeerLock) -> None:
+    def _take_step(self, draft: Draft, held: HeldHudiTableLock) -> None:
         """Create the timeline files, after the deletions of the step; the last file makes the step visible to other processes."""
         files = self._files_of(draft)
         if draft.after is State.COMPLETED:
@@ -314,7 +319,7 @@ class SharedTimeline(ActiveTimeline):
                 self.storage.delete(heartbeat_path(draft.instant))
             raise
 
-    def _create_all(self, files: TimelineFiles, draft: Draft, held: HeldPeerLock) -> None:
+    def _create_all(self, files: TimelineFiles, draft: Draft, held: HeldHudiTableLock) -> None:
         for path, content in files.create:
             create_file(self.storage, path, content, draft, held)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tideline_table.coordination.lock import HeldPeerLock
+from tideline_table.coordination.lock import HeldHudiTableLock
 from tideline_table.errors import (
     CommitUnknown,
     ObjectExists,
@@ -19,7 +19,7 @@ from tideline_table.storage import Storage, exists
 _READ_BACKS = 3
 
 
-def create_file(storage: Storage, path: str, content: bytes, draft: Draft, held: HeldPeerLock) -> None:
+def create_file(storage: Storage, path: str, content: bytes, draft: Draft, held: HeldHudiTableLock) -> None:
     """Create a timeline file. Raises `TransactionRolledBack` if another attempt did, `CommitUnknown` for an unanswered commit."""
     # Only one writer has an instant. But both engines may begin a plan, and both create the same empty file.
     is_ours_if_equal = draft.before is not State.REQUESTED
@@ -50,8 +50,8 @@ def create_file(storage: Storage, path: str, content: bytes, draft: Draft, held:
         if there == content and is_ours_if_equal:
             return
         raise TransactionRolledBack(
-            f"timeline file {path} is there already",
-            expected="no other attempt at it",
+            f"timeline file {path} exists already",
+            expected="no file, because one process at a time takes this step",
             remedy="another process completed or began it; read the table again",
         )
     if draft.after is State.COMPLETED:

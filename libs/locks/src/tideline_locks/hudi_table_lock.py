@@ -1,4 +1,4 @@
-"""The lock of a table shared with Apache Hudi: `PeerLock` on Hudi's own locks."""
+"""The lock of a table shared with Apache Hudi: `HudiTableLock` on Hudi's own locks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tideline_locks.location import hudi_file_lock, hudi_storage_lock
 from tideline_locks.renewal import KeptLease
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
-from tideline_table.coordination import HeldPeerLock
-from tideline_table.log import PeerLockKind, Sharing
+from tideline_table.coordination import HeldHudiTableLock
+from tideline_table.log import HudiLockKind, Sharing
 from tideline_table.storage import Storage
 
 LOCK_NAME = "table"
 
 
 class HeldLease:
-    """`HeldPeerLock` on a lease."""
+    """`HeldHudiTableLock` on a lease."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
     def is_held(self) -> bool:
-        """See `HeldPeerLock.is_held`."""
+        """See `HeldHudiTableLock.is_held`."""
         try:
             self._lease.renew()
         except (LeaseLost, LockUnreachable):
@@ -35,8 +35,8 @@ class HeldLease:
         return self._lease.remaining_s > self._lease.ttl_s / 2
 
 
-class HudiPeerLock:
-    """`PeerLock` on a provider. The lease is renewed while it is held."""
+class ProviderHudiLock:
+    """`HudiTableLock` on a provider. The lease is renewed while it is held."""
 
     def __init__(self, provider: HudiLockProvider, owner: str, *, ttl_s: float, wait_s: float) -> None:
         self._provider = provider
@@ -45,21 +45,21 @@ class HudiPeerLock:
         self._wait_s = wait_s
 
     @contextmanager
-    def hold(self) -> Iterator[HeldPeerLock]:
-        """See `PeerLock.hold`. Raises `LockTimeout` and `LockUnreachable`."""
+    def hold(self) -> Iterator[HeldHudiTableLock]:
+        """See `HudiTableLock.hold`. Raises `LockTimeout` and `LockUnreachable`."""
         lease = self._provider.acquire(LOCK_NAME, owner=self._owner, ttl_s=self._ttl_s, wait_s=self._wait_s)
         with KeptLease(lease):
             yield HeldLease(lease)
 
 
-def open_peer_lock(storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> HudiPeerLock:
+def open_hudi_lock(storage: Storage, sharing: Sharing, owner: str, clock: Clock, options: Options) -> ProviderHudiLock:
     """Open the lock of Hudi's writers for the shared table in `storage`, with `tideline.lock.wait` and `tideline.lock.ttl`.
 
     Raises `InvalidOption` for a lock that this kind of storage does not support.
     """
-    if sharing.lock is PeerLockKind.FILE_SYSTEM:
+    if sharing.lock is HudiLockKind.FILE_SYSTEM:
         provider = hudi_file_lock(storage, clock=clock, expire_min=sharing.expire_min)
     else:
         provider = hudi_storage_lock(storage, clock=clock)
     ttl_s = min(options[LOCK_TTL_S], sharing.expire_min * 60.0)
-    return HudiPeerLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
+    return ProviderHudiLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tideline_table.action.decision import TableService
-from tideline_table.action.upkeep.backlog import Backlog, Objectives, backlog_of
-from tideline_table.action.upkeep.verdict import Outcome, Rules, Verdict, judge, service_of
+from tideline_table.action.maintenance.backlog import Backlog, Objectives, backlog_of
+from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, judge, service_of
 from tideline_table.coordination import is_alive
 from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 
-class WaitingLine:
+class WaitQueue:
     """The requests that wait now, by the name of the lock, in order of arrival. Used from the loop of the HTTP server only."""
 
     def __init__(self) -> None:
@@ -24,9 +24,9 @@ class WaitingLine:
         try:
             yield
         finally:
-            line = self._waiting[name]
-            del line[number]
-            if not line:
+            queue = self._waiting[name]
+            del queue[number]
+            if not queue:
                 del self._waiting[name]
 
     def shown(self, name: str) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from tideline_table.storage import Storage
 _LOGGER = logging.getLogger(__name__)
 
 
-class LogUpkeep:
+class LogMaintenance:
     """The latest checkpoint and the entries after it, and their maintenance. Used under the mutex of its timeline."""
 
     def __init__(self, storage: Storage, clock: Clock, options: Options, read_entry: ReadEntry) -> None:

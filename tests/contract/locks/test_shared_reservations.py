@@ -1,4 +1,4 @@
-"""The board of a shared table on a real Redis: seen by every writer of Tideline, and missed for one look at most while it does not answer."""
+"""The reservations of a shared table on a real Redis: seen by every writer of Tideline, and missed for one look at most while it does not answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.table.tables import contents
 from tideline_locks.redis_connection import SOCKET_TIMEOUT_S
 from tideline_locks.table_lock import LockProviders
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.coordination.reservations import Intent
+from tideline_table.coordination.reservations import Reservation
 
 pytestmark = pytest.mark.real
 
@@ -30,9 +30,9 @@ def test_a_server_that_hangs_costs_one_look_and_is_used_again_when_it_answers(ow
     put(ours, [("a", "p", 0, "x")])
     other.refresh()
     begun = WriteTransaction.begin(other.timeline, other.lock, "UPSERT")
-    intent = Intent(begun.instant, frozenset(s.group.file_id for s in other.slices()))
-    assert other.intents.claim(intent) == []
-    assert [p.intent for p in ours.intents.posted()] == [intent]
+    reservation = Reservation(begun.instant, frozenset(s.group.file_id for s in other.slices()))
+    assert other.reservations.claim(reservation) == []
+    assert [p.reservation for p in ours.reservations.posted()] == [reservation]
 
     own_redis.freeze()
     before, began_s = clock.now(), time.monotonic()
@@ -45,7 +45,7 @@ def test_a_server_that_hangs_costs_one_look_and_is_used_again_when_it_answers(ow
     clock.advance(10)
     waited_from_s = clock.monotonic_s()
     put(ours, [("a", "p", 9, "z")], **{"tideline.write.intent.wait": "5"})
-    assert clock.monotonic_s() - waited_from_s >= 5, "it did not see the other one's intent"
-    assert [p.intent for p in other.intents.posted()] == [intent]
+    assert clock.monotonic_s() - waited_from_s >= 5, "it did not see the other one's reservation"
+    assert [p.reservation for p in other.reservations.posted()] == [reservation]
     assert contents(ours) == [("a", "p", 9, "z")]
     begun.roll_back()

@@ -39,7 +39,7 @@ def check_not_upgraded(version: int, properties: Mapping[str, str]) -> None:
         )
 
 
-def check_no_intruder(timeline: ActiveTimeline, folder: Folder) -> None:
+def check_no_other_writer(timeline: ActiveTimeline, folder: Folder) -> None:
     """Raise `TableFrozen` for an instant in the listing `folder` of `.hoodie` that is not in the table log. Refreshes the state.
 
     The folder of an upgraded timeline, if it exists, is listed too.

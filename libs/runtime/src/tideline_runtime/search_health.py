@@ -15,7 +15,7 @@ _KINDS = {SEARCH: "search", OPEN: "open"}
 
 
 @dataclass(slots=True)
-class TableReach:
+class SearchHealth:
     """Keeps the health of a service in step with its search for tables.
 
     A service is unready until the first search in which a pattern or a named table could be looked up. Later it stays ready for

@@ -11,8 +11,8 @@ from tideline_table.action.clustering.run import refused_clustering, request_clu
 from tideline_table.action.compaction.run import request_compaction, run_compaction
 from tideline_table.action.decision import Reason, TableService
 from tideline_table.action.log_compaction.run import request_log_compaction, run_log_compaction
+from tideline_table.action.maintenance.verdict import Outcome, Rules, judge
 from tideline_table.action.recovery import roll_back_dead
-from tideline_table.action.upkeep.verdict import Outcome, Rules, judge
 from tideline_table.config import LOG_COMPACTION_ENABLE
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import Recovery, TidelineError

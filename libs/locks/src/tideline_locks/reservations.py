@@ -1,7 +1,7 @@
-"""Stores of file-group reservations (intents), where writers of one table post which file groups they are about to write.
+"""File-group reservations on Redis, on storage or in one process: writers of one table post the file groups that they will write.
 
-They are on Redis beside the locks, on storage for writers without Redis, or in one process. A reservation expires after `EXPIRY_S`,
-which removes those of dead writers. Two concurrent claims may both succeed; then one writer loses its attempt.
+A reservation expires after `EXPIRY_S`, which removes those of dead writers. Two concurrent claims may both succeed; then one writer
+loses its attempt. Paths and keys have the older word `intents`, because writers of all releases read them.
 """
 
 from __future__ import annotations
@@ -16,69 +16,69 @@ from typing import cast
 from tideline_locks.port import checked_name
 from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
 from tideline_table.clock import Clock
-from tideline_table.coordination import Intent, PostedIntent, going_first
+from tideline_table.coordination import PostedReservation, Reservation, going_first
 from tideline_table.errors import CorruptMetadata, ObjectNotFound
 from tideline_table.storage import Storage
 
 EXPIRY_S = 3600.0
-INTENTS_PREFIX = ".hoodie/.tideline/intents"
+RESERVATIONS_PREFIX = ".hoodie/.tideline/intents"
 
 
-class _Board(ABC):
-    """`IntentBoard` on a store with one text per instant."""
+class _TextReservations(ABC):
+    """`Reservations` on a store with one text per instant."""
 
-    def claim(self, intent: Intent) -> list[Intent]:
-        """See `IntentBoard.claim`."""
-        first = going_first(intent, self._posted(intent.instant))
-        self._post(PostedIntent(intent, is_active=not first))
+    def claim(self, reservation: Reservation) -> list[Reservation]:
+        """See `Reservations.claim`."""
+        first = going_first(reservation, self._posted(reservation.instant))
+        self._post(PostedReservation(reservation, is_active=not first))
         return first
 
     @abstractmethod
     def withdraw(self, instant: str) -> None:
-        """See `IntentBoard.withdraw`."""
+        """See `Reservations.withdraw`."""
 
-    def posted(self) -> list[PostedIntent]:
-        """See `IntentBoard.posted`."""
+    def posted(self) -> list[PostedReservation]:
+        """See `Reservations.posted`."""
         return list(self._posted(""))
 
     @abstractmethod
-    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+    def _posted(self, instant: str) -> Iterable[PostedReservation]:
         """Return the unexpired reservations of all instants except `instant`."""
 
     @abstractmethod
-    def _post(self, posted: PostedIntent) -> None: ...
+    def _post(self, posted: PostedReservation) -> None: ...
 
 
-class InProcessIntents(_Board):
-    """Reservations of the writers in one process, which share the board. They are lost when the process ends."""
+class InProcessReservations(_TextReservations):
+    """Reservations of the writers in one process, which share this object. They are lost when the process ends."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._by_instant: dict[str, PostedIntent] = {}
+        self._by_instant: dict[str, PostedReservation] = {}
 
-    def claim(self, intent: Intent) -> list[Intent]:
-        """See `IntentBoard.claim`."""
+    def claim(self, reservation: Reservation) -> list[Reservation]:
+        """See `Reservations.claim`."""
         with self._guard:
-            return super().claim(intent)
+            return super().claim(reservation)
 
     def withdraw(self, instant: str) -> None:
-        """See `IntentBoard.withdraw`."""
+        """See `Reservations.withdraw`."""
         with self._guard:
             self._by_instant.pop(instant, None)
 
-    def posted(self) -> list[PostedIntent]:
-        """See `IntentBoard.posted`."""
+    def posted(self) -> list[PostedReservation]:
+        """See `Reservations.posted`."""
         with self._guard:
             return super().posted()
 
-    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+    def _posted(self, instant: str) -> Iterable[PostedReservation]:
         return [posted for other, posted in self._by_instant.items() if other != instant]
 
-    def _post(self, posted: PostedIntent) -> None:
-        self._by_instant[posted.intent.instant] = posted
+    def _post(self, posted: PostedReservation) -> None:
+        self._by_instant[posted.reservation.instant] = posted
 
 
-class StorageIntents(_Board):
+class StorageReservations(_TextReservations):
     """One object per reservation below the table: `.hoodie/.tideline/intents/<instant>.json`."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
@@ -86,12 +86,12 @@ class StorageIntents(_Board):
         self._clock = clock
 
     def withdraw(self, instant: str) -> None:
-        """See `IntentBoard.withdraw`."""
+        """See `Reservations.withdraw`."""
         self._storage.delete(_path(instant))
 
-    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+    def _posted(self, instant: str) -> Iterable[PostedReservation]:
         oldest = self._clock.now() - timedelta(seconds=EXPIRY_S)
-        for found in self._storage.list_folder(INTENTS_PREFIX).objects:
+        for found in self._storage.list_folder(RESERVATIONS_PREFIX).objects:
             if found.modified < oldest:
                 self._storage.delete(found.path)
             elif found.path != _path(instant):
@@ -100,11 +100,11 @@ class StorageIntents(_Board):
                 except ObjectNotFound:
                     continue  # withdrawn in the meantime
 
-    def _post(self, posted: PostedIntent) -> None:
-        self._storage.put(_path(posted.intent.instant), _to_text(posted).encode())
+    def _post(self, posted: PostedReservation) -> None:
+        self._storage.put(_path(posted.reservation.instant), _to_text(posted).encode())
 
 
-class RedisIntents(_Board):
+class RedisReservations(_TextReservations):
     """One hash per table beside its lock, `<lock key>:intents`: instant → reservation."""
 
     def __init__(self, connection: RedisConnection, name: str, clock: Clock) -> None:
@@ -113,11 +113,11 @@ class RedisIntents(_Board):
         self._clock = clock
 
     def withdraw(self, instant: str) -> None:
-        """See `IntentBoard.withdraw`."""
+        """See `Reservations.withdraw`."""
         with self._connection.translated():
             self._connection.client.hdel(self._key, instant)
 
-    def _posted(self, instant: str) -> Iterable[PostedIntent]:
+    def _posted(self, instant: str) -> Iterable[PostedReservation]:
         with self._connection.translated():
             texts = cast("dict[str, str]", self._connection.client.hgetall(self._key))
         now_s, expired = self._clock.now().timestamp(), []
@@ -133,39 +133,39 @@ class RedisIntents(_Board):
             with self._connection.translated():
                 self._connection.client.hdel(self._key, *expired)
 
-    def _post(self, posted: PostedIntent) -> None:
+    def _post(self, posted: PostedReservation) -> None:
         text = f"{int(self._clock.now().timestamp())} {_to_text(posted)}"
         with self._connection.translated(), self._connection.client.pipeline(transaction=False) as pipeline:
-            pipeline.hset(self._key, posted.intent.instant, text)
+            pipeline.hset(self._key, posted.reservation.instant, text)
             pipeline.pexpire(self._key, int(EXPIRY_S * 1000))
             pipeline.execute()
 
 
 def _path(instant: str) -> str:
-    return f"{INTENTS_PREFIX}/{instant}.json"
+    return f"{RESERVATIONS_PREFIX}/{instant}.json"
 
 
-def _to_text(posted: PostedIntent) -> str:
-    intent = posted.intent
+def _to_text(posted: PostedReservation) -> str:
+    reservation = posted.reservation
     return json.dumps(
         {
-            "instant": intent.instant,
-            "groups": sorted(intent.groups),
-            "appends": sorted(intent.appends),
-            "whole_table": intent.is_whole_table,
-            "priority": intent.has_priority,
+            "instant": reservation.instant,
+            "groups": sorted(reservation.groups),
+            "appends": sorted(reservation.appends),
+            "whole_table": reservation.is_whole_table,
+            "priority": reservation.has_priority,
             "active": posted.is_active,
         }
     )
 
 
-def _from_text(text: bytes, place: str) -> PostedIntent:
+def _from_text(text: bytes, place: str) -> PostedReservation:
     try:
         found = json.loads(text)
         # Writers of older releases write neither `appends` nor `whole_table`.
         groups, appends = (frozenset(map(str, named)) for named in (found["groups"], found.get("appends", ())))
-        intent = Intent(str(found["instant"]), groups, bool(found["priority"]), appends, bool(found.get("whole_table")))
-        return PostedIntent(intent, bool(found["active"]))
+        reservation = Reservation(str(found["instant"]), groups, bool(found["priority"]), appends, bool(found.get("whole_table")))
+        return PostedReservation(reservation, bool(found["active"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptMetadata(
             f"{place} is not a file-group reservation ({error})", expected="the JSON object that a writer posts", remedy="delete it"

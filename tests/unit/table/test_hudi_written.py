@@ -13,7 +13,7 @@ from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import TimelineFolders, list_timeline
 from tideline_table.hudi.plans import CLEAN_METADATA, encode_document
-from tideline_table.hudi_written import foreign_state
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.storage import MemoryStorage
 from tideline_table.writer import Operation
@@ -30,7 +30,7 @@ def place():
     return table, storage, clock, commits
 
 
-def foreign(storage):
+def hudi_written(storage):
     """A copy without our folder."""
     copy = MemoryStorage()
     for found in storage.list_objects(""):
@@ -41,19 +41,19 @@ def foreign(storage):
 
 def test_reads_as_the_log_says(place):
     table, storage, clock, commits = place
-    other = open_table(foreign(storage), clock)
+    other = open_table(hudi_written(storage), clock)
     assert not other.is_exclusive
     assert contents(other) == contents(table)
     for commit in commits:
         assert contents(other, commit.instant) == contents(table, commit.instant)
     assert other.state.schema_json == table.state.schema_json
-    with pytest.raises(UnsupportedTable, match="written by others"):
+    with pytest.raises(UnsupportedTable, match="only Apache Hudi writes"):
         write_rows(other, rows_of([("a", "p", 1, "x")]), Operation.UPSERT)
 
 
 def test_uncommitted_and_checksum_files_are_ignored(place):
     table, storage, clock, _ = place
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     before = contents(table)
     (visible, *_) = table.slices()
     later = "20270101000000000"
@@ -69,7 +69,7 @@ def test_uncommitted_and_checksum_files_are_ignored(place):
 def test_archived_commits_count_although_their_timeline_files_are_gone(place):
     """Older than the active timeline is committed; a clean or a pending write that is older does not move its start."""
     table, storage, clock, _ = place
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     before = contents(table)
     writes = table.state.completed_writes()
     for name in (o.path for o in list(copy.list_folder(".hoodie").objects)):
@@ -89,7 +89,7 @@ def test_archived_commits_count_although_their_timeline_files_are_gone(place):
 
 def test_an_old_write_that_is_still_pending_is_not_taken_for_archived(place):
     table, storage, clock, _ = place
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     before = contents(table)
     old = "20250101000000000"
     copy.put(f".hoodie/{old}.commit.requested", b"")
@@ -100,7 +100,7 @@ def test_an_old_write_that_is_still_pending_is_not_taken_for_archived(place):
 
 def test_a_savepointed_commit_outlives_archival(place):
     table, storage, clock, _ = place
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     before = contents(table)
     first, second = (a.instant for a in table.state.completed_writes()[:2])
     copy.put(f".hoodie/{first}.savepoint", b"")
@@ -115,7 +115,7 @@ def test_a_savepointed_commit_outlives_archival(place):
 @pytest.mark.parametrize("states", [("savepoint.inflight",), ("savepoint.inflight", "savepoint")])
 def test_a_savepoint_does_not_hide_its_commit(place, which, states):
     table, storage, clock, _ = place
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     at = table.state.completed_writes()[which].instant
     for state in states:
         copy.put(f".hoodie/{at}.{state}", b"")
@@ -128,7 +128,7 @@ def test_time_travel_before_what_was_cleaned_is_refused(place):
         write(table, [("a", "p", n, "x")])
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
     run_clean(table)
-    other = open_table(foreign(storage), clock)
+    other = open_table(hudi_written(storage), clock)
     assert contents(other) == contents(table)
     with pytest.raises(InstantNotFound, match="cleaned"):
         contents(other, commits[0].instant)
@@ -139,7 +139,7 @@ def test_cleaning_by_file_versions_tells_by_its_files_what_is_gone(place):
     table, storage, clock, commits = place
     first = next(s for s in table.state.latest_slices(commits[0].instant) if s.group.partition_path == "p")
     successor = min(i for g, slices in table.state.slices.items() if g == first.group for i in slices if i > first.base_instant)
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     copy.delete(first.path)
     part = {"partitionPath": "p", "policy": "KEEP_LATEST_FILE_VERSIONS", "deletePathPatterns": [], "failedDeleteFiles": []}
     clean = {
@@ -206,7 +206,7 @@ def test_instants_at_their_highest_state():
 def test_log_files_are_not_silently_left_out(place):
     """Apache Hudi reads no log files of a copy-on-write table; that there are some says that something is wrong."""
     _, storage, clock, _ = place
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     copy.put("p/.f-0_20270101000000001.log.1_0-0-0", b"#HUDI#")
     open_table(copy, clock)
     copy.put("p/.f-0_20260101000000001.log.1_0-0-0", b"#HUDI#")
@@ -227,7 +227,7 @@ def test_broken_timeline_files_are_named(place, suffix, content):
     table, storage, clock, _ = place
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
     run_clean(table)
-    copy = foreign(storage)
+    copy = hudi_written(storage)
     path = next(
         (o.path for o in copy.list_folder(".hoodie").objects if o.path.endswith(suffix)), f".hoodie/20270101000000000{suffix}"
     )
@@ -238,14 +238,14 @@ def test_broken_timeline_files_are_named(place, suffix, content):
 
 def test_pending_replace_plans():
     storage, clock = MemoryStorage(), ManualClock()
-    assert foreign_state(storage).latest_slices() == []
+    assert hudi_written_state(storage).latest_slices() == []
     schema = {"type": "record", "name": "r", "fields": [{"name": "operationType", "type": "string"}]}
     sink = io.BytesIO()
     fastavro.writer(sink, schema, [{"operationType": "CLUSTER"}])
     storage.put(".hoodie/20260101000000001.replacecommit.requested", sink.getvalue())
     with pytest.raises(CorruptMetadata, match="a replacecommit plan that names file groups"):
-        foreign_state(storage)
+        hudi_written_state(storage)
     storage.put(".hoodie/20260101000000001.replacecommit.requested", b"")
-    (record,) = foreign_state(storage).pending()
+    (record,) = hudi_written_state(storage).pending()
     assert not record.is_clustering
     assert clock

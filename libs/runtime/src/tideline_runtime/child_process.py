@@ -1,4 +1,4 @@
-"""Run a command that dies with its supervisor: `python -I -S tether.py <supervisor's pid> <command> ...`.
+"""Run a command that dies with its supervisor: `python -I -S child_process.py <supervisor's pid> <command> ...`.
 
 On Linux the kernel sends SIGKILL to the command when the thread that started it ends, for any reason. Elsewhere the command just
 runs. Uses the standard library only, and executes the command in this process, so that the process id stays the same.

@@ -15,7 +15,7 @@ from tideline_table.action.compaction.plan import plan_compaction
 from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.action.log_compaction.plan import plan_log_compaction
 from tideline_table.action.log_compaction.run import why_not_log_compacted
-from tideline_table.action.upkeep.backlog import Objectives
+from tideline_table.action.maintenance.backlog import Objectives
 from tideline_table.config import ARCHIVE_AUTOMATIC, LOG_COMPACTION_ENABLE, Options
 from tideline_table.coordination import is_alive
 from tideline_table.coordination.leases import live_leases

@@ -15,7 +15,7 @@ from tideline_table.hudi.instant import Action, Instant, State, parse_layout_two
 from tideline_table.hudi.listing import TimelineFolders, timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat, read_commit_metadata
-from tideline_table.hudi_written import foreign_state, read_archived_instants, visible_instants
+from tideline_table.hudi_written import hudi_written_state, read_archived_instants, visible_instants
 from tideline_table.storage import MemoryStorage
 
 LAYOUT_ONE = {"hoodie.table.type": "MERGE_ON_READ", "hoodie.table.version": "6", "hoodie.timeline.layout.version": "1"}
@@ -82,7 +82,7 @@ class Place:
 
     @property
     def state(self):
-        return foreign_state(self.storage, self.properties)
+        return hudi_written_state(self.storage, self.properties)
 
     @property
     def slices(self):
@@ -405,7 +405,7 @@ def test_files_that_are_cleaned_during_the_listing(times):
     storage.put("p/.hoodie_partition_metadata", b"")
     storage.put(f".hoodie/{t(1)}.commit", EMPTY)
     storage.put(f"p/{base(1, 'f0-0')}", b"x")
-    assert [s.group.file_id for s in foreign_state(storage).latest_slices()] == [f"f{times}-0"]
+    assert [s.group.file_id for s in hudi_written_state(storage).latest_slices()] == [f"f{times}-0"]
 
 
 def test_files_that_are_cleaned_again_and_again():
@@ -413,7 +413,7 @@ def test_files_that_are_cleaned_again_and_again():
     storage.put("p/.hoodie_partition_metadata", b"")
     storage.put(f"p/{base(1, 'f0-0')}", b"x")
     with pytest.raises(StorageError, match="deleted files during each"):
-        foreign_state(storage)
+        hudi_written_state(storage)
 
 
 # --- history ----------------------------------------------------------------------------------------------------------------
@@ -519,11 +519,11 @@ def test_of_two_attempts_at_a_file_the_commit_tells_which_one_counts(properties,
     place = Place(properties, attempt("0-971-9"), attempt("0-1007-10"))
     stat = WriteStat("f-0", "p", f"p/{attempt(committed)}", t(1), 1, 7)
     place.write(2, action="commit", content=CommitMetadata("COMPACT", (stat,)).to_bytes())
-    (file_slice,) = foreign_state(place.storage, properties).every_slice()
+    (file_slice,) = hudi_written_state(place.storage, properties).every_slice()
     assert file_slice.base_file == attempt(committed)
 
 
 def test_of_two_attempts_at_a_file_of_an_archived_commit_the_later_one_counts():
     place = Place(LAYOUT_ONE, attempt("0-971-9"), attempt("0-1007-10")).write(3)
-    (file_slice,) = foreign_state(place.storage, LAYOUT_ONE).every_slice()
+    (file_slice,) = hudi_written_state(place.storage, LAYOUT_ONE).every_slice()
     assert file_slice.base_file == attempt("0-1007-10")
