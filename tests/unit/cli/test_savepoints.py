@@ -108,5 +108,5 @@ def test_changes_across_a_restore(done, cli, filled):
     done("restore", filled, "--to", made, "--yes")
     told = cli("read", filled, "--since", point)
     assert told.code == 1
-    assert "took back" in told.stderr
+    assert "undid" in told.stderr
     assert "snapshot" in told.stderr

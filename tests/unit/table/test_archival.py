@@ -176,7 +176,7 @@ def test_incremental_queries_say_what_they_lack(old):
             query(writes[0].sequence)
         assert str(first) in refused.value.expected
         assert "hoodie.keep.min.commits" in refused.value.remedy
-        with pytest.raises(HistoryUnavailable, match="the end of the changes"):
+        with pytest.raises(HistoryUnavailable, match="the end of the requested changes"):
             query("", writes[0].sequence)
         with pytest.raises(HistoryUnavailable):
             query(writes[0].instant)
