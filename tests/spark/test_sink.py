@@ -204,7 +204,7 @@ def test_a_batch_waits_for_a_write_of_the_same_file_groups(
     write = sink(str(tables.folder / "t"), query_id="q", options={"tideline.write.intent.wait": "0.1"}, locks="storage:")
     with caplog.at_level("INFO"):
         write(spark.createDataFrame(rows(0, 4, 1, regions=1)), 0)
-    assert f"goes on beside {begun.instant}, which it waited for" in caplog.text
+    assert f"continues beside {begun.instant}, which it waited for" in caplog.text
     begun.roll_back()
 
 

@@ -263,7 +263,7 @@ def test_it_waits_for_a_write_of_the_same_file_groups(storage, tmp_path, caplog)
     topics.send(T0, "k0", row("k0", 9))
     with caplog.at_level("INFO"):
         run(application(topics, storage, tmp_path, options={"tideline.write.intent.wait": "0.1"})[0], 1)
-    assert f"goes on beside {begun.instant}, which it waited for" in caplog.text
+    assert f"continues beside {begun.instant}, which it waited for" in caplog.text
     begun.roll_back()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +46,8 @@ class BaseFileFooter:
     """The size of all values before compression, which is less than their size in memory where they are encoded by dictionary."""
     dictionaries: frozenset[str] = frozenset()
     """Top-level columns of texts of which all row groups have small dictionaries; empty unless asked for."""
+    pairs: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    """The key-value metadata, unchecked; empty unless asked for."""
 
     def may_hold(self, low: str, high: str) -> bool:
         """Return whether the file can hold a key between `low` and `high` (both inclusive)."""
@@ -60,8 +62,10 @@ class BaseFileFooter:
         return self.min_key, self.max_key
 
 
-def read_footer(storage: Storage, path: str, *, with_bloom: bool = False, with_dictionaries: bool = False) -> BaseFileFooter:
-    """Return the footer of a base file, with its Bloom filter and `dictionaries` only if asked for. Errors as `BaseFileScan`.
+def read_footer(
+    storage: Storage, path: str, *, with_bloom: bool = False, with_dictionaries: bool = False, with_pairs: bool = False
+) -> BaseFileFooter:
+    """Return the footer of a base file, with its Bloom filter, `dictionaries` and `pairs` only if asked for. Errors as `BaseFileScan`.
 
     Logs a warning for a key range or a filter that the file contradicts, and leaves it out.
     """
@@ -72,7 +76,8 @@ def read_footer(storage: Storage, path: str, *, with_bloom: bool = False, with_d
         bloom = key_filter(pairs, [low, high] if high else [*(ends or ())], path) if with_bloom else None
         size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
         small = _dictionaries(file) if with_dictionaries else frozenset()
-        return BaseFileFooter(file.metadata.num_rows, low, high, frozenset(file.schema_arrow.names), bloom, size, small)
+        names, kept = frozenset(file.schema_arrow.names), pairs if with_pairs else {}
+        return BaseFileFooter(file.metadata.num_rows, low, high, names, bloom, size, small, kept)
 
 
 def read_filter_text(storage: Storage, path: str) -> tuple[str, bytes] | None:
@@ -85,12 +90,6 @@ def read_filter_text(storage: Storage, path: str) -> tuple[str, bytes] | None:
         pairs, ends = file.metadata.metadata or {}, key_ends(file.metadata)
         low, high = key_range(pairs, ends, path)
         return filter_text(pairs, [low, high] if high else [*(ends or ())], path)
-
-
-def read_pairs(storage: Storage, path: str) -> dict[bytes, bytes]:
-    """Return the key-value metadata in the footer of a base file, unchecked. Errors as `BaseFileScan`."""
-    with readable(path):
-        return dict(_opened(storage, path).metadata.metadata or {})
 
 
 def _dictionaries(file: pq.ParquetFile) -> frozenset[str]:
@@ -171,6 +170,7 @@ def read_base_file(
 ) -> pa.Table:
     """Return all rows of a base file, decoded by one thread: the parallelism is over files. Errors as `BaseFileScan`.
 
+    The metadata of their schema is the key-value metadata of the footer.
     Those of `dictionaries` of which the file has small dictionaries are of type `DICTIONARY`.
     """
     with readable(path):

@@ -24,7 +24,7 @@ from tideline_table.config import (
     Options,
 )
 from tideline_table.errors import CorruptMetadata
-from tideline_table.reader.base_file import DICTIONARY, read_pairs
+from tideline_table.reader.base_file import DICTIONARY
 from tideline_table.reader.encoded_slice import trimmed
 from tideline_table.reader.key_footer import (
     BLOOM_FILTER,
@@ -125,14 +125,9 @@ class WrittenFile:
 
 
 def write_base_file(
-    storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options, *, same_keys: str = ""
+    storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options, known: Mapping[bytes, bytes] | None = None
 ) -> WrittenFile:
-    """Write `rows` (meta fields first) as a base file that appears as a whole or not at all.
-
-    `same_keys`: the path of a base file with exactly the record keys of `rows`, if there is one. Its Bloom filter is copied, because
-    filling one takes about a tenth of the time of a rewrite.
-    """
-    known = read_pairs(storage, same_keys) if same_keys and options[BLOOM_FILTERS] else None
+    """Write `rows` (meta fields first) as a base file that appears as a whole or not at all. `known`: as of `key_pairs`."""
     with open_base_file(storage, path, rows, avro_schema, options, known) as file:
         file.write(rows)
     return WrittenFile(storage.stat(path).size_bytes, file.statistics, file.bloom)
@@ -141,7 +136,8 @@ def write_base_file(
 def key_pairs(keys: pa.ChunkedArray, options: Options, known: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:
     """Return what the footer of a base file with these record keys says about them: their range and a Bloom filter.
 
-    `known`: the pairs of a file with exactly these keys. Their filter is taken if it has the form and the size of the one that would be made.
+    `known`: the key-value metadata of a file with exactly these keys. Its filter is copied if it has the form and the size of the one
+    that would be made, because filling one takes about a tenth of the time of a rewrite.
     The range is left out for a file without rows and where Java's order of text may differ from Arrow's. A file without rows has a
     filter without keys: Apache Hudi's Bloom index fails on a file without a filter.
     """

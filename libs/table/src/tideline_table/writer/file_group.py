@@ -53,8 +53,9 @@ def write_file_group(
     path = join_path(task.partition_path, name)
     create_marker(storage, context.instant, path, MarkerType.MERGE if task.base else MarkerType.CREATE)
     # An upsert that neither inserts nor deletes leaves the keys of the file as they are.
-    same_keys = task.base.path if task.base is not None and merged.updates and not len(merged.inserted) + merged.deletes else ""
-    written = write_base_file(storage, path, output, context.avro_schema, Options(context.options), same_keys=same_keys)
+    keeps_keys = base is not None and merged.updates and not len(merged.inserted) + merged.deletes
+    known = base.schema.metadata if base is not None and keeps_keys else None
+    written = write_base_file(storage, path, output, context.avro_schema, Options(context.options), known)
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,
@@ -72,10 +73,12 @@ def write_file_group(
 
 
 def _base_rows(context: WriteContext, path: str, storage: Storage) -> pa.Table:
+    """Return the rows of a base file in the current schema, with the key-value metadata of the footer."""
     schema = with_meta_fields(context.schema)
     texts = repeated_texts(schema, context.merging) if context.has_meta_fields else frozenset()
     rows = read_base_file(storage, path, dictionaries=texts)
-    return conform(rows, with_dictionaries(schema, {f.name for f in rows.schema if f.type == DICTIONARY}))
+    conformed = conform(rows, with_dictionaries(schema, {f.name for f in rows.schema if f.type == DICTIONARY}))
+    return conformed.replace_schema_metadata(rows.schema.metadata)
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,17 +217,19 @@ def compact_slice(
     """
     storage = storage or task_storage(task.base_path)
     found = task.file_slice
-    footers = [read_footer(storage, found.path, with_dictionaries=True)] if found.base_file else []
+    footers = [read_footer(storage, found.path, with_dictionaries=True, with_pairs=True)] if found.base_file else []
     rule = encoded(replace(task.rule, one_thread=one_thread), with_meta_fields(task.schema), footers)
+    pairs = footers[0].pairs if footers else {}
     if memory is None:
-        return _compact_slice(task, storage, rule)
+        return _compact_slice(task, storage, rule, pairs)
     values_bytes = sum(footer.decoded_bytes for footer in footers)
     stored_bytes = sum(storage.stat(path).size_bytes for path in found.applied.log_paths)
     with memory.hold(_MEMORY_PER_DECODED * values_bytes + _MEMORY_PER_LOG * stored_bytes):
-        return _compact_slice(task, storage, rule)
+        return _compact_slice(task, storage, rule, pairs)
 
 
-def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> WriteStat:
+def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule, pairs: Mapping[bytes, bytes]) -> WriteStat:
+    """Do as `compact_slice`. `pairs`: the key-value metadata of the base file."""
     schema = with_meta_fields(task.schema)
     file_slice = task.file_slice
     group = file_slice.group
@@ -244,8 +246,7 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule) -> Wri
     position = schema.get_field_index(MetaField.FILE_NAME)
     renamed = rows.set_column(position, schema.field(position).with_type(DICTIONARY), name)
     create_marker(storage, task.instant, path, MarkerType.MERGE if file_slice.base_file else MarkerType.CREATE)
-    same_keys = file_slice.path if scan.keeps_keys else ""
-    written = write_base_file(storage, path, renamed, task.avro_schema, options, same_keys=same_keys)
+    written = write_base_file(storage, path, renamed, task.avro_schema, options, pairs if scan.keeps_keys else None)
     stat = WriteStat(
         file_id=group.file_id,
         partition_path=group.partition_path,
