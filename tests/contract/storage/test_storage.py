@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath
 from tideline_table.storage import LocalStorage, checked_path, open_storage, root_uri
+from tideline_table.storage import local as local_module
 from tideline_table.storage.local import STAGING
 
 BAD_PATHS = ["/etc/passwd", "../x", "a/../../x", "a/./b", "a//b", "a/", "./a", "a\\b", "a\x00b", "..", "."]
@@ -483,6 +485,8 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_no_lock(local, tmp_path,
 
     def meanwhile(descriptor, how):
         lock(descriptor, how)
+        if how == fcntl.LOCK_UN:
+            return
         locked.append(os.fstat(descriptor).st_ino)
         if len(locked) == 1:
             guard.rename(guard.with_name("deleted"))
@@ -492,6 +496,49 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_no_lock(local, tmp_path,
     assert local.read("a") == b"1"
     assert len(locked) == 2
     assert locked[1] == guard.stat().st_ino != locked[0]
+
+
+def test_a_file_system_without_locks_replaces_with_a_warning(local, monkeypatch, caplog):
+    def missing(descriptor, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    assert local.put_if_version("a", b"1", "")
+    assert not local.put_if_version("a", b"2", "")
+    assert "has no locks (No locks available)" in caplog.text
+
+
+def test_a_process_that_keeps_the_lock_is_named(local, tmp_path, monkeypatch):
+    assert local.put_if_version("a", b"1", "")
+    monkeypatch.setattr(local_module, "_GUARD_DEADLINE_S", 0.03)
+    _, seen = local.read_versioned("a")
+    with (tmp_path / "root/.hoodie/.tideline/put-guard").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="another process has held the lock"):
+            local.put_if_version("a", b"2", seen)
+    assert local.read("a") == b"1"
+    assert local.put_if_version("a", b"2", seen)
+
+
+def test_a_forked_process_does_not_keep_the_lock(local, monkeypatch):
+    """A child has a copy of each descriptor of its parent."""
+    copies, put = [], local.put
+
+    def forked_meanwhile(path, data):
+        copies.extend(
+            os.dup(int(held.name)) for held in Path("/proc/self/fd").iterdir() if os.path.realpath(held).endswith("put-guard")
+        )
+        put(path, data)
+
+    monkeypatch.setattr(local, "put", forked_meanwhile)
+    monkeypatch.setattr(local_module, "_GUARD_DEADLINE_S", 0.03)
+    try:
+        assert local.put_if_version("a", b"1", "")
+        assert copies
+        assert local.put_if_version("a", b"2", local.read_versioned("a")[1])
+    finally:
+        for copy in copies:
+            os.close(copy)
 
 
 def test_objects_that_come_while_a_local_folder_is_deleted_are_no_error(tmp_path, monkeypatch):

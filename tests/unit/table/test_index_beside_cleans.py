@@ -14,7 +14,7 @@ from tests.unit.table.test_shared_record_index import KEPT, indexed_table
 
 from tideline_table.action import check_index, create_index, repair_index, run_clean, schedule_clean
 from tideline_table.clock import ManualClock
-from tideline_table.errors import ObjectNotFound, WriteConflict
+from tideline_table.errors import IndexExists, ObjectNotFound, StorageRefused, WriteConflict
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.metadata_table import FindingKind
 from tideline_table.storage import MemoryStorage
@@ -152,6 +152,32 @@ def test_a_record_index_is_made_when_the_files_that_it_reads_are_cleaned() -> No
     assert create_index(maker, [RECORD_INDEX]).partition(RECORD_INDEX) is not None
     assert opened
     assert check_index(maker) == []
+
+
+def test_an_index_that_another_process_makes_meanwhile_stays() -> None:
+    table, storage = filled(FILES)
+    other = open_table(storage, table.clock, "other", **SOON)
+
+    def made(_: str) -> None:
+        storage.before_open = lambda _: None
+        create_index(other, (RECORD_INDEX,))
+
+    storage.before_open = made
+    with pytest.raises(IndexExists):
+        create_index(table, (RECORD_INDEX,))
+    storage.before_open = None
+    assert check_index(table) == []
+    assert write(table, [("a", "p", 9, "x")]).rows_updated == 1
+
+
+def test_a_check_without_permission_to_write_compares_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = filled(*EVERY_TYPE)
+
+    def refused(*_: object) -> None:
+        raise StorageRefused("no permission to write")
+
+    monkeypatch.setattr(type(table.timeline), "healed", refused)
+    assert check_index(table) == []
 
 
 def test_writers_and_cleans_that_always_go_first_are_named() -> None:

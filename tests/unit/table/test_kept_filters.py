@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import pyarrow.parquet as pq
 import pytest
 from tests.unit.table.tables import Row, compact, new_table, open_table, write
+from tests.unit.table.test_bloom_index import with_footer
 
 from tideline_table.bloom import BloomFilter, KeyBytes
 from tideline_table.config import Options
 from tideline_table.reader.base_file import read_filter_text
-from tideline_table.reader.key_footer import BLOOM_FILTER
+from tideline_table.reader.key_footer import BLOOM_FILTER, BLOOM_TYPE
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation, base_file
@@ -127,6 +128,13 @@ def test_a_filter_that_the_file_contradicts_is_not_copied(kind, filled, monkeypa
     assert damaged.path != held.path
     assert read_filter_text(table.storage, damaged.path) is None
     change(table, [("k008", "p", 7, "y")])
+    check_filters(table)
+
+
+def test_a_filter_of_an_unreadable_form_is_not_copied():
+    table = made(TableType.COW)
+    with_footer(table.storage, table.slices()[0].path, lambda _: {BLOOM_TYPE: b"\xff"})
+    write(table, [("k007", "p", 6, "y")])
     check_filters(table)
 
 

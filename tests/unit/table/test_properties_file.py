@@ -163,6 +163,25 @@ def test_a_put_whose_reply_was_lost_is_one_change():
     assert (read_properties(storage)["n"], len(asked)) == ("1", 1)
 
 
+def test_a_file_that_another_process_mends_meanwhile_is_no_error():
+    """Another process replaces the missing file and deletes the backup, which this one is about to read."""
+    storage, read = MemoryStorage(), MemoryStorage.read
+    storage.put(BACKUP_PATH, format_properties({"hoodie.table.name": "t1"}, "c"))
+
+    def mended_before(path):
+        if path == BACKUP_PATH:
+            storage.read = lambda path: read(storage, path)
+            assert change_properties(storage, lambda found: {**found, "b": "2"})
+        return read(storage, path)
+
+    storage.read = mended_before
+    assert change_properties(storage, lambda found: {**found, "a": "1"})
+    assert read_properties(storage) == {"hoodie.table.name": "t1", "a": "1", "b": "2"}
+    storage.delete(PROPERTIES_PATH)
+    with pytest.raises(ObjectNotFound):
+        change_properties(storage, lambda found: {**found, "a": "3"})
+
+
 def test_processes_that_are_always_faster_are_named():
     storage, numbers = MemoryStorage(), itertools.count()
     storage.put(PROPERTIES_PATH, format_properties({"hoodie.table.name": "t1"}, "c"))

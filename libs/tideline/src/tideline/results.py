@@ -58,10 +58,10 @@ class Resize(Commit):
         return bool(self.instant)
 
     @classmethod
-    def to(cls, done: Committed | None, skipped: tuple[SkippedPartition, ...]) -> Resize:
-        """Return what the engine committed, None for nothing, and what it left out."""
+    def to(cls, done: Committed | None, skipped: tuple[SkippedPartition, ...], sequence: int) -> Resize:
+        """Return what the engine committed, None for nothing, and what it left out. `sequence`: of the table."""
         if done is None:
-            return cls("", 0, 0, 0, 0, 1, skipped=skipped)
+            return cls("", sequence, 0, 0, 0, 1, skipped=skipped)
         counts = (done.rows_inserted, done.rows_updated, done.rows_deleted)
         return cls(done.instant, done.sequence, *counts, done.attempts, skipped=skipped)
 

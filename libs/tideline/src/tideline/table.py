@@ -294,9 +294,9 @@ class Table:
         own = self._table
         if number is None and partition_buckets is None and not overwrite:
             resized = action.resize_rings(own, options=options)
-            return Resize.to(resized.committed, resized.skipped)
+            return Resize.to(resized.committed, resized.skipped, own.state.sequence)
         done = action.resize_buckets(own, number, partition_buckets=partition_buckets, overwrite=overwrite, options=options)
-        return Resize.to(done, action.partitions_of_same_number(own, done))
+        return Resize.to(done, action.partitions_of_same_number(own, done), own.state.sequence)
 
     def compact(self, *, options: Options = None) -> Compaction:
         """Plan and run a compaction of a merge-on-read table: merge log files into base files. Raises the errors of `cluster`."""
@@ -357,8 +357,9 @@ class Table:
         base file, for writers of Apache Hudi that take the table over. `record_index` says where each record key is.
 
         From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
-        `UnsupportedTable` for a table that Apache Hudi also writes, and `DuplicateKey` for a record index of keys that two file
-        groups hold.
+        `UnsupportedTable` for a table that Apache Hudi also writes or that lies in an object store without conditional puts,
+        `DuplicateKey` for a record index of keys that two file groups hold, and `WriteConflict` if files are always replaced and cleaned
+        before their keys are read.
         """
         action.create_index(self._table, column_list(types), column_list(columns))
 
@@ -369,7 +370,8 @@ class Table:
     def check(self, *, repair: bool = False) -> tuple[Finding, ...]:
         """Compare the metadata table with the table log and the files on storage; return the differences that are left.
 
-        `repair` writes a metadata table that differs again, from the table log. It does not bring back data files that are gone.
+        `repair` writes a metadata table that differs again, from the table log. It does not bring back data files that are gone, and
+        raises `WriteConflict` as `create_index`.
         """
         found = action.check_index(self._table)
         if repair and any(finding.is_repairable for finding in found):

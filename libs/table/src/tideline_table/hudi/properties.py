@@ -194,7 +194,13 @@ def change_properties(storage: Storage, change: Callable[[dict[str, str]], Mappi
     """
     for _ in range(_TURNS):
         content, version = _versioned(storage)
-        counting, found = _counting(storage, content)
+        try:
+            counting, found = _counting(storage, content)
+        except (ObjectNotFound, CorruptMetadata):
+            # Another process may have replaced a missing or broken file, and deleted the backup that was to be read.
+            if _versioned(storage)[1] == version:
+                raise
+            continue
         changed = dict(change(dict(found)))
         if changed == found:
             return False

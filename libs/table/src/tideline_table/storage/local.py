@@ -8,7 +8,9 @@ import contextlib
 import errno
 import fcntl
 import io
+import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,14 +21,22 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from tideline_table.errors import ObjectExists, ObjectNotFound, UnsafePath
+from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath
 from tideline_table.storage.disk_errors import failed_access, refused_write, writing
 from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path, entity_tag
 
+_LOGGER = logging.getLogger(__name__)
 STAGING = ".hoodie/.tideline/staging"
 """Folder of partially written objects. Hudi readers ignore its name, and it is on the same file system as the targets."""
 _GUARD = "put-guard"
 """Name of the file beside the staging folder that `put_if_version` locks. It is no object, and its content means nothing."""
+_GUARD_TURN_S = 0.01
+_GUARD_DEADLINE_S = 30.0
+"""Another process holds the guard for one put, so that only one that was paused or hangs exceeds this."""
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+"""Replies to `flock` of file systems that have no such locks."""
+_MOST_MADE = 10_000
+"""Folders that are remembered as durable: long-running writers make some for each commit."""
 _NAME_BYTES = 255
 
 
@@ -178,13 +188,19 @@ class LocalStorage:
 
     @contextmanager
     def _guarded(self, path: str) -> Iterator[None]:
-        """Keep out other callers of `put_if_version` in all processes, until the end of the context."""
+        """Keep out other callers of `put_if_version` in all processes, until the end of the context.
+
+        Raises `StorageError` if another process holds the guard for too long.
+        """
         with self._staging_of(path):
             self._make_folder(self._guard.parent)
             descriptor = _locked(self._guard)
         try:
             yield
         finally:
+            # Not by closing alone: a child process that was forked meanwhile holds the lock with its copy of the descriptor.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _staging_of(self, path: str) -> AbstractContextManager[None]:
@@ -247,6 +263,9 @@ class LocalStorage:
             return
         inside = [p for p in (folder, *folder.parents) if self._root in p.parents]
         missing = [p for p in (folder, *folder.parents) if not p.exists()]
+        self._made.difference_update(missing)
+        if len(self._made) > _MOST_MADE:
+            self._made.clear()
         folder.mkdir(parents=True, exist_ok=True)
         # Sync existing folders too, once: the process that created them may have stopped before it made their names durable.
         unsure = [p for p in inside if p not in self._made]
@@ -274,12 +293,12 @@ class _StagedFile(io.FileIO):
 
 
 def _locked(guard: Path) -> int:
-    """Return a descriptor of the file that locks it until it is closed."""
+    """Return a descriptor of the file that holds the lock of it, or no lock where the file system has none. Raises `StorageError`."""
+    deadline_s = time.monotonic() + _GUARD_DEADLINE_S
     while True:
         descriptor = _opened(guard)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(descriptor), guard.stat()):
+            if not _holds_lock(descriptor, guard, deadline_s) or os.path.samestat(os.fstat(descriptor), guard.stat()):
                 return descriptor
         except FileNotFoundError:
             pass
@@ -287,6 +306,32 @@ def _locked(guard: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)  # another process has deleted the folder meanwhile: others lock another file
+
+
+def _holds_lock(descriptor: int, guard: Path, deadline_s: float) -> bool:
+    """Wait for the lock of the file. Return False if its file system has no locks. Raises `StorageError` if it is not free in time."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise StorageError(
+                    f"another process has held the lock of {str(guard)!r} for {_GUARD_DEADLINE_S:.0f} s",
+                    remedy="find and end it (lsof shows it), then retry",
+                ) from None
+            time.sleep(_GUARD_TURN_S)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            _LOGGER.warning(
+                "the file system of %r has no locks (%s): of two processes that change the properties of a table at once, "
+                "one may undo the change of the other",
+                str(guard),
+                error.strerror,
+            )
+            return False
+        else:
+            return True
 
 
 def _opened(guard: Path) -> int:

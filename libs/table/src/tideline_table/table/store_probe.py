@@ -30,7 +30,10 @@ def probe_conditional_put(storage: Storage) -> None:
 
 
 def probe_versioned_put(storage: Storage) -> None:
-    """Raise `UnsupportedTable` if the store does not honour `If-Match` on replacing puts. Hudi's storage lock relies on it."""
+    """Raise `UnsupportedTable` if the store does not honour `If-Match` on replacing puts.
+
+    Changes of `hoodie.properties` and Hudi's storage lock rely on it.
+    """
     with _probe_object(storage) as path:
         storage.put(path, b"1")
         _, seen = storage.read_versioned(path)
@@ -46,8 +49,8 @@ def probe_versioned_put(storage: Storage) -> None:
     )
     raise UnsupportedTable(
         f"storage {storage.root} {fault}",
-        expected="a store that replaces an object exactly if its version is still the one that was seen: the lock that is shared with "
-        "Apache Hudi's writers is safe only there",
+        expected="a store that replaces an object exactly if its version is still the one that was seen: changes of table properties, and "
+        "the lock that is shared with Apache Hudi's writers, are safe only there",
         remedy=_REMEDY,
     )
 

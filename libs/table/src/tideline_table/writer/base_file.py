@@ -165,11 +165,11 @@ def _same_filter(known: Mapping[bytes, bytes], empty: BloomFilter, form: str, ke
 
     Any writer of Hudi tables may have written it, wrongly too.
     """
-    found = footer_filter(known)
-    if found is None or found[0] != form:
-        return None
     try:
-        content = BloomFilter.from_bytes(base64.b64decode(found[1]), is_dynamic=form == BloomType.DYNAMIC_V0)
+        found = footer_filter(known)
+        if found is None or found[0] != form:
+            return None
+        content = BloomFilter.from_bytes(base64.b64decode(found[1], validate=True), is_dynamic=form == BloomType.DYNAMIC_V0)
     except (CorruptMetadata, ValueError):
         return None
     sample = keys.take(pa.array(np.linspace(0, len(keys) - 1, _SAMPLE_KEYS, dtype=np.int64))) if len(keys) else keys

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from tideline_table.action.index.requirements import check_exclusive
+from tideline_table.errors import StorageRefused
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.metadata_table import Finding, FindingKind, check_metadata, check_stored
 from tideline_table.table.facade import Table
 
@@ -48,15 +50,21 @@ def _confirmed(compare: Callable[[], tuple[list[Finding], bool]]) -> list[Findin
 
 def _subject(finding: Finding) -> tuple[FindingKind, str, str]:
     """Return what two findings about one difference have in common."""
-    # Numbers of keys and of bytes may have changed. Of a damaged file, the path may be that of its folder.
-    return finding.kind, finding.path, finding.found if finding.kind is FindingKind.DAMAGED_FILE else ""
+    # Numbers of keys and of bytes may have changed. Of a damaged file and of keys, the path is that of a folder.
+    is_folder = finding.kind is FindingKind.DAMAGED_FILE or finding.path == RECORD_INDEX
+    return finding.kind, finding.path, finding.found if is_folder else ""
 
 
 def _compare(table: Table) -> tuple[list[Finding], bool]:
-    with table.timeline.healed() as healed:
-        state = healed.copy()
+    is_healed = True
+    try:
+        with table.timeline.healed() as healed:
+            state = healed.copy()
+    except StorageRefused:
+        # Without permission to write: files of the last entry may be missing, because its writer is about to create them.
+        state, is_healed = table.refresh().copy(), False
     found = check_metadata(table.storage, state, table.timeline.rule)
-    return found, not found or table.refresh().sequence == state.sequence
+    return found, not found or (is_healed and table.refresh().sequence == state.sequence)
 
 
 def _compare_shared(table: Table) -> tuple[list[Finding], bool]:

@@ -28,7 +28,9 @@ from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECO
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.metadata_table.layout import folder_of
+from tideline_table.storage import ObjectStorage, unwrapped
 from tideline_table.table.facade import Table
+from tideline_table.table.store_probe import probe_versioned_put
 
 OPERATION = "INDEX"
 INDEX_TYPES = (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX)
@@ -42,7 +44,7 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
     The partition `files` is created together with any other. `columns` are those with column statistics, by default all that writers record.
     Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not write or that the options
     of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition: then none
-    is created. Raises `DuplicateKey` for a record index of keys that are in two places, `WriteConflict` if files are always replaced and
+    is created; so for a table in an object store without conditional puts. Raises `DuplicateKey` for a record index of keys that are in two places, `WriteConflict` if files are always replaced and
     cleaned before their keys are read.
     """
     wanted = _checked(partitions)
@@ -51,6 +53,9 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
     present = _names(table.state)
     if present and not set(wanted) - set(present):
         raise _exists(present)
+    if isinstance(unwrapped(table.storage), ObjectStorage):
+        # Without `If-Match`, the index could not be named in the properties, and each later step would try to do so in vain.
+        probe_versioned_put(table.storage)
     added = [name for name in (FILES, *(name for name in wanted if name != FILES)) if name not in present]
     indexed = indexed_columns(table, columns) if COLUMN_STATS in added else ()
     for name in added:
@@ -63,6 +68,8 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
 def _add(table: Table, name: str, columns: Sequence[str]) -> None:
     check_unchanged = key_check(table, name)
     beside_cleans(table, partial(_on_fresh_state, table, check_unchanged))
+    if name in _names(table.refresh()):
+        raise _exists(_names(table.state))  # before its folder is cleared: another process has made it meanwhile
     _clear(table, name)
 
     def decide(state: TableState) -> Draft:

@@ -159,7 +159,7 @@ class _Resize:
                 self.changes[name] = change
                 continue
             too_large = sum(size > limits.split_bytes for size in sizes.values())
-            reason = SkipReason.MOST_BUCKETS if too_large else SkipReason.FITS
+            reason = SkipReason.MOST_BUCKETS if too_large and len(ring.nodes) >= limits.most else SkipReason.FITS
             skipped.append(SkippedPartition(name, reason, too_large=too_large))
         self.skipped = tuple(sorted(skipped, key=lambda one: one.partition))
 
