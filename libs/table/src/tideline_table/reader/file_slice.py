@@ -86,7 +86,9 @@ def _scan_files(
     if content is None:
         return (yield from _scan_files(storage, replace(file_slice, log_files=()), plan, None))
     outcome = fold_events(content.events, plan.rule.merging.mode)
-    is_record, lost, keeps_keys = outcome.kinds == EventKind.RECORD, np.zeros(len(outcome.keys), dtype=bool), False
+    is_record = outcome.kinds == EventKind.RECORD
+    lost = np.zeros(len(outcome.keys), dtype=bool)
+    keeps_keys = False
     if file_slice.base_file:
         found = yield from _surviving_base_rows(storage, file_slice, plan, outcome)
         lost = found.lost

@@ -70,14 +70,19 @@ def footer_filter(pairs: Mapping[bytes, bytes]) -> tuple[str, bytes] | None:
     return (pairs.get(BLOOM_TYPE, b"SIMPLE").decode(), pairs[BLOOM_FILTER]) if BLOOM_FILTER in pairs else None
 
 
+def parsed_filter(pairs: Mapping[bytes, bytes]) -> tuple[BloomType, BloomFilter]:
+    """Return the Bloom filter in a footer that has one. Raises `CorruptMetadata` or `ValueError` for one that cannot be read."""
+    kind = BloomType(pairs.get(BLOOM_TYPE, b"SIMPLE").decode(errors="replace"))
+    content = base64.b64decode(pairs[BLOOM_FILTER], validate=True)
+    return kind, BloomFilter.from_bytes(content, is_dynamic=kind is BloomType.DYNAMIC_V0)
+
+
 def key_filter(pairs: Mapping[bytes, bytes], members: Sequence[str], path: str) -> BloomFilter | None:
     """Return the Bloom filter, None without a usable one. `members`: keys that the file holds, as far as they are known."""
-    text = pairs.get(BLOOM_FILTER)
-    if text is None:
+    if BLOOM_FILTER not in pairs:
         return None
-    kind = pairs.get(BLOOM_TYPE, b"SIMPLE").decode(errors="replace")
     try:
-        found = BloomFilter.from_bytes(base64.b64decode(text, validate=True), is_dynamic=BloomType(kind) is BloomType.DYNAMIC_V0)
+        _, found = parsed_filter(pairs)
         wrong = "" if found.may_hold(KeyBytes(pa.array(members, pa.string()))).all() else "it lacks keys that the file holds"
     except (CorruptMetadata, ValueError) as error:
         found, wrong = None, str(error)

@@ -10,7 +10,6 @@ import fcntl
 import io
 import logging
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import pyarrow as pa
+import tenacity
 
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath
 from tideline_table.storage.disk_errors import failed_access, refused_write, writing
@@ -294,11 +294,10 @@ class _StagedFile(io.FileIO):
 
 def _locked(guard: Path) -> int:
     """Return a descriptor of the file that holds the lock of it, or no lock where the file system has none. Raises `StorageError`."""
-    deadline_s = time.monotonic() + _GUARD_DEADLINE_S
     while True:
         descriptor = _opened(guard)
         try:
-            if not _holds_lock(descriptor, guard, deadline_s) or os.path.samestat(os.fstat(descriptor), guard.stat()):
+            if not _holds_lock(descriptor, guard) or os.path.samestat(os.fstat(descriptor), guard.stat()):
                 return descriptor
         except FileNotFoundError:
             pass
@@ -308,30 +307,34 @@ def _locked(guard: Path) -> int:
         os.close(descriptor)  # another process has deleted the folder meanwhile: others lock another file
 
 
-def _holds_lock(descriptor: int, guard: Path, deadline_s: float) -> bool:
+def _holds_lock(descriptor: int, guard: Path) -> bool:
     """Wait for the lock of the file. Return False if its file system has no locks. Raises `StorageError` if it is not free in time."""
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline_s:
-                raise StorageError(
-                    f"another process has held the lock of {str(guard)!r} for {_GUARD_DEADLINE_S:.0f} s",
-                    remedy="find and end it (lsof shows it), then retry",
-                ) from None
-            time.sleep(_GUARD_TURN_S)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            _LOGGER.warning(
-                "the file system of %r has no locks (%s): of two processes that change the properties of a table at once, "
-                "one may undo the change of the other",
-                str(guard),
-                error.strerror,
-            )
-            return False
-        else:
-            return True
+    waiting = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(BlockingIOError),
+        wait=tenacity.wait_fixed(_GUARD_TURN_S),
+        stop=tenacity.stop_after_delay(_GUARD_DEADLINE_S),
+        reraise=True,
+    )
+    try:
+        waiting(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held = StorageError(
+            f"another process has held the lock of {str(guard)!r} for {_GUARD_DEADLINE_S:g} s",
+            remedy="find and end it (lsof shows it), then retry",
+        )
+        held.changed_nothing = True
+        raise held from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _LOGGER.warning(
+            "the file system of %r has no locks (%s): of two processes that change the properties of a table at once, "
+            "one may undo the change of the other",
+            str(guard),
+            error.strerror,
+        )
+        return False
+    return True
 
 
 def _opened(guard: Path) -> int:

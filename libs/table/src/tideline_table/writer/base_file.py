@@ -33,6 +33,7 @@ from tideline_table.reader.key_footer import (
     MIN_KEY,
     footer_filter,
     is_ordered_alike,
+    parsed_filter,
 )
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector
@@ -42,9 +43,8 @@ from tideline_table.writer.dictionary_choice import dictionary_columns
 
 _ZSTD_LEVEL = 1
 """Level 1 encodes nearly as fast as snappy into smaller files; higher levels cost writers more than readers gain."""
-
-
 _SAMPLE_KEYS = 256
+"""Keys of a file, evenly spread, that a Bloom filter must hold to be copied into it."""
 
 
 class BaseFileRows:
@@ -165,12 +165,13 @@ def _same_filter(known: Mapping[bytes, bytes], empty: BloomFilter, form: str, ke
 
     Any writer of Hudi tables may have written it, wrongly too.
     """
+    if BLOOM_FILTER not in known:
+        return None
     try:
-        found = footer_filter(known)
-        if found is None or found[0] != form:
-            return None
-        content = BloomFilter.from_bytes(base64.b64decode(found[1], validate=True), is_dynamic=form == BloomType.DYNAMIC_V0)
+        kind, found = parsed_filter(known)
     except (CorruptMetadata, ValueError):
         return None
+    if kind != form or not found.has_size_of(empty):
+        return None
     sample = keys.take(pa.array(np.linspace(0, len(keys) - 1, _SAMPLE_KEYS, dtype=np.int64))) if len(keys) else keys
-    return found[1] if content.has_size_of(empty) and content.may_hold(KeyBytes(sample)).all() else None
+    return known[BLOOM_FILTER] if found.may_hold(KeyBytes(sample)).all() else None

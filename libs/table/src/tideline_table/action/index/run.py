@@ -44,18 +44,14 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
     The partition `files` is created together with any other. `columns` are those with column statistics, by default all that writers record.
     Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not write or that the options
     of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition: then none
-    is created; so for a table in an object store without conditional puts. Raises `DuplicateKey` for a record index of keys that are in two places, `WriteConflict` if files are always replaced and
-    cleaned before their keys are read.
+    is created. Raises it, too, for a table in an object store without conditional puts, `DuplicateKey` for a record index of keys that
+    are in two places, and `WriteConflict` if files are always replaced and cleaned before their keys are read.
     """
     wanted = _checked(partitions)
-    check_exclusive(table)
-    table.check_writable(keyed=False)
+    _check_can_make(table)
     present = _names(table.state)
     if present and not set(wanted) - set(present):
         raise _exists(present)
-    if isinstance(unwrapped(table.storage), ObjectStorage):
-        # Without `If-Match`, the index could not be named in the properties, and each later step would try to do so in vain.
-        probe_versioned_put(table.storage)
     added = [name for name in (FILES, *(name for name in wanted if name != FILES)) if name not in present]
     indexed = indexed_columns(table, columns) if COLUMN_STATS in added else ()
     for name in added:
@@ -128,10 +124,9 @@ def repair_index(table: Table) -> MetadataTable | None:
     """Delete the metadata table and create it anew from the table log and the data files. Return it, None if the table has none.
 
     Readers list folders until it is there, and writers that look keys up in the record index stop. One that only the properties name
-    is removed from them. Raises `WriteConflict` as `create_index`.
+    is removed from them. Raises `WriteConflict` and `UnsupportedTable` as `create_index`.
     """
-    check_exclusive(table)
-    table.check_writable(keyed=False)
+    _check_can_make(table)
     return _make_anew(table)
 
 
@@ -163,6 +158,15 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
 
     beside_cleans(table, lambda: table.timeline.append(decide))
     return known_index(table.state)
+
+
+def _check_can_make(table: Table) -> None:
+    """Raise the errors of `create_index` about the whole table."""
+    check_exclusive(table)
+    table.check_writable(keyed=False)
+    if isinstance(unwrapped(table.storage), ObjectStorage):
+        # Without `If-Match`, the index could not be named in the properties, and each later step would try to do so in vain.
+        probe_versioned_put(table.storage)
 
 
 def _on_fresh_state(table: Table, check: Callable[[TableState], None]) -> None:
