@@ -10,7 +10,7 @@ from tests.simulation.scheduler import stop_workers
 
 from tideline_table.metadata_table import instant_files, record_index
 
-SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "500"))
+SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "300"))
 SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
 BATCH = 50
 

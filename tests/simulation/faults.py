@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -98,7 +99,10 @@ class FaultyStorage:
 
 
 def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
-    """Die at the `number`-th mutating call, `before` or `after` it took effect; or `torn`: half of what it put is there."""
+    """Die at the `number`-th mutating call, `before` or `after` it took effect; or `torn`: half of what it put is there.
+
+    Before a call, the storage is as it was after the one in front of it, so a test that dies after each call need not die before each one.
+    """
     died = threading.Event()
     seen = 0
 
@@ -121,6 +125,14 @@ def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
             raise SimulatedCrash
 
     storage.before, storage.after = before, after
+
+
+SAMPLE_STEP = int(os.environ.get("TIDELINE_SAMPLE_STEP", "2"))
+
+
+def sampled(numbers: Sequence[int]) -> Sequence[int]:
+    """The calls that a long test takes: every second one, or all with `make test-faults SAMPLE_STEP=1`, which takes half as long again."""
+    return numbers[::SAMPLE_STEP]
 
 
 def crash_points(mutating: Sequence[str], when: str) -> list[int]:

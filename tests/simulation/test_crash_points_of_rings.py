@@ -63,9 +63,7 @@ def delete(table: Table) -> None:
 
 RESIZES = [first_write, split, merge]
 OVERWRITES = [overwrite, overwrite_table, delete]
-CASES = [(o, when) for o in RESIZES for when in ("before", "after", "torn")] + [
-    (o, when) for o in [cluster_nodes, *OVERWRITES] for when in ("after", "torn")
-]
+CASES = [(o, when) for o in [*RESIZES, cluster_nodes, *OVERWRITES] for when in ("after", "torn")]
 
 
 @functools.cache

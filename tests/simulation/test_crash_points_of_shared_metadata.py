@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.simulation.faults import MUTATING, SimulatedCrash, copy_of, crash_at, crash_points, fail_at, heal
+from tests.simulation.faults import MUTATING, SimulatedCrash, copy_of, crash_at, crash_points, fail_at, heal, sampled
 from tests.simulation.metadata_reader import check_readers_miss_nothing, is_used
 from tests.simulation.recovery import OPTIONS
 from tests.simulation.starting_point import Prepared, place
@@ -123,7 +123,7 @@ def recover(operation: Callable[[Table], None], disk: MemoryStorage, clock: Manu
 def test_crash_at_every_call(operation):
     calls, allowed = undisturbed(operation)
     used = set()
-    for number in crash_points(calls, "before"):
+    for number in sampled(crash_points(calls, "before")):
         faulty, disk, clock = arrange(operation)
         table = opened(faulty, clock, **kept(operation))
         crash_at(faulty, number, "before")
@@ -147,7 +147,7 @@ def test_storage_error_at_every_call(operation, when):
     table = opened(faulty, clock, **kept(operation))
     first = len(faulty.calls)
     operation(table)
-    for number in range(len(faulty.calls) - first):
+    for number in sampled(range(len(faulty.calls) - first)):
         faulty, disk, clock = arrange(operation)
         table = opened(faulty, clock, **kept(operation))
         fail_at(faulty, number, 1, when)

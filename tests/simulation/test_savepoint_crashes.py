@@ -95,14 +95,13 @@ def test_the_operations_do_something():
             assert len(done.mutating) >= (40 if operation is restore else 3)
 
 
-@pytest.mark.parametrize("when", ["before", "after", "torn"])
+@pytest.mark.parametrize("when", ["after", "torn"])
 @pytest.mark.parametrize("kind", TableType)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_crash_at_every_call(operation, kind, when):
     done = outcome(operation, kind)
     seen = set()
-    # Before one call is nearly after the one in front of it.
-    for number in crash_points(done.mutating, when)[:: 4 if when == "before" and operation is restore else 1]:
+    for number in crash_points(done.mutating, when):
         faulty, disk, clock = place(prepared(kind))
         table = open_table(faulty, clock, **OPTIONS)
         crash_at(faulty, number, when)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from tests.simulation.faults import MUTATING, FaultyStorage, fail_at, heal
+from tests.simulation.faults import MUTATING, FaultyStorage, fail_at, heal, sampled
 from tests.simulation.test_crash_points_of_shared import (
     CHANGES_ROWS,
     OPERATIONS,
@@ -63,7 +63,7 @@ def live_through(operation: Operation, inject: Callable[[FaultyStorage], None], 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_error_at_every_call(operation: Operation) -> None:
-    for number in range(len(outcome(operation).calls)):
+    for number in sampled(range(len(outcome(operation).calls))):
         live_through(operation, lambda s, n=number: fail_at(s, n, 1, "before"), writes_on=number % FAR == 0)
 
 
@@ -71,7 +71,7 @@ def test_error_at_every_call(operation: Operation) -> None:
 def test_reply_lost_at_every_call(operation: Operation) -> None:
     """Of calls that change nothing a lost reply is an error like any other."""
     numbers = [number for number, call in enumerate(outcome(operation).calls) if call in MUTATING]
-    for number in numbers:
+    for number in sampled(numbers):
         live_through(operation, lambda s, n=number: fail_at(s, n, 1, "after"), writes_on=number % FAR == 0)
 
 
