@@ -1,6 +1,7 @@
 """The peers of the conformance suite, two Spark processes for the whole session, and the matrix that it prints at its end.
 
-One of the processes makes the tables of all stories while the other one serves the tests that come before those that read them.
+One of the processes makes the tables of all stories that the cache does not hold, while the other one serves the tests that come before those that
+read them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.service_strategies import Proof, Strategy, impossible, reasons
-from tests.conformance.stories.story import Library, Story
+from tests.conformance.stories.story import Library, Story, kept_stories
 
 IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
 NO_REASONS: dict[Cell, str] = {}
@@ -47,11 +48,11 @@ def _peer(session: list[ApacheHudi]) -> ApacheHudi:
 
 @pytest.fixture(scope="session")
 def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    """Tables made by Apache Hudi, in a Spark process of their own: while other tests run, or when they are asked for."""
-    kept = pytestconfig.getoption("--keep-stories")
-    folder = Path(kept).resolve() if kept else tmp_path_factory.mktemp("stories")
+    """Tables made by Apache Hudi: from the cache, or in a Spark process of their own, while other tests run or when they are asked for."""
+    named = pytestconfig.getoption("--keep-stories")
+    kept = Path(named).resolve() if named else kept_stories()
     held: list[ApacheHudi] = []
-    made = Library(lambda: _peer(held), folder)
+    made = Library(lambda: _peer(held), tmp_path_factory.mktemp("stories"), kept)
     made.make_ahead(pytestconfig.stash[_STORIES])
     yield made
     made.close()
@@ -95,7 +96,7 @@ def workdir(tmp_path: Path) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--keep-stories", default="", metavar="FOLDER", help="keep tables made by Apache Hudi there and use them again"
+        "--keep-stories", default="", metavar="FOLDER", help="keep tables made by Apache Hudi there instead of in the cache folder"
     )
 
 

@@ -67,9 +67,14 @@ def write_in_turn(turns: Turns, held: InRings, steps: int = 20) -> None:
         if step in (8, 13):
             held.delete(range(step, step + 6), ts, here=here)
         else:
-            held.upsert(range(step * 5, step * 5 + 12), ts, here=here, operation="insert" if step in (4, 5) else "upsert")
-            held.upsert(range(step % 7), ts, here=here)
-        held.check(f"step {step} by {'Tideline' if here else 'Apache Hudi'}")
+            numbers, old = range(step * 5, step * 5 + 12), range(step % 7)
+            if step in (4, 5):
+                held.upsert(numbers, ts, here=here, operation="insert")
+                held.upsert(old, ts, here=here)
+            else:
+                held.upsert([*numbers, *old], ts, here=here)
+        if step % 5 == 4 or step == steps - 1:
+            held.check(f"step {step} by {'Tideline' if here else 'Apache Hudi'}")
         if step == 10:
             table = turns.open()
             schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
@@ -200,7 +205,8 @@ def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHu
     held.check("shared")
     for step in range(6):
         held.upsert(range(step * 12, step * 12 + 30), 200 + step, here=step % 2 == 1)
-        held.check(f"step {step} after the resizes")
+        if step % 3 == 2:
+            held.check(f"step {step} after the resizes")
     assert nodes_of(turns.open()) == {4}
 
 
@@ -231,7 +237,8 @@ def test_hudi_reads_and_writes_rings_that_overwrites_renewed(apache_hudi: Apache
     # The partition p1 has no rows since the overwrite, and Hudi is the first to write there.
     for step in range(4):
         held.upsert(range(step * 8, step * 8 + 30), 200 + step, here=step % 2 == 1)
-        held.check(f"step {step} after the overwrites")
+        if step % 3 == 0:
+            held.check(f"step {step} after the overwrites")
     with pytest.raises(UnsupportedTable, match="insert_overwrite in the shared table"):
         turns.ours(trips(range(4), 300), Operation.INSERT_OVERWRITE)
 
@@ -272,5 +279,6 @@ def test_hudi_reads_and_writes_rings_whose_nodes_tideline_clustered(apache_hudi:
     held.check("shared")
     for step in range(4):
         held.upsert(range(step * 15, step * 15 + 30), 200 + step, here=step % 2 == 1)
-        held.check(f"step {step} after the clusterings")
+        if step % 3 == 0:
+            held.check(f"step {step} after the clusterings")
     assert schedule_clustering(turns.open(), {"hoodie.clustering.plan.strategy.sort.columns": "price"}) is None

@@ -119,3 +119,33 @@ def test_closing_leaves_the_rest_unmade(shelf: Library, peer: Peer) -> None:
     assert begun.wait(WAIT_S)
     shelf.close()
     assert peer.made == ["one 0"]
+
+
+def test_whole_stories_are_kept_for_the_next_session(peer: Peer, tmp_path: Path) -> None:
+    def fails() -> None:
+        raise PeerFailed("java.lang.Oops", "no")
+
+    story, broken = peer.story("kept", nothing, nothing), peer.story("broken", nothing, fails)
+    for session in ("first", "second"):
+        with closing(Library(lambda: peer, tmp_path / session, tmp_path / "kept")) as shelf:  # type: ignore[arg-type,return-value]
+            shelf.make_ahead([story])
+            found = shelf.step(story, "step 1")
+            assert found.snapshot == ROWS
+            assert found.base.is_relative_to(tmp_path / "kept" / "kept")
+            assert shelf.step(broken, "step 0").snapshot == ROWS
+    assert sorted(peer.made) == sorted(["broken 0", "broken 1"] * 2 + ["kept 0", "kept 1"])
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["kept"]
+
+
+def test_a_story_that_another_session_kept_first_stays(peer: Peer, tmp_path: Path) -> None:
+    kept = tmp_path / "kept" / "story"
+
+    def elsewhere() -> None:
+        (kept / "00-step-0").mkdir(parents=True)
+        (kept / "00-step-0" / "snapshot.arrow").write_bytes(b"of another session")
+
+    story = peer.story("story", elsewhere)
+    with closing(Library(lambda: peer, tmp_path / "made", tmp_path / "kept")) as shelf:  # type: ignore[arg-type,return-value]
+        found = shelf.step(story, "step 0")
+    assert (found.folder / "snapshot.arrow").read_bytes() == b"of another session"
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["story"]

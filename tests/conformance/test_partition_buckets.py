@@ -71,9 +71,14 @@ def write_in_turn(held: Held, steps: int = 9) -> None:
             held.delete(range(step * 3, step * 3 + 8), ts, here=here)
         else:
             # New keys, keys of the last steps and keys of long ago, in groups of both sides.
-            held.upsert(range(step * 6, step * 6 + 16), ts, here=here, operation="insert" if step == 6 and here else "upsert")
-            held.upsert(range(step % 7), ts, here=here)
-        held.check(f"{kind}, step {step} by {'Tideline' if here else 'Apache Hudi'}")
+            numbers, old = range(step * 6, step * 6 + 16), range(step % 7)
+            if step == 6:
+                held.upsert(numbers, ts, here=here, operation="insert")
+                held.upsert(old, ts, here=here)
+            else:
+                held.upsert([*numbers, *old], ts, here=here)
+        if step % 3 == 2 or step == steps - 1:
+            held.check(f"{kind}, step {step} by {'Tideline' if here else 'Apache Hudi'}")
         if step == 5:
             table = held.turns.open()
             assert schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "price"}) is not None

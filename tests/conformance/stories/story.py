@@ -1,21 +1,25 @@
 """Tables that the real Apache Hudi makes step by step, and what it reads from them after each step.
 
-A story is made once per session, ahead or when its first step is asked for. After a step the table is copied, modification times kept (Hudi
-1.x derives completion times of version-6 instants from them), and Hudi's own answers are recorded beside the copy.
+A story is made ahead or when its first step is asked for. After a step the table is copied, modification times kept (Hudi 1.x derives
+completion times of version-6 instants from them), and Hudi's own answers are recorded beside the copy. None of our code takes part, so whole
+stories are kept in the cache folder for later sessions, until a story, the peer or Hudi's release changes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import feather
+from tests.artifacts import REPOSITORY_ROOT, cache_folder
 from tests.conformance.matrix import KEY, Kind, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed, PeerInstant, QueryType
 
@@ -180,15 +184,31 @@ class Recorded:
         return found
 
 
+_DECIDES = ("stories/*.py", "peers/*.py", "matrix.py")
+"""Files below `tests/conformance` that decide what stories are like."""
+
+
+def kept_stories() -> Path:
+    """The folder in the cache for stories of these definitions, this peer and this release of Hudi."""
+    here = REPOSITORY_ROOT / "tests" / "conformance"
+    files = [
+        REPOSITORY_ROOT / "requirements" / "peer-hudi.txt",
+        *(file for pattern in _DECIDES for file in sorted(here.glob(pattern))),
+    ]
+    digest = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files))
+    return cache_folder() / "stories" / digest.hexdigest()[:16]
+
+
 class Library:
-    """Stories made so far. With a `folder` that is kept, stories made by an earlier session are used again.
+    """Stories made so far. Whole ones are moved to the folder `kept` if there is one, and those that are there are used again.
 
     `make_ahead` makes stories in a thread while other tests run. `hudi` gives a peer that only the library asks.
     """
 
-    def __init__(self, hudi: Callable[[], ApacheHudi], folder: Path) -> None:
+    def __init__(self, hudi: Callable[[], ApacheHudi], folder: Path, kept: Path | None = None) -> None:
         self._hudi = hudi
         self._folder = folder
+        self._kept = kept
         self._failures: dict[str, tuple[str, str]] = {}
         self._making = threading.Lock()
         """Held while a story is made: one at a time."""
@@ -241,10 +261,16 @@ class Library:
 
     def _made(self, story: Story, *, ahead: bool) -> Path:
         folder = self._folder / story.name
+        kept = self._kept / story.name if self._kept is not None else folder
         with self._making:
+            if kept.exists() and kept != folder:
+                return kept
             if not (folder / "finished").exists() and story.name not in self._failures:
                 shutil.rmtree(folder, ignore_errors=True)
                 self._make(story, folder, ahead=ahead)
+            if (folder / "finished").exists() and kept != folder:
+                _move(folder, kept)
+                return kept
         return folder
 
     def _make(self, story: Story, folder: Path, *, ahead: bool) -> None:
@@ -265,6 +291,19 @@ class Library:
             return
         shutil.rmtree(maker.base)
         (folder / "finished").touch()
+
+
+def _move(story: Path, kept: Path) -> None:
+    """Move a story, which appears as a whole. If another session was faster, its story stays."""
+    begun = kept.with_name(f".{kept.name}-{uuid.uuid4().hex}")
+    shutil.copytree(story, begun)
+    try:
+        begun.rename(kept)
+    except OSError:
+        if not kept.exists():
+            raise
+        shutil.rmtree(begun)
+    shutil.rmtree(story)
 
 
 def _record(maker: Maker, folder: Path, step: Step) -> None:
