@@ -6,12 +6,13 @@ FAULTS := tests/simulation tests/property tests/fuzz tests/full_disk tests/endur
 ON_SPARK := tests/spark
 MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
 .PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheels \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
+SAMPLE_STEP ?= 2
 SEED_START ?= 0
 SCALE ?= 0.2
 PLANS ?= 200
@@ -49,8 +50,8 @@ test: java ## the tests on embedded adapters, three at a time: make test JOBS=4
 	$(PYTEST) tests --ignore=tests/conformance $(foreach f,$(FAULTS) $(ON_SPARK),--ignore=$(f)) -m "not real and not cluster" \
 		-n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test-faults: java ## generated inputs and histories, crash points, seeded bugs, hostile bytes, full disks, processes that are killed
-	$(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test-faults: java ## generated inputs and histories, crash points, seeded bugs, hostile bytes, full disks, kills; at every call: SAMPLE_STEP=1
+	TIDELINE_SAMPLE_STEP=$(SAMPLE_STEP) $(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-spark: java ## DataFrames, data source, sink and applications on a local Spark
 	$(PYTEST) $(ON_SPARK) -m "not real and not cluster" -n 2 --dist loadfile --no-loadscope-reorder
