@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 _SHORT = 2**16
 _MOST_JOINED = 100_000
 """Records that are joined for all file groups together, about 10 MB of the record index. More are joined for one file group at a time."""
-NO_RECORDS = pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=ENTRY_SCHEMA)
+NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())] * 2, schema=ENTRY_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)

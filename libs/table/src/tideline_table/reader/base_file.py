@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tideline_table.bloom import BloomFilter
@@ -19,6 +18,9 @@ from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
 from tideline_table.statistics import FileStatistics, of_footer
 from tideline_table.storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 _BROKEN = (pa.ArrowException, OSError, ValueError)
 """Exceptions that Arrow raises for bytes that are not a valid Parquet file."""
@@ -235,6 +237,8 @@ class BaseFileScan:
         self._path = path
         self._schema = schema = with_dictionaries(schema, dictionaries)
         self._names = names or FileNames()
+        import pyarrow.dataset as ds  # noqa: PLC0415 - it imports pandas, a fifth of the time that a command needs to start
+
         with readable(self._path):
             self._input = storage.open_input(path)
             read_options = ds.ParquetReadOptions(dictionary_columns=self._dictionaries)
