@@ -1,7 +1,7 @@
 """Write HFiles, version 3, in the layout of HBase 2.4, which Apache Hudi reads (format reference 15.4).
 
 The index has one level: 1,000,000 entries of 100 bytes take about 1,600 data blocks. Equal input gives equal bytes, apart from the
-gzip stream, which depends on the release of ISA-L and, for values without repeated texts, of zlib.
+gzip stream, which depends on the release of ISA-L.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ _BYTES_PER_CHECKSUM = 16384
 _CRC32 = 1
 _GZIP, _NONE = 1, 2
 _DATA_BLOCK = b"DATABLK*"
-_GZIP_WINDOW = 31
-"""zlib's number for a window of 32 KiB and a gzip header without a time."""
 _GZIP_LEVEL = 1
-"""Level 9 makes files of random keys 8 % smaller and takes more than three times as long."""
+"""Of ISA-L. Levels 2 and 3 take longer, and their files of keys and of Bloom filters are no smaller."""
 _TRAILER_BYTES = 4096
 _HEADER = struct.Struct(">8siiqbii")
 _LENGTHS = np.dtype([("key", ">i4"), ("value", ">i4"), ("row", ">u2")])
@@ -85,15 +83,13 @@ def hfile_bytes(
     *,
     created_ms: int = 0,
     compressed: bool = True,
-    repeats: bool = True,
 ) -> bytes:
     """Return an HFile of `entries`, whose keys ascend strictly: joined, a batch with `ENTRY_SCHEMA`, or pairs of key and value.
 
-    The values of a batch may be encoded by dictionary. `info` is added to the file info. Without `repeats`, gzip does not search for
-    repeated texts: for values that have none, such as bits in Base64, the file is smaller then, too. Raises `InvalidRecord` for keys
-    out of order, a key longer than the format allows, and a file without entries.
+    The values of a batch may be encoded by dictionary. `info` is added to the file info. Raises `InvalidRecord` for keys out of order, a
+    key longer than the format allows, and a file without entries.
     """
-    writer = _Writer(compressed=compressed, repeats=repeats)
+    writer = _Writer(compressed=compressed)
     if isinstance(entries, JoinedEntries):
         _check(entries.keys, entries.key_lengths, is_ascending=bool(entries.rises.all()))
         return writer.write([entries], info, created_ms)
@@ -115,9 +111,8 @@ def batch_of(entries: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
 
 
 class _Writer:
-    def __init__(self, *, compressed: bool, repeats: bool) -> None:
+    def __init__(self, *, compressed: bool) -> None:
         self._compressed = compressed
-        self._repeats = repeats
         self._out = bytearray()
         self._root: list[tuple[int, int, bytes]] = []
         self._unpacked_bytes = 0
@@ -179,7 +174,7 @@ class _Writer:
 
     def _block(self, magic: bytes, data: bytes | memoryview, *, previous: int = -1) -> tuple[int, int]:
         """Append a block. Return its offset and size."""
-        packed = self._packed(magic, data) if self._compressed else data
+        packed = igzip.compress(data, _GZIP_LEVEL, mtime=0) if self._compressed else data
         with_header = _HEADER.size + len(packed)
         pieces = -(-with_header // _BYTES_PER_CHECKSUM)
         head = _HEADER.pack(magic, len(packed) + 4 * pieces, len(data), previous, _CRC32, _BYTES_PER_CHECKSUM, with_header)
@@ -189,12 +184,6 @@ class _Writer:
         self._out += content + struct.pack(f">{pieces}I", *sums)
         self._unpacked_bytes += _HEADER.size + len(data)
         return at, len(self._out) - at
-
-    def _packed(self, magic: bytes, data: bytes | memoryview) -> bytes:
-        if self._repeats or magic != _DATA_BLOCK:
-            return igzip.compress(data, _GZIP_LEVEL, mtime=0)
-        codes = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW, strategy=zlib.Z_HUFFMAN_ONLY)
-        return codes.compress(data) + codes.flush()
 
 
 def _check(keys: pa.Array, lengths: np.ndarray, *, is_ascending: bool) -> None:

@@ -46,7 +46,6 @@ class BloomFiltersPartition:
 
     name = BLOOM_FILTERS
     writes_every_delta = False
-    has_repeats = False
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. Reads the footers of those base files that the entry names and this process did not write."""

@@ -48,7 +48,6 @@ class ColumnStatsPartition:
 
     name = COLUMN_STATS
     writes_every_delta = False
-    has_repeats = True
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. A file without statistics of all required columns has no records: readers do not leave it out."""

@@ -24,7 +24,6 @@ class FilesPartition:
 
     name = FILES
     writes_every_delta = True
-    has_repeats = True
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. An entry without changes has an empty list of partitions, as in Apache Hudi."""

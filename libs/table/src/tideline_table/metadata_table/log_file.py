@@ -44,8 +44,7 @@ def log_file_bytes(partition: str, instant: str, records: Records) -> bytes:
     blocks, schema = b"", record_schema_json(with_meta_fields=True)
     if records.updates.num_rows:
         entries = records.updates if records.joined is None else records.joined
-        created_ms, repeats = epoch_ms(instant), kind_of(partition).has_repeats
-        content = hfile_bytes(entries, file_info(records.updates), created_ms=created_ms, repeats=repeats)
+        content = hfile_bytes(entries, file_info(records.updates), created_ms=epoch_ms(instant))
         header = {HeaderKey.INSTANT_TIME: instant, HeaderKey.SCHEMA: schema}
         blocks += frame_block(BlockType.HFILE, header, content)
     if len(records.deletes):

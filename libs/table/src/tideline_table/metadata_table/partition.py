@@ -136,8 +136,6 @@ class PartitionKind(Protocol):
     """The name of the partition, and of its folder."""
     writes_every_delta: bool
     """Whether each delta commit has a log file in each file group, even without records."""
-    has_repeats: bool
-    """Whether its records have texts in common, which compression finds."""
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """Return what `entry`, the last one of the state, changes. Raises `ObjectNotFound` if a file of the entry is gone."""

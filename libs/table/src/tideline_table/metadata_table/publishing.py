@@ -256,8 +256,7 @@ def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
 
 def _put_base(storage: Storage, part: MetadataPartition, group: int, updates: pa.RecordBatch) -> WriteStat:
     file_id, count = file_id_of(part.name, group), updates.num_rows
-    repeats = kind_of(part.name).has_repeats
-    content = hfile_bytes(updates, file_info(updates), created_ms=epoch_ms(part.base), repeats=repeats)
+    content = hfile_bytes(updates, file_info(updates), created_ms=epoch_ms(part.base))
     name = base_name(part.base, file_id)
     put_once(storage, file_path(name, part.name), content)
     previous = part.older_base or NO_PREVIOUS_COMMIT

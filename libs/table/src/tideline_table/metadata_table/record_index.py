@@ -114,7 +114,6 @@ class RecordIndexPartition:
 
     name = RECORD_INDEX
     writes_every_delta = False
-    has_repeats = True
 
     def changed_by(self, source: Source, entry: Entry) -> Records:
         """See `PartitionKind`. Compactions, cleans and rollbacks change nothing; a restore begins a slice with the whole table."""
