@@ -148,20 +148,40 @@ def test_lost_heartbeats_are_told_once_per_instant(fleet):
 
 def test_events_wait_for_an_event_log_that_is_down(fleet, monkeypatch):
     table = fleet.create()
-    service, _ = lock_service(fleet)
+    service, context = lock_service(fleet)
+    context.health.started()
     beside(fleet, table).acquire(lock_name(table.uid), owner="ann", ttl_s=1, wait_s=0)
     fleet.clock.advance(1 + SKEW_S)
-
-    def refuse(*_):
-        raise EventLogUnavailable("down")
-
     with monkeypatch.context() as patch:
         patch.setattr(service._events._publisher, "publish", refuse)
-        for _ in range(2):
-            with pytest.raises(EventLogUnavailable):
-                service.tick()
+        for _ in range(4):
+            service.tick()
+            assert context.health.ready().is_ok, "its Service keeps its endpoints, so that writers can commit"
+        assert "the event log is down" in context.health.ready().conditions["event log"]
+    assert told(fleet, table) == []
     service.tick()
     assert [kind for kind, *_ in told(fleet, table)] == ["expired"]
+    assert not context.health.ready().conditions
+
+
+def test_leases_are_granted_without_an_event_log_from_the_start_on(fleet, table, path, monkeypatch):
+    service, context = fleet.service(LockService, LockServiceSettings, "lock_service", start=False)
+    with monkeypatch.context() as patch, served(context) as client:
+        patch.setattr(type(service._events), "open", refuse)
+        service.start()
+        context.health.started()
+        assert acquire(client, path).status_code == 201
+        service.tick()
+        assert context.health.ready().is_ok
+        fleet.clock.advance(30 + SKEW_S)
+        service.tick()
+    service.tick()
+    assert [kind for kind, *_ in told(fleet, table)] == ["expired"], "the first poll is the baseline"
+    assert not context.health.ready().conditions
+
+
+def refuse(*_):
+    raise EventLogUnavailable("the event log is down")
 
 
 def test_a_broken_lease_object_does_not_starve_other_tables(fleet):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
-from tideline_events import LockEvent
+from tideline_events import EventLogUnavailable, LockEvent, PublishUnknown
 from tideline_lock_service.api import LeaseApi
 from tideline_lock_service.directory import LeaseDirectory
 from tideline_lock_service.metrics import EVENTS, LEASES
@@ -22,6 +23,8 @@ from tideline_table.hudi import State
 from tideline_table.table import Table
 
 _log = get_logger(__name__)
+EVENT_LOG = "event log"
+"""Topic of `Health`."""
 
 
 class LockService:
@@ -29,6 +32,9 @@ class LockService:
 
     It remembers the last poll only to find changes. The first poll of a table is the baseline, of which only expired leases and
     lost heartbeats are published.
+
+    Writers cannot commit without the lease API, and leases do not depend on the event log. So while the event log is away, the service stays
+    ready and grants leases, from its start on, and up to `QUEUE_LIMIT` events wait.
     """
 
     def __init__(self, settings: LockServiceSettings, context: ServiceContext) -> None:
@@ -39,6 +45,10 @@ class LockService:
             self._tables.search_health.not_needed()
         self._directory = LeaseDirectory(self._tables.lock_providers)
         self._events = EventLink(settings, context, publishes=True)
+        self._is_linked = False
+        """Whether the event log has been opened and the shard taken over."""
+        self._is_cut_off = False
+        """Whether the event log did not answer the last time."""
         self._seen: dict[str, SeenLease | None] = {}
         self._lost: dict[str, set[str]] = {}
         self._listed: dict[str, LeaseState] | None = None
@@ -48,7 +58,7 @@ class LockService:
 
     def start(self) -> None:
         """Take over the shard and find the tables, so that the API can answer."""
-        self._events.open()
+        self._publish()
         self._directory.update({table.uid: table.base_path for table in self._tables.each()})
 
     def tick(self) -> float | None:
@@ -66,7 +76,7 @@ class LockService:
         if not self._context.stopping.is_set():
             self._forget_all_but(known)
         self._context.metrics.set(LEASES, sum(1 for lease in self._seen.values() if lease is not None))
-        self._events.flush()
+        self._publish()
         if failure is not None:
             raise failure
         return None
@@ -75,6 +85,25 @@ class LockService:
         """Close what `start` opened."""
         self._events.close()
         self._tables.close()
+
+    def _publish(self) -> None:
+        """Publish the events that wait, or leave them for the next tick if the event log does not answer."""
+        health = self._context.health
+        try:
+            if not self._is_linked:
+                self._events.open()
+                self._is_linked = True
+            self._events.flush()
+        except (EventLogUnavailable, PublishUnknown) as error:
+            if not self._is_cut_off:
+                _log.warning("lock events are published later: the event log does not answer", reason=str(error))
+            self._is_cut_off = True
+            health.obstruct(EVENT_LOG, f"lock events are published later: {error}", after_s=math.inf)
+        else:
+            if self._is_cut_off:
+                _log.info("lock events are published again")
+            self._is_cut_off = False
+            health.clear(EVENT_LOG)
 
     def _look_at_lease(self, table: Table) -> None:
         provider = self._directory.provider_beside(table.base_path)
