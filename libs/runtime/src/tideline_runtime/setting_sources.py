@@ -1,7 +1,7 @@
 """Sources of settings: environment variables and the settings file. Each name is checked, and each value keeps its origin.
 
-Each source returns a `Layer` or raises `InvalidSetting`. pydantic-settings applies the precedence among layers; within a layer, a
-service's own section overrides the shared name.
+Each source returns a `Layer` or raises `InvalidSetting`. pydantic-settings applies the precedence among layers; within a layer, the
+section of a service overrides shared settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = "TIDELINE_"
 DELIMITER = "__"
 FILE_VARIABLE = "TIDELINE_SETTINGS_FILE"
 FILE_ORIGIN = "settings file"
-"""How the origin of a value in the settings file begins."""
+"""Prefix of the origin of a value in the settings file."""
 MAX_FILE_BYTES = 1 << 20
 
 Fields = Mapping[str, Any]
