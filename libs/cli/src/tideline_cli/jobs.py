@@ -1,6 +1,6 @@
 """`tideline job`: pending plans of tables, cancelling them, and logs of applications that ran them for the launcher.
 
-`job logs` replaces the process, so that other commands start without the services.
+`job logs` runs another program in place of this process, so that other commands start without importing the services.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tideline lease`: register a reader, so that cleaning and archival stay behind what it reads."""
+"""`tideline lease`: register a reader, so that cleaning and archival keep the files and instants that it reads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def renew(path: TablePath, lease_id: LeaseId, *, as_json: AsJson = False) -> Non
     """Restart the time of a lease. An expired lease can be renewed if nothing that it kept was cleaned meanwhile."""
     table = Table.open(path)
     known = known_lease(table, lease_id)
-    table.slices(known.instant)  # raises if cleaning took what an expired lease had kept
+    table.slices(known.instant)  # raises if cleaning deleted files after the lease had expired
     renewed = renew_lease(table, known)
     text = f"lease {renewed.lease_id} keeps instant {renewed.instant} until {renewed.expires:%Y-%m-%d %H:%M:%S} UTC"
     print_result(renewed.to_json(), text, as_json=as_json)

@@ -23,7 +23,9 @@ _COLUMNS = ("NAME", "OWNER", "ACQUIRED", "EXPIRES", "STATE")
 
 @lock.command(name="list", epilog="Example: tideline lock list --locks https://locks.example:8080")
 def list_(
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only locks whose name starts so.", show_default=False)] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only locks whose name begins with this text.", show_default=False)
+    ] = "",
     *,
     locks: LockUrl = "",
     as_json: AsJson = False,

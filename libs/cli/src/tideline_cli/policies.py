@@ -1,4 +1,7 @@
-"""`tideline policy`: which rule decides, what a file would do. It replaces the process, so that other commands start without the services."""
+"""`tideline policy`: which rules hold for a table, and what a policy file would change.
+
+Each command runs `policy_program` in place of this process, so that other commands start without importing the services.
+"""
 
 from __future__ import annotations
 

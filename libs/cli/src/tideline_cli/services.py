@@ -120,7 +120,10 @@ def _preview(service: TableService, path: str, settings: dict[str, str], where: 
 
 
 def _previewed(service: TableService, table: Table, where: str) -> Callable[[bool], None]:
-    """Return what prints the preview of a plan, as JSON or as text. It is made before: a bar must not meet the text."""
+    """Return a function that prints the preview of a plan; its argument is whether to print JSON.
+
+    The preview is computed by this call, so that the caller can remove its progress bar before the text is printed.
+    """
     if service is TableService.CLUSTERING:
         clustering = preview_clustering(table, where=where)
         return lambda as_json: _print_clustering(clustering, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`tideline status`, `tideline why` and `tideline maintain`: what tables need and why, and doing it once in this process."""
+"""`tideline status`, `tideline why` and `tideline maintain`: which services are due for tables and why, and running them once here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tideline_table.storage import open_storage
 app = typer.Typer()
 
 FLEET = "tideline_cli.fleet"
-"""The module that knows the settings of the services, which other commands start without."""
+"""The module that imports the settings of the services. It is imported by name, so that other commands start without them."""
 SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", help="Settings file (TOML) of planner and cleaner. Without it: their defaults and environment."),
@@ -126,7 +126,7 @@ def maintain_tables(
 
 
 def searched(fleet: Any, progress: Progress) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the result of `Fleet.find`; `progress` counts the tables as they are found, and then expects as many."""
+    """Return the result of `Fleet.find`. `progress` counts the tables that are found; then their number becomes its total."""
     progress.describe("searching for tables")
     found, failures = fleet.find(progress.advance)
     progress.expect(len(found))
@@ -147,7 +147,7 @@ def _maintained(fleet: Any, base_path: str, locks: str, *, dry_run: bool, progre
 
 
 def _fleet(patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Any:
-    # Loaded by name, so that the other commands start without the settings of the services.
+    # Imported by name, so that the other commands start without the settings of the services.
     return importlib.import_module(FLEET).Fleet.load(patterns, settings, options, locks)
 
 
@@ -196,7 +196,7 @@ def _word(outcome: str) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Return a time in its largest unit in which it is at least 1."""
+    """Return a duration in its largest unit (d, h, min, s) in which it is at least 1."""
     for limit, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= limit:
             return f"{seconds / limit:.0f} {unit}"
