@@ -74,7 +74,7 @@ class KafkaEventLog:
                 raise TopicMismatch(
                     f"cleanup.policy {policies[topic.name]} of topic {topic.name}",
                     expected=_policy(topic),
-                    remedy="alter the topic",
+                    remedy="alter cleanup.policy of the topic",
                 )
 
     def publisher(self, writer_id: str) -> KafkaPublisher:

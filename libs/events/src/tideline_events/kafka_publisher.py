@@ -85,7 +85,7 @@ class KafkaPublisher:
         """See `Publisher.close`."""
         with self._turn:
             if self._ended is None:
-                self._ended = EventLogUnavailable("a closed publisher", remedy="open a new one")
+                self._ended = EventLogUnavailable("the publisher is closed", remedy="open a new publisher")
                 self._producer.close()
 
     def _send(self, record: Record) -> None:

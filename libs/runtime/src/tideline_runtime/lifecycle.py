@@ -128,6 +128,7 @@ def _run(service_factory: ServiceFactory[SettingsT], settings: SettingsT, name: 
             name="http_token",
             origin="default",
             expected="a token, because the service accepts requests from other machines",
+            remedy="set http_token, or set http_host to a loopback address",
         )
     app = service_app(name, context.health, context.metrics, routes=context.routes, token=token)
     server = HttpServer(app, settings.http_host, settings.http_port)

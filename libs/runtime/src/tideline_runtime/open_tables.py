@@ -287,7 +287,11 @@ class OpenTables:
         identity = read_identity(storage)
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.
-            raise UnsupportedTable("a table without Tideline's log", expected="a table that Tideline created")
+            raise UnsupportedTable(
+                "a table without Tideline's log",
+                expected="a table that Tideline created or shares with Apache Hudi",
+                remedy="tideline share PATH shares the table",
+            )
         identity.check_place(storage.root)
         self._uids[base_path] = identity.uid
         own = self.own_options(base_path)

@@ -48,4 +48,5 @@ def make_state_folder(settings: ServiceSettings) -> Path:
         name="state_folder",
         origin=settings.origin("state_folder"),
         expected="a folder that this user can write to",
+        remedy="set state_folder to another folder, or change the permissions of this one",
     )

@@ -149,7 +149,9 @@ class _Replay:
         """
         table = Table.open(base_path)
         if not table.has_log:
-            raise UnsupportedTable("a table without Tideline's log", expected="a table that Tideline created")
+            raise UnsupportedTable(
+                "a table without Tideline's log", expected="a table that Tideline created or shares with Apache Hudi"
+            )
         own = self._policies.of(base_path, table.uid)
         made = SimulatedTable(table, Options({**options, **own.options}))
         entries = list(recorded_entries(table))
