@@ -26,8 +26,8 @@ def take(
     *,
     as_of: Annotated[str, option(metavar="INSTANT", help="Keep the table readable as of this instant or time. Default: now.")] = "",
     ttl: Annotated[float | None, option(min=1, help="Seconds until the lease expires. Default: tideline.lease.ttl.")] = None,
-    holder: Annotated[str, option(help="Who reads. Default: the user, host and process.")] = "",
-    reads: Annotated[str, option(help="What the reader does, for people.")] = "",
+    holder: Annotated[str, option(help="Name of the reader. Default: the user, host and process.")] = "",
+    reads: Annotated[str, option(help="Purpose of the read; tideline lease list shows it.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Take a lease for a reader outside of Tideline, such as a Spark job. Renew it before it expires, and release it at the end."""

@@ -48,7 +48,7 @@ def break_(
     ],
     *,
     reason: Annotated[str, option(help="Why the holder must lose its lease. The lock service publishes it.")] = "",
-    by: Annotated[str, option(envvar="USER", help="Who asks. Default: the user of this process.")] = "unknown",
+    by: Annotated[str, option(envvar="USER", help="User who ends the lease. Default: the user of this process.")] = "unknown",
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:

@@ -80,7 +80,7 @@ def plan(
 
     Clustering rewrites small files as fewer, sorted ones; compaction merges log files into base files (merge-on-read tables);
     logcompaction merges many log files of a slice into one, and leaves its base file as it is; clean deletes file slices that no
-    retained query reads; archival moves old instants off the timeline (and first deletes files that tasks of rolled-back writes
+    retained query reads; archival moves old instants to the archived timeline (and first deletes files that tasks of rolled-back writes
     created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)

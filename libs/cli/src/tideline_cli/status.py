@@ -41,7 +41,7 @@ def status(
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print a line per table: verdict, services, last runs, backlog, and below it what is wrong with it. Writes nothing.
+    """Print a line per table: verdict, services, last runs and backlog. Below all tables, print their findings. Writes nothing.
 
     The verdict is `attention` for a table with findings, else `due`, `working` (a plan is pending) or `idle`. A table that cannot be
     opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
@@ -69,9 +69,9 @@ def why(
     option: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say for a table whether its services are due or not, by the planner's own decision, and what would change that.
+    """Say for a table whether its services are due, by the same decision as the planner's, and what would change the answer.
 
-    Decides on the table as it is now, without asking for reservations of file groups, and publishes nothing.
+    Decides on the present state of the table, without reservations of file groups, and publishes nothing.
     """
     chosen = [choice("service", service, TableService)] if service else list(TableService)
     fleet = _fleet((), settings, settings_from(option))
@@ -106,8 +106,8 @@ def maintain_tables(
     """Run everything that is due for some tables, once, in this process: for cron jobs and machines without services.
 
     In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival with the
-    orphan-file cleanup; pending plans that no process runs, too. A failing table or service does not keep the others from running;
-    the exit code is then 1.
+    orphan-file cleanup. Also runs pending plans that no process runs. After a failure of a table or service, the others still run, and
+    the exit code is 1.
     """
     fleet = _fleet(paths, settings, settings_from(option))
     with Progress("tables", None) as progress:

@@ -9,7 +9,7 @@ from tideline_runtime.api_server import NOT_FOUND, ApiServer, ApiServerRefused, 
 from tideline_runtime.kubernetes.resource import GROUP, KIND, PLURAL, VERSION
 
 _APPLY = "application/apply-patch+yaml"
-"""JSON is YAML."""
+"""Server-side apply requires YAML; the JSON of a request is YAML, too."""
 
 
 class HudiTableApi:
