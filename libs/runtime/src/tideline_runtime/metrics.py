@@ -100,8 +100,8 @@ _KINDS: dict[str, type[_Instrument]] = {"counter": prometheus.Counter, "gauge": 
 class Metrics:
     """The values of one service's metrics. Thread-safe. A metric appears with its first value, or when it is exposed.
 
-    Label sets of a metric beyond `max_series` are counted together, under `OVERFLOW`. Methods raise `InvalidDeclaration` for other labels
-    than the declared ones.
+    Label sets of a metric beyond `max_series` are counted together, under `OVERFLOW`. Methods that record a value raise
+    `InvalidDeclaration` for other labels than the declared ones.
     """
 
     def __init__(self, service: str, *exposed: Metric, max_series: int = MAX_SERIES) -> None:
