@@ -82,7 +82,7 @@ def test_a_name_that_something_else_has_is_refused(make, namespace):
     pods.launch(spec)
     (plan,) = spec.plans
     another = replace(spec, plans=(replace(plan, key=PlanKey(plan.key.instant, "another-table")),))
-    with pytest.raises(LaunchRefused, match="belongs to something else"):
+    with pytest.raises(LaunchRefused, match="exists and makes other attempts"):
         pods.launch(another)
 
 

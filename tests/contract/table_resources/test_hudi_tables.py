@@ -371,7 +371,7 @@ def test_lost_and_late_answers_end_in_the_right_status(kubernetes_api, resources
 
 def test_missing_rights_are_named(kubernetes_api, resources, opened):
     own = {**_own(resources, kubernetes_api), "kubeconfig": kubernetes_api.kubeconfig("weak-token")}
-    with pytest.raises(DependencyDown, match=r"403.*may this service account list and watch huditables"):
+    with pytest.raises(DependencyDown, match=r"403.*let this service account list and watch huditables"):
         names(opened(table_resources=own))
 
 

@@ -66,7 +66,7 @@ def test_an_unexpected_failure_is_one_line(cli, monkeypatch):
     assert outcome.code == 1
     assert (
         outcome.stderr
-        == "tideline: error: unexpected ZeroDivisionError: by zero; run it again with TIDELINE_DEBUG=1 for the traceback\n"
+        == "tideline: error: unexpected ZeroDivisionError: by zero; run the command again with TIDELINE_DEBUG=1 for the traceback\n"
     )
 
 

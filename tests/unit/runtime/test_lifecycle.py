@@ -205,7 +205,8 @@ def test_warnings_and_stray_threads_are_log_lines(tmp_path):
             (),
             (
                 "tiny: setting 'http_host' is '0.0.0.0' and 'http_token' is unset; "
-                "expected a token, because the service accepts requests from other machines"
+                "expected a token, because the service accepts requests from other machines; "
+                "set http_token, or set http_host to a loopback address"
             ),
         ),
     ],

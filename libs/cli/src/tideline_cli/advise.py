@@ -1,4 +1,4 @@
-"""`tideline advise`: which index, buckets and sort columns fit a table, with the figures behind it. It never writes."""
+"""`tideline advise`: which index, buckets and sort columns fit a table, with the figures behind this advice. The command never writes."""
 
 from __future__ import annotations
 

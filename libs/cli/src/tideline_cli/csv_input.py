@@ -21,7 +21,7 @@ _PARSE = pv.ParseOptions(newlines_in_values=True)
 def read_csv_rows(path: str, kinds: dict[str, pa.DataType]) -> pa.Table:
     """Return all rows, with the columns in `kinds` parsed to their types. Other columns are text.
 
-    Raises `InvalidInput` with the line number.
+    Raises `InvalidInput`, with the line number where there is one, and `OSError`.
     """
     names = _heading(path)
     convert = pv.ConvertOptions(
@@ -36,9 +36,10 @@ def read_csv_rows(path: str, kinds: dict[str, pa.DataType]) -> pa.Table:
 
 
 def infer_csv_schema(path: str) -> pa.Schema:
-    """Return the schema that Arrow infers from all values of the file; of the type null for columns without values.
+    """Return the schema that Arrow infers from all values of the file. Columns without values have the type null.
 
-    Timestamps are in UTC, also without a zone: hudi-rs reads no table with local timestamps.
+    Timestamps, also those without a zone, become UTC timestamps, because hudi-rs reads no table with local timestamps. Raises
+    `InvalidInput` and `OSError`.
     """
     _heading(path)
     convert = pv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
@@ -57,7 +58,7 @@ def _heading(path: str) -> list[str]:
 
 
 def _read(path: str, convert: pv.ConvertOptions, empty: pa.DataType) -> pa.Table:
-    """Return the rows that Arrow reads; without rows, columns of the type `empty`."""
+    """Return the rows as Arrow parses them. A file without rows gives an empty table with columns of the type `empty`."""
     if next(itertools.islice(_records(path), 1, None), None) is None:
         # Arrow refuses a heading line without a line end.
         return pa.schema([(name, empty) for name in _heading(path)]).empty_table()
@@ -78,7 +79,7 @@ def _name_bad_record(path: str) -> None:
 
 
 def _records(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record with the line at which it starts. Arrow counts neither quoted line ends nor blank lines."""
+    """Yield each record with the line at which it starts. Arrow's row numbers ignore line ends in quotes and blank lines."""
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file, strict=True)
         start = 1

@@ -1,4 +1,4 @@
-"""`--dry-run` of `tideline plan` and `tideline run`: what a plan would name, or what a pending plan would do. Nothing is written."""
+"""`--dry-run` of `tideline plan` and `tideline run`: the content of the plan that would be published or run. Nothing is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def preview_plan(service: TableService, table: Table) -> dict[str, Any]:
 
 
 def preview_run(service: TableService, table: Table, instant: str) -> dict[str, Any]:
-    """Return what `tideline run` would do: the content of the plan `instant`, or of the oldest pending one. Errors as `preview_plan`."""
+    """Return what `tideline run` would do: the content of the pending plan `instant` or, if empty, of the oldest pending plan.
+
+    Raises `InstantNotFound` if `instant` is not a pending plan of the service, and `InvalidOption` as `preview_plan` does.
+    """
     if service not in PREVIEWED:
         raise _no_preview(service, "run")
     pending = [a for a in table.state.pending() if action_name(a.action, a.operation) == service and not a.fenced_by]

@@ -59,7 +59,8 @@ _BAD_INPUT: tuple[type[TidelineError], ...] = (
 def report_failure(error: BaseException) -> int:
     """Print `tideline: error: <found>; expected <…>; <remedy>` and return the exit code.
 
-    2 means bad input or usage (the same call fails again), 1 anything else. The traceback is printed only with `TIDELINE_DEBUG=1`.
+    The exit code is 2 for bad input or usage (the same call fails again), 130 after an interruption (Ctrl-C), else 1. The traceback is
+    printed only with `TIDELINE_DEBUG=1`.
     """
     if os.environ.get(DEBUG, "") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)
@@ -74,7 +75,7 @@ def report_failure(error: BaseException) -> int:
     if isinstance(error, TidelineError):
         _print_line(str(error))
         return EXIT_BAD_INPUT if isinstance(error, _BAD_INPUT) else EXIT_FAILED
-    _print_line(f"unexpected {type(error).__name__}: {error}; run it again with {DEBUG}=1 for the traceback")
+    _print_line(f"unexpected {type(error).__name__}: {error}; run the command again with {DEBUG}=1 for the traceback")
     return EXIT_FAILED
 
 

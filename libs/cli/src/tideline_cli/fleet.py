@@ -1,4 +1,7 @@
-"""Tables by patterns and their rules, for `status`, `why` and `maintain`. Loaded by name: it needs the settings of the services."""
+"""Tables by patterns, and the rules by which they are judged, for `status`, `why`, `maintain` and `job list`.
+
+These commands import this module by name, because it imports the settings of the services, and other commands start without them.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ from tideline_table.storage import Storage, open_storage
 from tideline_table.table import Finding, FindingKind, Table, given_up_plans, read_identity
 
 PARALLEL = 16
-"""Tables that are examined at once: most of the time is waiting for the store."""
+"""Tables that are examined at once. An examination mostly waits for the store."""
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The settings by which tables are judged: of the planner and the cleaner, with engine options of the command on top."""
+    """The settings by which tables are judged: those of planner and cleaner, the policies, and the engine options of the command."""
 
     settings: PlannerSettings
     cleaner: CleanerSettings
@@ -59,18 +62,18 @@ class Fleet:
         return cls(loaded, cleaner, options, locks, policies, LockProbe(locks or loaded.locks, SystemClock()))
 
     def open(self, base_path: str) -> Table:
-        """Open a table for looking at it. Raises the errors of `Table.open`, and `ContradictoryRules`."""
+        """Open a table without checking that it can be written. Raises the errors of `Table.open`, and `ContradictoryRules`."""
         storage = open_storage(base_path)
         return Table.open(base_path, options=self.options_of(storage), hudi_lock=open_hudi_lock, storage=storage)
 
     def options_of(self, storage: Storage) -> dict[str, object]:
-        """Return the engine options of a table: of the settings, then of its policy, then of the command."""
+        """Return the engine options of a table. Options of the command override those of its policy, and these override the settings."""
         identity = read_identity(storage)
         policy = self.policies.of(storage.root, identity.uid if identity is not None else "")
         return {**self.settings.options, **policy.options, **self.options}
 
     def rules(self, table: Table) -> Rules:
-        """Return the rules by which planner and cleaner judge a table: their settings, and what the policy file gives the table.
+        """Return the rules by which planner and cleaner judge a table, from their settings and the policy file.
 
         Options of the command override those of policies. Raises `ContradictoryRules`.
         """
@@ -81,7 +84,7 @@ class Fleet:
     def find(self, on_found: Callable[[], None] = lambda: None) -> tuple[list[str], list[Document]]:
         """Return the base paths that the patterns select, and a document for each pattern that selects none or cannot be searched.
 
-        `on_found` is called for each table that is found.
+        `on_found` is called for each table that is found. Raises `InvalidSetting` for a pattern that is not valid.
         """
         found: dict[str, None] = {}
         failures: list[Document] = []
@@ -101,11 +104,11 @@ class Fleet:
         return sorted(found), failures
 
     def status(self, base_path: str) -> Document:
-        """Return the document of one table; of one that cannot be examined, a document with the error."""
+        """Return the document of one table. For a table that cannot be examined, the document has the error."""
         try:
             table = self.open(base_path)
             status = examine(table, self.rules(table))
-            status = replace(status, verdicts=tuple(self._of_services(table, verdict) for verdict in status.verdicts))
+            status = replace(status, verdicts=tuple(self._as_services_decide(table, verdict) for verdict in status.verdicts))
             unlocked = self._lock_finding(table)
             return status_document(replace(status, findings=(*status.findings, *unlocked)))
         except TidelineError as error:
@@ -136,12 +139,12 @@ class Fleet:
         return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"),) if failure else ()
 
     def verdicts(self, base_path: str, services: Iterable[TableService]) -> tuple[Table, list[Verdict]]:
-        """Return an open table, and the verdicts about its services. Raises the errors of `Table.open`."""
+        """Return an open table, and the verdicts about its services. Raises as `open` and `rules` do."""
         table = self.open(base_path)
         rules = self.rules(table)
-        return table, [self._of_services(table, judge(table, service, rules)) for service in services]
+        return table, [self._as_services_decide(table, judge(table, service, rules)) for service in services]
 
-    def _of_services(self, table: Table, verdict: Verdict) -> Verdict:
+    def _as_services_decide(self, table: Table, verdict: Verdict) -> Verdict:
         if self.options:
             return verdict  # the services do not have the options of this command
         policy = self.policies.of(table.storage.root, table.uid)
@@ -151,7 +154,7 @@ class Fleet:
 def examined(
     base_paths: Sequence[str], status: Callable[[str], Document], on_done: Callable[[], None] = lambda: None
 ) -> list[Document]:
-    """Return `status` of each base path, in the given order, `PARALLEL` at a time. `on_done` is called after each."""
+    """Return `status` of each base path, in the given order. `PARALLEL` threads call `status`, and `on_done` after each call."""
 
     def one(base_path: str) -> Document:
         try:

@@ -64,8 +64,9 @@ def create(
 ) -> None:
     """Create the metadata table, or add to it. From this commit on, each commit updates it before Apache Hudi's readers see the commit.
 
-    files: the list of files. column_stats: bounds of columns in each file, by which readers leave out files. bloom_filters: the Bloom filter of each base file, for writers of Apache Hudi that take the table over. record_index: where each record key is; for tables whose keys are unique in the whole table. Only for
-    tables that Apache Hudi does not write.
+    files: the list of files. column_stats: bounds of columns in each file, by which readers leave out files. bloom_filters: the Bloom
+    filter of each base file, for writers of Apache Hudi that take the table over. record_index: where each record key is; for tables whose
+    keys are unique in the whole table. Only for tables that Apache Hudi does not write.
     """
     progress = Progress("files", None)
     table = open_writable(path, settings_from(settings), locks, progress)

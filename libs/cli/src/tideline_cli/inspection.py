@@ -1,4 +1,4 @@
-"""`tideline show` and `tideline timeline`: print the state and the history of a table. They never write."""
+"""`tideline show` and `tideline timeline`: print the state and the history of a table. These commands never write to the table."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
 
 
 def mode_of(table: Table) -> str:
-    """Return who writes a table: exclusive, shared or foreign."""
+    """Return which engines write a table: exclusive (Tideline), shared (both) or foreign (Apache Hudi)."""
     return "shared" if table.is_shared else "exclusive" if table.has_log else "foreign"
 
 

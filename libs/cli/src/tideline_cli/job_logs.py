@@ -20,9 +20,9 @@ from tideline_table.storage import open_storage
 
 
 def find_log(name: str, settings: LauncherSettings) -> bytes:
-    """Return the stored log of an application. The digest in its name finds its table among those that the settings select.
+    """Return the stored log of the attempt `name`. The digest in the name identifies the table among those that the settings select.
 
-    Raises `InvalidOption` if there is none.
+    Raises `InvalidOption` for a name of no attempt, if no table has the digest, and if the table has no such log.
     """
     if is_shared_name(name):
         raise InvalidOption(
@@ -53,7 +53,7 @@ def find_log(name: str, settings: LauncherSettings) -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program."""
+    """Print the log that the arguments name, and return the exit code."""
     parser = argparse.ArgumentParser(prog="tideline job logs")
     parser.add_argument("name")
     parser.add_argument("--tables", action="append", default=[])

@@ -1,6 +1,6 @@
 """`tideline job`: pending plans of tables, cancelling them, and logs of applications that ran them for the launcher.
 
-`job logs` replaces the process, so that other commands start without the services.
+`job logs` runs another program in place of this process, so that other commands start without importing the services.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def logs(
     *,
     tables: Annotated[
         list[str] | None,
-        typer.Option(help="Base path of its table, or a pattern such as /data/lake/*; those of the settings without it."),
+        typer.Option(help="Base path of its table, or a pattern such as /data/lake/*. Default: those of the settings. Repeatable."),
     ] = None,
     settings: Annotated[Path | None, typer.Option(help="Settings file (TOML) of the launcher.")] = None,
 ) -> None:
@@ -127,9 +127,9 @@ def cancel(path: TablePath, instant: Instant, *, option: Settings = None, locks:
 
 @job.command(epilog="Example: tideline job retry ./trips 20260101120000000")
 def retry(path: TablePath, instant: Instant, *, as_json: AsJson = False) -> None:
-    """Let the launcher run a plan again that it gave up. Remove the cause first; tideline job logs shows it.
+    """Let the launcher run a plan again that it gave up. Remove the cause first; tideline job logs shows the error.
 
-    The launcher notices at its next tick. Without a launcher: tideline run SERVICE PATH --instant INSTANT.
+    The launcher runs the plan after its next tick. Without a launcher: tideline run SERVICE PATH --instant INSTANT.
     """
     table = Table.open(path)
     known = given_up_plans(table.storage)

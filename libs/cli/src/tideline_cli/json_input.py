@@ -101,7 +101,10 @@ def _reason(error: ValueError) -> str:
 
 
 def infer_json_schema(stream: BinaryIO, name: str) -> pa.Schema:
-    """Return a schema that fits all rows: Arrow's inference, with dates and timestamps (in UTC) recognized in text columns."""
+    """Return a schema that fits all rows: Arrow's inference, with dates and timestamps (in UTC) recognized in text columns.
+
+    Raises `InvalidInput` for content that is no JSON, for no rows, and for columns with values of several types.
+    """
     rows = [row for _, row in _numbered_rows(stream, name, exact=False)]
     if not rows:
         raise InvalidInput(f"{name} has no rows", expected="rows to infer a schema from")

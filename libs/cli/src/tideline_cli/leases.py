@@ -1,4 +1,4 @@
-"""`tideline lease`: register a reader, so that cleaning and archival stay behind what it reads."""
+"""`tideline lease`: register a reader, so that cleaning and archival keep the files and instants that it reads."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def take(
     *,
     as_of: Annotated[str, option(metavar="INSTANT", help="Keep the table readable as of this instant or time. Default: now.")] = "",
     ttl: Annotated[float | None, option(min=1, help="Seconds until the lease expires. Default: tideline.lease.ttl.")] = None,
-    holder: Annotated[str, option(help="Who reads. Default: the user, host and process.")] = "",
-    reads: Annotated[str, option(help="What the reader does, for people.")] = "",
+    holder: Annotated[str, option(help="Name of the reader. Default: the user, host and process.")] = "",
+    reads: Annotated[str, option(help="Purpose of the read; tideline lease list shows it.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Take a lease for a reader outside of Tideline, such as a Spark job. Renew it before it expires, and release it at the end."""
@@ -42,7 +42,7 @@ def renew(path: TablePath, lease_id: LeaseId, *, as_json: AsJson = False) -> Non
     """Restart the time of a lease. An expired lease can be renewed if nothing that it kept was cleaned meanwhile."""
     table = Table.open(path)
     known = known_lease(table, lease_id)
-    table.slices(known.instant)  # raises if cleaning took what an expired lease had kept
+    table.slices(known.instant)  # raises if cleaning deleted files after the lease had expired
     renewed = renew_lease(table, known)
     text = f"lease {renewed.lease_id} keeps instant {renewed.instant} until {renewed.expires:%Y-%m-%d %H:%M:%S} UTC"
     print_result(renewed.to_json(), text, as_json=as_json)

@@ -23,7 +23,9 @@ _COLUMNS = ("NAME", "OWNER", "ACQUIRED", "EXPIRES", "STATE")
 
 @lock.command(name="list", epilog="Example: tideline lock list --locks https://locks.example:8080")
 def list_(
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only locks whose name starts so.", show_default=False)] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only locks whose name begins with this text.", show_default=False)
+    ] = "",
     *,
     locks: LockUrl = "",
     as_json: AsJson = False,
@@ -46,7 +48,7 @@ def break_(
     ],
     *,
     reason: Annotated[str, option(help="Why the holder must lose its lease. The lock service publishes it.")] = "",
-    by: Annotated[str, option(envvar="USER", help="Who asks. Default: the user of this process.")] = "unknown",
+    by: Annotated[str, option(envvar="USER", help="User who ends the lease. Default: the user of this process.")] = "unknown",
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Opens tables for commands that write, and for commands that show which of the table's files they have read or written."""
+"""Opens tables for commands that write, and for commands whose progress bar counts the files that they read or write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tideline_table.table import Table
 def open_readable(
     path: str, settings: Mapping[str, object] | None = None, progress: Progress | None = None, *, every: bool = False
 ) -> Table:
-    """Open the table at `path`. `progress` advances with each data file that is read; with `every`, with each file of metadata, too.
+    """Open the table at `path` for reading. `progress` counts each data file that is read; with `every`, each file of metadata, too.
 
     Raises the errors of `Table.open`.
     """
@@ -26,9 +26,10 @@ def open_readable(
 def open_writable(
     path: str, settings: Mapping[str, object], lock_url: str = "", progress: Progress | None = None, *, every: bool = False
 ) -> Table:
-    """Open the table at `path` and check that it is writable, before any input is read. Commits use `lock_url` if given.
+    """Open the table at `path` and check that it can be written, before any input is read. Commits use `lock_url` if given.
 
-    `progress` and `every` are as in `open_readable`; files that are deleted count, too. Raises the errors of `Table.open` and `Table.check_writable`, and `InvalidOption` for a lock URL that no provider supports.
+    `progress` and `every` are as in `open_readable`; deleted files count, too. Raises the errors of `Table.open` and
+    `Table.check_writable`, and `InvalidOption` for a lock URL that no provider supports.
     """
     table = open_readable(path, settings, progress, every=every)
     attach_lock(table, lock_url)
@@ -38,7 +39,7 @@ def open_writable(
 
 
 def expect_files(table: Table, progress: Progress) -> None:
-    """Let `progress`, with which `table` was opened, count the files that a read of the whole table opens, and no others."""
+    """Let `progress` count only the files that a read of the whole table opens. `table` must have been opened with `progress`."""
     paths = frozenset(path for file_slice in table.slices() for path in file_slice.paths)
     assert isinstance(table.storage, WatchedStorage)
     table.storage.only = paths

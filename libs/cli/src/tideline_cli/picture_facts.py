@@ -1,4 +1,4 @@
-"""What the page of `tideline show --html` draws: sizes of file slices, ranges of columns, and instants. Reads footers, no rows."""
+"""The content of the page of `tideline show --html`: sizes of file slices, ranges of columns, and instants. Reads footers, no rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tideline_table.file_group import FileSlice
 from tideline_table.table import Table
 
 MOST_FILES = 400
-"""Number of file slices that the page draws: the largest ones. Its texts count all."""
+"""Most file slices that the page draws: the largest ones. The counts in the page's texts include all slices."""
 MOST_COLUMNS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRanges:
-    """The ranges of one column in the base files, as places between 0 and 1 in the order of all bounds."""
+    """The ranges of one column in the base files. A bound is drawn at a position between 0 and 1: its rank among all bounds."""
 
     column: str
     ranges: tuple[tuple[str, str, float, float], ...]
-    """Partition path, text of the range, and where it begins and ends."""
+    """Partition path, text of the range, and the positions of its least and its greatest value."""
     overlap: float
     """Mean number of other files of the same partition whose range overlaps that of a file."""
 

@@ -1,4 +1,4 @@
-"""`tideline up` and `tideline demo`. Each replaces the process by another program, so that other commands start fast."""
+"""`tideline up` and `tideline demo`. Each runs another program in place of this process, so that other commands start fast."""
 
 from __future__ import annotations
 

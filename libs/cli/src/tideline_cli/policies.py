@@ -1,4 +1,7 @@
-"""`tideline policy`: which rule decides, what a file would do. It replaces the process, so that other commands start without the services."""
+"""`tideline policy`: which rules hold for a table, and what a policy file would change.
+
+Each command runs `policy_program` in place of this process, so that other commands start without importing the services.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ import typer
 from tideline_cli.arguments import AsJson, TablePath
 
 app = typer.Typer()
-policy = typer.Typer(help="Look at policies per table, check and try them (docs/policies.md).")
+policy = typer.Typer(help="Explain, check and try policies per table (docs/policies.md).")
 app.add_typer(policy, name="policy")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Policy file (YAML).", show_default=False)]
 Tables = Annotated[
     list[str] | None,
-    typer.Option(help="Base path of a table, or a pattern such as /data/lake/*; those of the settings without it."),
+    typer.Option(help="Base path of a table, or a pattern such as /data/lake/*. Default: those of the settings. Repeatable."),
 ]
 SettingsFile = Annotated[Path | None, typer.Option(help="Settings file (TOML) of the services.")]
 
@@ -28,11 +31,11 @@ SettingsFile = Annotated[Path | None, typer.Option(help="Settings file (TOML) of
 def explain(
     path: TablePath,
     *,
-    file: Annotated[Path | None, typer.Option(help="Policy file; that of the settings without it.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Policy file. Default: the one of the settings.")] = None,
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what holds for a table, and for each value the rule and the line that give it."""
+    """Print the policy of a table: each value with the rule and the line that give it."""
     _become("explain", [path], {"--file": file, "--settings": settings}, as_json=as_json)
 
 
@@ -51,9 +54,9 @@ def try_file(
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay the recorded table logs through a policy file: the jobs, bytes, files and conflicts that it would have had.
+    """Replay the recorded table logs through a policy file: the jobs, bytes, files and conflicts that the policies would have caused.
 
-    It computes with the file sizes of the logs and changes nothing. It prints what it assumes.
+    The replay uses the file sizes in the logs, changes nothing, and prints its assumptions.
     """
     _become("test", [str(file)], {"--since": since, "--settings": settings}, tables, as_json=as_json)
 

@@ -31,7 +31,7 @@ _DEFAULTS: dict[str, Any] = {**{f"services.{service.value}": True for service in
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Print what holds for a table."""
+    """Print the policy of a table, each value with the rule that gives it. Return the exit code."""
     settings = PlannerSettings.load(file=arguments.settings)
     file = arguments.file or settings.policy_file
     policies = read_policies(Path(file)) if file is not None else Policies()
@@ -100,7 +100,7 @@ def _shown(value: Any) -> str:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Check a file, also against tables."""
+    """Check a policy file, by itself and against tables; print the findings. Return the exit code."""
     source = Path(arguments.argument[0])
     try:
         policies = read_policies(source)
@@ -128,7 +128,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def test(arguments: argparse.Namespace) -> int:
-    """Replay table logs through a file."""
+    """Replay table logs through a policy file, and print what it would have done. Return the exit code."""
     policies = read_policies(Path(arguments.argument[0]))
     settings = PlannerSettings.load(file=arguments.settings)
     tables, findings = found_tables(arguments.tables or settings.tables)
@@ -176,7 +176,7 @@ def _row(one: Replayed) -> tuple[object, ...]:
 
 
 def schema(_arguments: argparse.Namespace) -> int:
-    """Print the JSON schema."""
+    """Print the JSON schema of policy files. Return the exit code."""
     print(policy_schema_text(), end="")  # noqa: T201 - a command's output
     return 0
 

@@ -1,4 +1,4 @@
-"""Progress of a command that runs longer than two seconds, on a terminal only: what is done and left, on stderr."""
+"""A progress bar on stderr for commands that run longer than two seconds on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """Counts steps from `__enter__` to `__exit__`. Thread-safe. `total` None means that it is not known.
+    """Counts steps from `__enter__` to `__exit__`. Thread-safe. `total` is None if the number of steps is not known.
 
     Nothing is printed unless stderr is a terminal and the command has run for `SHOWN_AFTER_S`. The bar is removed at the end.
     """
@@ -54,27 +54,27 @@ class Progress:
                 self._bar.stop()
 
     def advance(self, steps: float = 1) -> None:
-        """Record that so many steps are done."""
+        """Add `steps` to the number of steps that are done."""
         self._bar.advance(self._task, steps)
 
     def expect(self, total: int) -> None:
-        """Set the number of steps, which was not known before; what is done begins at 0 again."""
+        """Set the number of steps, and set the number of steps that are done to 0."""
         self._bar.reset(self._task, total=total)
 
     def counting(self, items: Sequence[object]) -> Callable[[], None]:
-        """Make the number of `items` the total, and return the function to call behind each."""
+        """Make the number of `items` the total, and return the function to call after each item."""
         self.expect(len(items))
         return self.advance
 
     def over(self, items: Sequence[T]) -> Iterator[T]:
-        """Make the number of `items` the total, and yield them; each counts when the caller asks for the next one."""
+        """Make the number of `items` the total, and yield the items. An item counts as done when the caller takes the next one."""
         self.expect(len(items))
         for item in items:
             yield item
             self.advance()
 
     def describe(self, text: str) -> None:
-        """Show what is done now."""
+        """Set the text that the bar shows."""
         self._bar.update(self._task, description=printable(text))
 
     def _show(self) -> None:

@@ -186,7 +186,7 @@ class _Query:
             raise InvalidOption("--key together with --read-optimized", expected="options of one kind of query")
 
     def leased(self, table: Table) -> HeldLease:
-        """Return a held lease of the oldest state that the query reads. Raises the errors of `take_lease`."""
+        """Return a lease, to be held as a context, on the oldest state that the query reads. Raises the errors of `take_lease`."""
         return HeldLease(table, self.as_of, after=self.since, reads="tideline read")
 
     def run(self, table: Table, where: pc.Expression | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

@@ -44,7 +44,7 @@ def print_line(text: str) -> None:
 
 
 def print_warning(text: str) -> None:
-    """Print one line on stderr about something that succeeded, but perhaps not as meant."""
+    """Print one line on stderr about a request that succeeded, but may not do what the user meant."""
     print(f"tideline: warning: {printable(' '.join(text.split()))}", file=sys.stderr)  # noqa: T201 - a command's output
 
 

@@ -17,7 +17,7 @@ from tideline_table.config import BUCKET_MOST
 app = typer.Typer()
 
 _SHOWN = 5
-"""The most partitions that the text names; the document names all."""
+"""Most partitions that the text names; the JSON document names all."""
 
 
 @app.command("resize-buckets", epilog="Example: tideline resize-buckets ./visits --partition-buckets '^day=2026-,64'")
@@ -53,8 +53,9 @@ def resize(
 ) -> None:
     """Split the buckets of an exclusive table with a bucket index in place; with consistent hashing, split and merge them by size.
 
-    Reads and writes all rows of the partitions whose number changes (with consistent hashing: those of these buckets), as one commit. Other writers go on: each commit of one of them
-    into these partitions lets the command begin again, as often as tideline.write.conflict.retries says. Run it when few writers are at work. Run it again after a failure.
+    Reads and writes all rows of the partitions whose number changes (with consistent hashing: of the buckets that change), as one commit.
+    Other writers continue. Each of their commits into these partitions makes the command begin again, at most
+    tideline.write.conflict.retries times. Run it when few writers are at work. Run it again after a failure.
     """
     progress = Progress("files", None)
     table = open_writable(path, settings_from(settings), locks, progress)
@@ -97,7 +98,7 @@ _REMEDIES = {
     SkipReason.PLAN_PENDING: ("a compaction or clustering is pending there", "Run or cancel these plans, then resize again"),
     SkipReason.MOST_BUCKETS: ("they have as many buckets as they may have, some too large", f"Allow more by {BUCKET_MOST.key}"),
 }
-"""What the text says about partitions that a user may want to resize: why they were left out, and what helps."""
+"""By reason, the texts about partitions that were left out although a user may want to resize them: the cause and the remedy."""
 
 
 def _left_out(skipped: Sequence[SkippedPartition]) -> str:

@@ -80,7 +80,7 @@ def plan(
 
     Clustering rewrites small files as fewer, sorted ones; compaction merges log files into base files (merge-on-read tables);
     logcompaction merges many log files of a slice into one, and leaves its base file as it is; clean deletes file slices that no
-    retained query reads; archival moves old instants off the timeline (and first deletes files that tasks of rolled-back writes
+    retained query reads; archival moves old instants to the archived timeline (and first deletes files that tasks of rolled-back writes
     created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
@@ -120,7 +120,10 @@ def _preview(service: TableService, path: str, settings: dict[str, str], where: 
 
 
 def _previewed(service: TableService, table: Table, where: str) -> Callable[[bool], None]:
-    """Return what prints the preview of a plan, as JSON or as text. It is made before: a bar must not meet the text."""
+    """Return a function that prints the preview of a plan; its argument is whether to print JSON.
+
+    The preview is computed by this call, so that the caller can remove its progress bar before the text is printed.
+    """
     if service is TableService.CLUSTERING:
         clustering = preview_clustering(table, where=where)
         return lambda as_json: _print_clustering(clustering, as_json=as_json)

@@ -143,7 +143,7 @@ def stdout_sink(row_format: RowFormat, stream: BinaryIO, schema: pa.Schema) -> R
 
 
 def format_of(output: str) -> RowFormat:
-    """Return the format for the ending of a file name. Raises `InvalidOption`."""
+    """Return the format for the ending of a file name. Raises `InvalidOption` for an unknown ending."""
     endings = {".json": "jsonl", ".ndjson": "jsonl", ".feather": "arrow"}
     suffix = PurePath(output).suffix.lower()
     try:
@@ -158,7 +158,10 @@ def format_of(output: str) -> RowFormat:
 
 @contextlib.contextmanager
 def file_sink(output: str, row_format: RowFormat, schema: pa.Schema) -> Iterator[RowSink]:
-    """Open a sink into the file `output`. The file appears (or is replaced) complete if the context succeeds, else not at all."""
+    """Open a sink into the file `output`. If the context succeeds, the complete file appears (or replaces another), else no file appears.
+
+    Raises `InvalidInput` for a path that cannot be written, and `StorageError` (`StorageFull` on a full disk) for errors while writing.
+    """
     unfinished = f"{output}.{uuid.uuid4().hex[:8]}.unfinished"
     try:
         stream = open(unfinished, "xb")  # noqa: SIM115 - closed below, before the file gets its name

@@ -22,7 +22,7 @@ STDIN = "-"
 
 
 class FileFormat(enum.StrEnum):
-    """File formats."""
+    """Formats of the files that commands read."""
 
     PARQUET = "parquet"
     CSV = "csv"

@@ -1,4 +1,4 @@
-"""`tideline status`, `tideline why` and `tideline maintain`: what tables need and why, and doing it once in this process."""
+"""`tideline status`, `tideline why` and `tideline maintain`: which services are due for tables and why, and running them once here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tideline_table.storage import open_storage
 app = typer.Typer()
 
 FLEET = "tideline_cli.fleet"
-"""The module that knows the settings of the services, which other commands start without."""
+"""The module that imports the settings of the services. It is imported by name, so that other commands start without them."""
 SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", help="Settings file (TOML) of planner and cleaner. Without it: their defaults and environment."),
@@ -41,7 +41,7 @@ def status(
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print a line per table: verdict, services, last runs, backlog, and below it what is wrong with it. Writes nothing.
+    """Print a line per table: verdict, services, last runs and backlog. Below all tables, print their findings. Writes nothing.
 
     The verdict is `attention` for a table with findings, else `due`, `working` (a plan is pending) or `idle`. A table that cannot be
     opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
@@ -69,9 +69,9 @@ def why(
     option: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say for a table whether its services are due or not, by the planner's own decision, and what would change that.
+    """Say for a table whether its services are due, by the same decision as the planner's, and what would change the answer.
 
-    Decides on the table as it is now, without asking for reservations of file groups, and publishes nothing.
+    Decides on the present state of the table, without reservations of file groups, and publishes nothing.
     """
     chosen = [choice("service", service, TableService)] if service else list(TableService)
     fleet = _fleet((), settings, settings_from(option))
@@ -106,8 +106,8 @@ def maintain_tables(
     """Run everything that is due for some tables, once, in this process: for cron jobs and machines without services.
 
     In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival with the
-    orphan-file cleanup; pending plans that no process runs, too. A failing table or service does not keep the others from running;
-    the exit code is then 1.
+    orphan-file cleanup. Also runs pending plans that no process runs. After a failure of a table or service, the others still run, and
+    the exit code is 1.
     """
     fleet = _fleet(paths, settings, settings_from(option))
     with Progress("tables", None) as progress:
@@ -126,7 +126,7 @@ def maintain_tables(
 
 
 def searched(fleet: Any, progress: Progress) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the result of `Fleet.find`; `progress` counts the tables as they are found, and then expects as many."""
+    """Return the result of `Fleet.find`. `progress` counts the tables that are found; then their number becomes its total."""
     progress.describe("searching for tables")
     found, failures = fleet.find(progress.advance)
     progress.expect(len(found))
@@ -147,7 +147,7 @@ def _maintained(fleet: Any, base_path: str, locks: str, *, dry_run: bool, progre
 
 
 def _fleet(patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Any:
-    # Loaded by name, so that the other commands start without the settings of the services.
+    # Imported by name, so that the other commands start without the settings of the services.
     return importlib.import_module(FLEET).Fleet.load(patterns, settings, options, locks)
 
 
@@ -196,7 +196,7 @@ def _word(outcome: str) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Return a time in its largest unit in which it is at least 1."""
+    """Return a duration in its largest unit (d, h, min, s) in which it is at least 1."""
     for limit, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= limit:
             return f"{seconds / limit:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Builds the documents about tables that several commands print."""
+"""Builds parts of the JSON documents about tables that several commands print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def column_documents(schema: pa.Schema) -> list[dict[str, Any]]:
 
 
 def slice_document(file_slice: FileSlice) -> dict[str, Any]:
-    """Return the document of a file slice. `rows` is null if only the file footer holds the number."""
+    """Return the document of a file slice. `rows` is null if the number of rows is known only from the file's footer."""
     return {
         "partition": file_slice.group.partition_path,
         "file_id": file_slice.group.file_id,

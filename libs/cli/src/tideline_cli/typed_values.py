@@ -21,7 +21,7 @@ _SHOWN = 60
 
 
 class BadValue(Exception):
-    """The value at `index` of a column does not fit. `found` describes the value, `expected` what is required."""
+    """The value at `index` of a column does not fit. `found` describes the value, `expected` says which values are allowed."""
 
     def __init__(self, index: int, found: str, expected: str) -> None:
         super().__init__(index, found, expected)

@@ -1,4 +1,4 @@
-"""Runs all services on this machine under one supervisor, for `tideline up`. Its settings come from the environment."""
+"""Runs all services on this machine under one supervisor, for `tideline up`. `TIDELINE_*` variables give the settings."""
 
 from __future__ import annotations
 
@@ -20,21 +20,27 @@ _KILL_GRACE_S = 5.0
 
 
 def run_services() -> int:
-    """Run all services until SIGTERM or SIGINT and return the exit code. Raises `InvalidSetting` before any service is started."""
+    """Run all services until SIGTERM or SIGINT and return the exit code.
+
+    Before any service is started, raises `InvalidOption` for no tables, and `InvalidSetting` for settings that are not valid.
+    """
     settings = ServiceSettings.load()
     if not settings.tables:
         raise InvalidOption("no tables", expected="base paths or patterns", remedy="tideline up --tables '/data/lake/*'")
     settings_file = os.environ.get(FILE_VARIABLE)
     arguments = ("--settings", settings_file) if settings_file else ()
-    _check_ports()
+    _check_services()
     make_state_folder(settings)
     children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments)) for name in PLATFORM]
     with logs("up", level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
         return Supervisor(children, settings.state_folder, grace_s=settings.stop_grace_s + _KILL_GRACE_S).run()
 
 
-def _check_ports() -> None:
-    """Check the settings of each service. Raise `InvalidSetting` if two services would serve on one port; a port that all services share is the usual cause."""
+def _check_services() -> None:
+    """Check the settings of each service. Raises `InvalidSetting`, also if two services would listen on the same port.
+
+    The usual cause of the latter is a shared setting `http_port`.
+    """
     classes = {
         of.section: of for name in PLATFORM if import_declarations(f"{PREFIX}{name}", "settings") for of in declared_settings()
     }

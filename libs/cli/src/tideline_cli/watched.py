@@ -1,4 +1,4 @@
-"""Counts the files that a command reads and deletes, for its progress bar."""
+"""Storage that counts the files that a command reads and deletes, for its progress bar."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _COUNTED = frozenset({"read", "read_range", "open_input", "delete"})
 
 
 class WatchedStorage(StorageWrapper):
-    """Calls `seen` once for each data file: when it is first opened, or deleted. Thread-safe.
+    """Calls `seen` once for each data file, when the file is first opened or deleted. Thread-safe.
 
-    With `every`, also for each file of metadata that is read or written, and each folder that is listed.
+    With `every`, the object also calls `seen` once for each other path of a request: metadata that is read or written, folders that are
+    listed.
     """
 
     only: frozenset[str] | None = None

@@ -39,7 +39,7 @@ tideline write ./trips --from may.parquet --operation insert_overwrite"""
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """An executor that shows how many files of a write are written."""
+    """An executor that advances `progress` with each file of a write."""
 
     inner: ThisProcess
     progress: Progress
@@ -127,7 +127,7 @@ def delete_partition(
 
 
 def _columns(table: Table, operation: Operation) -> pa.Schema:
-    """Return the columns that files of rows can have. A delete also takes fields of structs as columns of their dotted names."""
+    """Return the columns that files of rows can have. For a delete, also key fields in structs, as columns with dotted names."""
     if operation is not Operation.DELETE:
         return table.schema
     keygen = table.definition.keygen

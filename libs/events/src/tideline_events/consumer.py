@@ -1,6 +1,6 @@
-"""Consume events: drop duplicates, fill gaps from the table log, set poison records aside (design: Rules).
+"""Consume events: drop duplicates, fill gaps from the table log, move poison records to the dead-letter topic.
 
-`Deduplicator` decides, `EventConsumer` acts.
+`Deduplicator` decides; `EventConsumer` reads, fills gaps and publishes dead letters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tideline_table.clock import Clock
 from tideline_table.errors import Recovery, TidelineError
 
 Backfill = Callable[[str, int, int], Iterable[Transition]]
-"""(table uid, first sequence, last sequence), both inclusive → those transitions in order, read from the table log."""
+"""Takes a table uid, a first and a last sequence, both inclusive. Returns the transitions of this range from the table log, in order."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class Missing:
 
 
 class Deduplicator:
-    """The last sequence seen of each table. It is enough to detect duplicates: an event's `source` and `id` derive from both.
+    """The last sequence seen of each table, which identifies duplicates and gaps: each transition of a table has its own sequence.
 
-    A table that is not in `seen` starts with the first transition that arrives: nothing before it counts as missing.
+    A table that is not in `seen` starts with the first transition that arrives. No transition before that one counts as missing.
     """
 
     def __init__(self, seen: Mapping[str, int] | None = None) -> None:
@@ -44,11 +44,11 @@ class Deduplicator:
 
     @property
     def seen(self) -> Mapping[str, int]:
-        """Last sequence by table uid. Store it with the results of the events, to find gaps across a restart."""
+        """Last sequence by table uid. A consumer that stores this mapping with its results finds gaps across a restart."""
         return dict(self._seen)
 
     def is_duplicate(self, table_uid: str, sequence: int) -> bool:
-        """Return whether the table was seen up to `sequence` or further."""
+        """Return whether the last sequence seen of the table is `sequence` or a greater one."""
         return sequence <= self._seen.get(table_uid, -1)
 
     def missing_before(self, table_uid: str, sequence: int) -> Missing | None:
@@ -57,13 +57,13 @@ class Deduplicator:
         return None if last is None or sequence <= last + 1 else Missing(last + 1, sequence - 1)
 
     def mark(self, table_uid: str, sequence: int) -> None:
-        """Count everything up to `sequence` as seen."""
+        """Record that all transitions of the table up to `sequence` were seen."""
         self._seen[table_uid] = max(sequence, self._seen.get(table_uid, -1))
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerCounts:
-    """Counts of a consumer so far. `missing`: transitions that were missing in the table log too."""
+    """Numbers of events since a consumer was created. `missing`: transitions of gaps that the table log did not hold either."""
 
     delivered: int = 0
     duplicates: int = 0
@@ -76,7 +76,8 @@ class ConsumerCounts:
 class EventConsumer:
     """Reads the events of a subscription: transitions of each table once and in order, other events as they arrive.
 
-    Events that `poll` returned count as seen. `commit` after processing them; a restart repeats everything since the last commit.
+    Events that `poll` returned count as seen. Call `commit` after processing them: after a restart, the subscription delivers
+    everything since the last commit again.
     """
 
     def __init__(
@@ -111,8 +112,9 @@ class EventConsumer:
     def poll(self, timeout_s: float) -> list[Event | TableDeleted]:
         """Return the next events; empty after `timeout_s` without any.
 
-        A transient error of the event log, the backfill or the dead-letter topic is raised and nothing is lost: the next call
-        continues with the same record. If a backfill can never succeed, its record is sent to the dead-letter topic.
+        Raises errors of the event log and of the dead-letter topic, and errors of the backfill that a retry may cure. No event is
+        lost: events before the failed record are returned first, and the next call continues with the same record. A record is sent
+        to the dead-letter topic if it is no event, and if its backfill fails with an error that no retry cures.
         """
         if not self._waiting:
             self._waiting.extend(self._subscription.poll(timeout_s))
@@ -129,7 +131,7 @@ class EventConsumer:
         return events
 
     def commit(self) -> None:
-        """Commit what `poll` returned; do nothing while a record still waits for a retry."""
+        """Commit what `poll` returned; do nothing while a record waits for a retry. Raises `CommitLost` and `EventLogUnavailable`."""
         if not self._waiting:
             self._subscription.commit()
 
@@ -146,12 +148,12 @@ class EventConsumer:
             if isinstance(event, Transition):
                 return list(self._in_order(event))
         except PoisonEvent as poison:
-            self._bury(record, str(poison))
+            self._send_to_dead_letters(record, str(poison))
             return []
         except TidelineError as error:
             if error.recovery is not Recovery.STOP:
                 raise
-            self._bury(record, f"backfill failed: {error}")
+            self._send_to_dead_letters(record, f"backfill failed: {error}")
             return []
         self._count(delivered=1)
         return [event]
@@ -174,7 +176,7 @@ class EventConsumer:
         self._count(delivered=1 + len(filled))
         return [*filled, transition]
 
-    def _bury(self, record: Record, reason: str) -> None:
+    def _send_to_dead_letters(self, record: Record, reason: str) -> None:
         letter = DeadLetter(
             topic=record.topic,
             partition=record.partition,

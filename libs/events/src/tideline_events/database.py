@@ -37,10 +37,11 @@ _CREATE = (
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection in autocommit mode to the event log at `path`, which is created if absent, only for this user.
+    """Return a connection in autocommit mode to the event log at `path`. An absent file is created, readable for this user only.
 
     Write-ahead logging lets readers continue beside the one writer. A power failure may lose the newest transactions, but never a
-    part of one: cursor, events and positions are lost together, so that the mirror publishes the missing events again.
+    part of one: cursor, events and positions are lost together, so that the mirror publishes the missing events again. Raises
+    `EventLogUnavailable`, and `EventLogCorrupt` for a file that is no event log of this format.
     """
     with translated(path):
         path.parent.mkdir(_PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -58,7 +59,10 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run one write transaction: committed as a whole, rolled back on any error. Waits for other writers up to the busy timeout."""
+    """Run the context as one write transaction: committed as a whole, rolled back on any error.
+
+    Waits up to `BUSY_TIMEOUT_S` for another writer. Raises SQLite's errors; see `translated`.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -83,7 +87,7 @@ def reading(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors into those of the event-log port."""
+    """Raise `EventLogUnavailable` or `EventLogCorrupt` in place of the errors of SQLite and of the file system."""
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
@@ -99,7 +103,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def headers_text(headers: tuple[tuple[str, bytes | None], ...]) -> str:
-    """Return headers as JSON, bytes as Latin-1, which keeps every byte and is legible in the shell."""
+    """Return headers as JSON. Values are decoded as Latin-1, which keeps every byte and is legible in a shell."""
     return json.dumps([[name, None if value is None else value.decode("latin-1")] for name, value in headers])
 
 

@@ -1,6 +1,7 @@
-"""The envelope: CloudEvents 1.0 in Kafka binary mode around an Avro payload (design: "Event contract", Envelope).
+"""The envelope of an event: CloudEvents 1.0 in Kafka binary mode around an Avro payload (docs/events.md).
 
-`encode` and `decode` are pure and inverse to each other, up to the caps. Publishers add `ce_recordedtime` (`stamped`).
+`decode` returns the event that `encode` got, except for lists and texts above their caps. Both are pure. Publishers add
+`ce_recordedtime` (`stamped`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _BY_TYPE = {kind.event_type: kind for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event of a type that this version does not know, published beside events of known types. Readers ignore it."""
+    """An event of a type that this version of Tideline does not know. Readers ignore it."""
 
     type: str
     source: str
@@ -104,7 +105,10 @@ class Envelope:
 
 
 def encode(event: Event, *, traceparent: str | None = None) -> Record:
-    """Return the record of an event. Lists beyond their caps are cut, with a flag. `InvalidEvent` if it cannot be published."""
+    """Return the record of an event. Lists and texts above their caps are cut (`fields.bounded`).
+
+    Raises `InvalidEvent` for a payload above `MAX_RECORD_BYTES`, and for values that the schema or CloudEvents does not allow.
+    """
     kind = _BY_PAYLOAD[type(event)]
     event = bounded(event)
     schema = revisions(kind.event_type)[-1]
@@ -127,7 +131,7 @@ def encode(event: Event, *, traceparent: str | None = None) -> Record:
 
 
 def stamped(record: Record, recorded: datetime) -> Record:
-    """Return `record` with its time of publication, which each attempt to publish replaces. A deletion (no value) gets none."""
+    """Return `record` with `recorded` as its time of publication, in place of an earlier one. A deletion (no value) gets none."""
     if record.value is None:
         return record
     kept = tuple(header for header in record.headers if header[0] != RECORDED_TIME)
@@ -141,7 +145,10 @@ def table_deletion(table_uid: str) -> Record:
 
 
 def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
-    """Return the event of a record; raise `PoisonEvent` if it holds none. Readers ignore types and values that they do not know."""
+    """Return the event in a record: `UnknownEvent` for an unknown type, `TableDeleted` for a deletion in `tideline.tables`.
+
+    Raises `PoisonEvent` for a record that holds no event of the contract.
+    """
     if record.value is None and record.topic == TABLES.name and record.key is not None:
         return TableDeleted(record.key.decode(errors="replace"))
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
@@ -162,7 +169,7 @@ def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
 
 
 def read_envelope(record: Record) -> Envelope:
-    """Return the attributes of a record without reading its payload; `PoisonEvent` if they are not a CloudEvents 1.0 envelope."""
+    """Return the attributes of a record without reading its payload. Raises `PoisonEvent` if they are no CloudEvents 1.0 envelope."""
     headers = {name.lower(): value for name, value in record.headers if value is not None}
     # Proxies and tracers add headers of their own, which need not be text.
     headers = {name: value for name, value in headers.items() if name.startswith("ce_") or name == "content-type"}
@@ -179,7 +186,7 @@ def read_envelope(record: Record) -> Envelope:
 
 
 def event_id(*parts: str | int | None) -> str:
-    """Return a hash of the parts, equal on every retry: SHA-256 in hex over their JSON form, which differs for different lists."""
+    """Return the id of an event: SHA-256, in hexadecimal digits, of the JSON list of `parts`. A retry gives the same id."""
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
 

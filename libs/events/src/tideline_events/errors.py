@@ -10,14 +10,14 @@ class InvalidEvent(TidelineError):
 
 
 class PoisonEvent(TidelineError):
-    """A record whose bytes are not an event of the contract. It belongs to the dead-letter topic."""
+    """A record whose bytes are not an event of the contract. Consumers send the record to the dead-letter topic."""
 
 
 class PublisherFenced(TidelineError):
-    """The event log rejects records of this publisher, because a newer publisher of the same writer id took over.
+    """The event log rejects records of this publisher, because a newer publisher took over its writer id.
 
-    Kafka also reports this to a publisher whose transaction it ended at the timeout. Nothing of the call became visible. The caller
-    must assume that the shard has a new owner.
+    Kafka also reports this error to a publisher whose transaction Kafka ended at the timeout. No record of the failed call became
+    visible. The caller must assume that another process owns the shard.
     """
 
     def __init__(self, writer_id: str) -> None:
@@ -36,20 +36,20 @@ class PublishUnknown(TidelineError):
 
 
 class EventLogUnavailable(TidelineError):
-    """The event log did not answer, or refused for a transient reason; nothing became visible."""
+    """The event log did not answer, or refused a request for a transient reason. No record of the call became visible."""
 
     recovery = Recovery.RETRY
 
 
 class EventLogCorrupt(TidelineError):
-    """The stored state of the event log cannot be read. Events can be published again from the table logs."""
+    """The stored state of the embedded event log cannot be read. The mirror can publish the events again from the table logs."""
 
 
 class TopicMismatch(TidelineError):
-    """A topic exists with settings that break the contract."""
+    """A topic exists with another `cleanup.policy` than the event contract requires."""
 
 
 class CommitLost(TidelineError):
-    """The group was rebalanced before the offsets were committed; this or another member reads the records again."""
+    """The group was rebalanced before the offsets were committed. This member or another one reads the records again."""
 
     recovery = Recovery.RETRY

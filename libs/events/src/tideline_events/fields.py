@@ -20,7 +20,11 @@ MAX_DEAD_HEADERS_BYTES = 64 * 1024
 
 
 def bounded(event: Event) -> Event:
-    """Return `event` with every list and text cut to its cap; `*_truncated` fields flag most cuts. The source keeps the whole."""
+    """Return `event` with lists, reasons and bytes cut to their caps. The original event is not changed.
+
+    A `*_truncated` field flags each cut, except cuts of reasons, and of the key and headers of a dead letter. A checkpoint above its
+    cap becomes empty.
+    """
     if isinstance(event, Transition):
         return _bounded_transition(event)
     if isinstance(event, TableRecord):
@@ -38,12 +42,12 @@ def bounded(event: Event) -> Event:
 
 
 def payload_fields(event: Event) -> dict[str, Any]:
-    """Return the fields of the Avro record, maps in order of their keys, so that equal events have equal bytes."""
+    """Return the fields of the event's Avro record. Maps are in order of their keys, so that equal events have equal bytes."""
     return {field.name: _plain(field.name, getattr(event, field.name)) for field in dataclasses.fields(event)}
 
 
 def payload_value(kind: type[Event], fields: Mapping[str, Any]) -> Event:
-    """Return the payload of a decoded Avro record; `InvalidEvent` if its values break the rules of the class."""
+    """Return the payload of a decoded Avro record. Raises `InvalidEvent` if a value breaks the rules of the class `kind`."""
     values = dict(fields)
     if "table" in values:
         values["table"] = TableIdentity(**values["table"])
@@ -82,7 +86,7 @@ def _bounded_transition(event: Transition) -> Transition:
         event,
         partitions=tuple(partitions),
         partitions_truncated=event.partitions_truncated or len(partitions) < len(event.partitions),
-        # Half a checkpoint is worse than none: a reader would resume from it.
+        # A reader would resume from a partial checkpoint.
         checkpoint={} if too_large else event.checkpoint,
         checkpoint_truncated=event.checkpoint_truncated or too_large,
     )

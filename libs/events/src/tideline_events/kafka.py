@@ -1,4 +1,4 @@
-"""The event log on Kafka: idempotent, transactional producers, read-committed consumers (design: "Event contract", Rules)."""
+"""The event log on Kafka, with idempotent, transactional producers and read-committed consumers."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """The address of Kafka and the settings of new topics.
+    """The address of Kafka, time limits, and the settings of new topics.
 
     `bootstrap_servers`: host:port,host:port. `partition_count` is fixed when a topic is created; `replication_factor` -1 is the
-    broker's default. `timeout_s` bounds each request, `transaction_timeout_s` how long a dead publisher can delay readers.
+    broker's default. `timeout_s` bounds each request; a dead publisher can delay readers for `transaction_timeout_s`.
     `client_options` are passed to librdkafka unchanged (security.protocol, sasl.*, ssl.*) and omitted from `repr`.
     """
 
@@ -74,7 +74,7 @@ class KafkaEventLog:
                 raise TopicMismatch(
                     f"cleanup.policy {policies[topic.name]} of topic {topic.name}",
                     expected=_policy(topic),
-                    remedy="alter the topic",
+                    remedy="alter cleanup.policy of the topic",
                 )
 
     def publisher(self, writer_id: str) -> KafkaPublisher:
@@ -113,7 +113,7 @@ class KafkaEventLog:
         return len(found.partitions)
 
     def _have_leaders(self) -> bool:
-        """Return whether every topic has leaders: until then, clients of a new topic would fail."""
+        """Return whether every partition of every topic has a leader. Before that, clients of a new topic fail."""
         metadata = _answer("metadata of the topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s))
         topics = metadata.topics if metadata is not None else {}
         return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in TOPICS)
@@ -130,7 +130,7 @@ class KafkaEventLog:
         return found
 
     def _await(self, missing: str, ask: Callable[[], _T]) -> _T:
-        """Ask until the result is true, at most for `timeout_s`. Raises `EventLogUnavailable`, with what is missing."""
+        """Call `ask` until its result is true, and return it. Raises `EventLogUnavailable` that names `missing` after `timeout_s`."""
         wait = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda result: not result),
             wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),
@@ -144,8 +144,8 @@ class KafkaEventLog:
     def _last_records(self, partitions: Sequence[int]) -> dict[bytes, Record]:
         """Return the last visible record of each key of `tideline.tables` in these partitions.
 
-        Reads to the current end of the log, including open transactions, to find committed records behind another publisher's open
-        transaction. So it waits until the broker ends that transaction, at the latest at its timeout.
+        Reads to the current end of the log, past open transactions, because a committed record may follow a record of another
+        publisher's open transaction. The read therefore waits until the broker ends that transaction, at the latest at its timeout.
         """
         ends = self._ends([TopicPartition(TABLES.name, partition) for partition in partitions])
         options = {

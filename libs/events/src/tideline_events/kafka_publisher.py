@@ -85,7 +85,7 @@ class KafkaPublisher:
         """See `Publisher.close`."""
         with self._turn:
             if self._ended is None:
-                self._ended = EventLogUnavailable("a closed publisher", remedy="open a new one")
+                self._ended = EventLogUnavailable("the publisher is closed", remedy="open a new publisher")
                 self._producer.close()
 
     def _send(self, record: Record) -> None:
@@ -97,14 +97,14 @@ class KafkaPublisher:
             try:
                 self._producer.commit_transaction(max(0.1, deadline_s - self._clock.monotonic_s()))
             except KafkaException as failure:
-                # A commit that timed out continues in the background; the next call waits for the same commit.
+                # The client continues a commit that timed out in the background. The next call waits for the same commit.
                 if not failure.args[0].retriable() or self._clock.monotonic_s() >= deadline_s:
                     raise
             else:
                 return
 
     def _give_up(self, failure: KafkaException | BufferError) -> NoReturn:
-        """Raise the caller's error for a failed transaction. Nothing of it is visible; after `PublishUnknown`, that is unknown."""
+        """Abort a failed transaction if that is possible. Raise `PublisherFenced`, `PublishUnknown` or `EventLogUnavailable`."""
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         text = error.str() if error is not None else str(failure)
         if error is not None and error.code() in _FENCED:

@@ -14,7 +14,7 @@ from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
 # Names with an underscore are librdkafka's own codes, which have no public name.
-_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
+_TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
 _REBALANCED = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
@@ -110,7 +110,7 @@ class KafkaSubscription:
             record = record_of(message)
             self._uncommitted[record.topic, record.partition] = record.offset + 1
             records.append(record)
-        elif error.code() in _PASSING or error.retriable():
+        elif error.code() in _TRANSIENT or error.retriable():
             _log.info("group %s: %s", self._group, error.str())
         else:
             self._trouble = EventLogUnavailable(
@@ -134,7 +134,10 @@ class KafkaSubscription:
         raise EventLogUnavailable(f"commit of group {self._group!r}: {errors[0].str()}", remedy="retry")
 
     def _settle_start(self, partitions: list[TopicPartition], timeout_s: float) -> None:
-        """Commit the current ends for a group without offsets, so that a member that dies early does not lose later records."""
+        """Commit the current ends of partitions for which the group has no offsets.
+
+        A member that dies before its first commit then does not move the group's start past records that arrive in between.
+        """
         missing = [p for p in self._consumer.committed(partitions, timeout=timeout_s) if p.offset < 0]
         ends = [self._consumer.get_watermark_offsets(p, timeout=timeout_s) for p in missing]
         offsets = [TopicPartition(p.topic, p.partition, end[1]) for p, end in zip(missing, ends, strict=True) if end is not None]
@@ -152,7 +155,7 @@ class KafkaSubscription:
 
 
 def record_of(message: Message) -> Record:
-    """Return the record of a message that is not an error."""
+    """Return the record of a message that is no error. Headers are dropped if the name of one is no UTF-8."""
     try:
         headers = tuple((name, _bytes(value)) for name, value in _pairs(message))
     except UnicodeDecodeError:

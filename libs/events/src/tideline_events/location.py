@@ -24,7 +24,7 @@ def open_event_log(
     """Open the event log at `url`: `sqlite:///folder/events.db` (an absolute path) or `kafka://host:port,host:port`.
 
     The last three arguments are for Kafka: partitions and replicas (-1: the broker's default) of topics that must be created, and
-    `client_options`, which librdkafka gets unchanged, for TLS and SASL. Errors: `InvalidOption`.
+    `client_options`, which librdkafka gets unchanged, for TLS and SASL. Raises `InvalidOption` for any other URL.
     """
     check_event_log_url(url)
     clock = clock or SystemClock()
@@ -36,7 +36,7 @@ def open_event_log(
 
 
 def check_event_log_url(url: str) -> None:
-    """Raise `InvalidOption` for a URL that `open_event_log` cannot open. Connects to nothing."""
+    """Raise `InvalidOption` for a URL that `open_event_log` cannot open. The check connects to nothing."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite" and not parts.netloc and parts.path.strip("/"):
         return

@@ -17,11 +17,11 @@ POLL_LIMIT = 500
 
 
 class Publisher(Protocol):
-    """Appends records, all of one call or none, fenced by its writer id.
+    """Appends records, all of one call or none, under a writer id that only one publisher can hold.
 
     Thread-safe: calls are serialized. Errors: `PublisherFenced` once a newer publisher of the same writer id exists (at the latest
-    at the next call), `EventLogUnavailable` if nothing became visible and the call may be repeated, `PublishUnknown` if only a new
-    publisher can find out, `InvalidEvent` for records that must not be published.
+    at the next call), `EventLogUnavailable` if no record became visible and the call may be repeated, `PublishUnknown` if only a new
+    publisher can find out whether the records became visible, `InvalidEvent` for records that must not be published.
     """
 
     def publish_transitions(
@@ -56,7 +56,10 @@ class Subscription(Protocol):
 
 
 class EventLog(Protocol):
-    """The event log of a deployment. It may be lost: events are hints that can be replayed; the table logs are the truth."""
+    """The event log of a deployment. It may be lost: the table logs are the truth, and the mirror can publish from them again.
+
+    Every method may raise `EventLogUnavailable`, and the embedded log `EventLogCorrupt`.
+    """
 
     def ensure_topics(self) -> None:
         """Create missing topics. Errors: `TopicMismatch` if a topic exists with settings that break the contract."""
@@ -64,8 +67,8 @@ class EventLog(Protocol):
     def publisher(self, writer_id: str) -> Publisher:
         """Take over `writer_id` (a shard of the mirror, or one process of a service). Older publishers of that id are fenced.
 
-        Their open transactions are aborted before this returns, so a cursor read afterwards is final: take the publisher first,
-        then read the cursor.
+        Their open transactions are aborted before this call returns, so a cursor read afterwards is final: take the publisher first,
+        then read the cursor. Raises `PublisherFenced` if yet another publisher takes over the writer id meanwhile.
         """
 
     def cursor(self, table_uid: str) -> TableRecord | None:
@@ -77,11 +80,12 @@ class EventLog(Protocol):
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> Subscription:
         """Join a group. A group without offsets starts at the oldest record if `from_beginning`, else after the current newest.
 
-        Kafka divides partitions among members of a group; on the embedded log each member reads everything.
+        Kafka divides partitions among members of a group; on the embedded log each member reads everything. Raises `InvalidOption`
+        for topics outside the contract, for no topics, and for an empty group name.
         """
 
     def close(self) -> None:
-        """Release connections of the log itself; callers close the publishers and subscriptions that they took."""
+        """Release connections of the log itself. Callers close the publishers and subscriptions that they opened."""
 
 
 def transition_records(
@@ -103,7 +107,7 @@ def transition_records(
 
 
 def check_records(records: Sequence[Record]) -> None:
-    """Raise `InvalidEvent` for a record that adapters cannot take: too large, or of an unknown topic."""
+    """Raise `InvalidEvent` for a record that is too large, or whose topic is not in the event contract."""
     for record in records:
         size_bytes = len(record.key or b"") + len(record.value or b"")
         size_bytes += sum(len(name) + len(value or b"") for name, value in record.headers)

@@ -1,7 +1,9 @@
-"""Payloads of the events: frozen values, one class per event type (design: "Event contract", Payload of a transition).
+"""Payloads of the events: frozen values, one class per event type (docs/events.md lists their fields).
 
-Times are aware datetimes in microseconds, instants strings of 17 digits, table uids lower-case UUID strings. Actions, states and
-kinds are plain strings, because readers ignore unknown ones. A value that breaks these rules raises `InvalidEvent`.
+Times are aware datetimes in microseconds, instants strings of digits (17, as `yyyyMMddHHmmssSSS`), table uids lower-case UUID
+strings. Actions, states and kinds are plain strings, because readers ignore unknown ones. Constructors raise `InvalidEvent` for a
+time without a zone, a uid that is no UUID, and in `Transition` for an instant that has other characters than digits and for a
+negative sequence.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ REARRANGING_OPERATIONS = frozenset({"compact", "log_compact", "cluster", "index"
 def is_data_change(action: str, operation: str | None) -> bool:
     """Return whether visible rows may have changed: false for actions that rearrange, clean, or undo rows that were never visible.
 
-    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation counts as well. True for a restore and
-    for unknown actions: a consumer that reads in vain does no harm, one that misses a change does.
+    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation decides as well. The result is true for a
+    restore and for unknown actions, because an unnecessary read is harmless and a missed change is not.
     """
     return action not in REARRANGING_ACTIONS and operation not in REARRANGING_OPERATIONS
 
@@ -48,7 +50,8 @@ class TableIdentity:
 class Transition:
     """One transition of a table's timeline. `sequence` is its position in the table log, gapless and in order of completion.
 
-    `partitions` and `checkpoint` are capped when encoded, with a flag. `fencing_token`: head sequence that the writer's lease saw.
+    `encode` caps `partitions` and `checkpoint`, and sets a flag. `fencing_token`: the sequence of the newest log entry that the writer
+    had read when it got its lease.
     """
 
     table: TableIdentity
@@ -191,7 +194,10 @@ class VerdictEvent:
 
 @dataclass(frozen=True, slots=True)
 class FindingEvent:
-    """A finding that began (`found`) or ended (`cleared`). `table_uid` is empty for a table that cannot be opened, and for a pattern."""
+    """A finding that began (`found`) or ended (`cleared`).
+
+    `table_uid` is empty for a finding about a table that cannot be opened, a pattern, or the server of the locks.
+    """
 
     table_uid: str
     base_path: str

@@ -61,7 +61,7 @@ def _published() -> Mapping[str, tuple[PayloadSchema, ...]]:
 
 
 def write_payload(schema: PayloadSchema, fields: Mapping[str, Any]) -> bytes:
-    """Return the Avro binary of `fields`; `InvalidEvent` if they do not fit the schema, also for missing and unknown fields."""
+    """Return the Avro binary of `fields`. Raises `InvalidEvent` for values that do not fit the schema, and missing or unknown fields."""
     sink = io.BytesIO()
     try:
         fastavro.schemaless_writer(sink, schema.parsed, fields, strict=True)
@@ -71,7 +71,10 @@ def write_payload(schema: PayloadSchema, fields: Mapping[str, Any]) -> bytes:
 
 
 def read_payload(event_type: str, dataschema: str, payload: bytes) -> dict[str, Any]:
-    """Return the fields of the newest known revision; `PoisonEvent` for bytes that do not fit `dataschema`."""
+    """Return the fields of the newest known revision. `dataschema` is the URI of the schema by which the payload was written.
+
+    Raises `PoisonEvent` for a URI of another event type, and for bytes that do not fit the schema.
+    """
     match = _URI.fullmatch(dataschema)
     if match is None or match["type"] != event_type:
         raise PoisonEvent(f"dataschema {dataschema!r}", expected=f"a revision of {URI_PREFIX}{event_type}")

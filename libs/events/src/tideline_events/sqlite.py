@@ -26,10 +26,11 @@ from tideline_table.clock import Clock
 
 RETENTION_INTERVAL_S = 60.0
 RETENTION_BATCH = 1000
-"""Most records of a topic that one publication deletes, which bounds its duration."""
+"""Most expired records of a topic that one publication deletes, which bounds its duration. Expired deletions of a compacted topic are
+all deleted at once."""
 MIN_SLEEP_S = 0.001
 MAX_SLEEP_S = 0.05
-"""Longest sleep of an idle poll, and so the longest delay until it sees a new record."""
+"""Longest sleep of an idle poll. It bounds the delay until the poll sees a new record."""
 POLL_BYTES = 16 * 1024 * 1024
 
 _INSERT = "INSERT INTO records (topic, key, value, headers, recorded_us) VALUES (?, ?, ?, ?, ?)"
@@ -46,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class SqliteEventLog:
-    """`EventLog` on the file `path`. Do not use an open one in a forked process."""
+    """`EventLog` on the file `path`. A forked process must not use an open event log of its parent."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -197,7 +198,7 @@ class SqliteSubscription:
         self._connection.close()
 
     def _version(self) -> int:
-        """Return a number that changes with every commit of another connection; far cheaper to read than the records."""
+        """Return a number that changes with every commit of another connection. Reading this number costs less than a query."""
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         return int(version)
 

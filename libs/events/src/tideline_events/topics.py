@@ -1,4 +1,4 @@
-"""The topics of the event contract (design: "Event contract", Topics)."""
+"""The topics of the event contract. docs/events.md lists them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Topic:
     retention_s: int
     compacted: bool = False
     publisher: str = ""
-    """Who publishes, for the documentation."""
+    """The service that publishes to the topic, for the documentation."""
     content: str = ""
-    """What the records say, for the documentation."""
+    """The content of the records, for the documentation."""
 
 
 TIMELINE = Topic(

@@ -1,4 +1,4 @@
-"""Requests to the API server of Kubernetes, in JSON as it is sent, with deadlines and with errors that say what to do."""
+"""Requests to the API server of Kubernetes, with deadlines. Objects are the JSON of its replies; errors say what the caller can do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ApiServerDown(DependencyDown):
 
 
 class ApiServerRefused(TidelineError):
-    """The API server refused a request, with this HTTP status. Nothing was changed."""
+    """The API server refused a request with the HTTP status `status`. Nothing was changed."""
 
     def __init__(self, found: str, *, status: int, expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy)
@@ -41,7 +41,7 @@ class ApiServerRefused(TidelineError):
 
 
 class WatchExpired(ApiServerDown):
-    """The API server no longer knows the resource version of a watch. List again, then watch."""
+    """The API server no longer knows the resource version of a watch. The caller must list again, then watch from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Listed:
 def api_client(kubeconfig: Path | None, section: str) -> ApiClient:
     """Return a client with the credentials of `kubeconfig`, or of the pod's service account.
 
-    Raises `InvalidSetting` that names `kubeconfig` in `section`.
+    Raises `InvalidSetting`, which names the setting `kubeconfig` in `section`, if there are no credentials.
     """
     configuration = kubernetes.client.Configuration()
     # Callers repeat requests themselves, because a request that failed may have taken effect.
@@ -93,7 +93,8 @@ def own_namespace(section: str) -> str:
 class ApiServer:
     """Requests by path. Thread-safe.
 
-    Every call raises `ApiServerDown`, and `ApiServerRefused` for any other answer than success.
+    Every call raises `ApiServerDown` if the API server does not answer, fails (status 5xx), or asks to wait, `WatchExpired` for status 410,
+    and `ApiServerRefused` for any other answer than success. `timeout_s` bounds each request.
     """
 
     def __init__(self, client: ApiClient, timeout_s: float) -> None:
@@ -103,7 +104,7 @@ class ApiServer:
     def request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None, content_type: str = JSON
     ) -> dict[str, Any]:
-        """Send a request; return the object in the answer."""
+        """Send a request with the JSON `body`; return the object in the answer."""
         response = self._send(method, path, query=query, body=body, content_type=content_type)
         try:
             found = json.loads(response.data)
@@ -115,7 +116,7 @@ class ApiServer:
         return found
 
     def list(self, path: str, query: Mapping[str, str] | None = None) -> Listed:
-        """Return the objects as they are now."""
+        """Return all objects at `path` as they are now, read in pages."""
         items: list[Item] = []
         asked = {**(query or {}), "limit": str(_PAGE)}
         while True:
@@ -154,7 +155,7 @@ class ApiServer:
     def stream(
         self, path: str, what: str, query: Mapping[str, str], *, chunk_bytes: int | None = None, read_s: float | None = None
     ) -> Iterator[Iterator[bytes]]:
-        """Provide the answer to a GET in chunks. An error while it is read becomes `ApiServerDown`, which says `what` was read."""
+        """Provide the answer to a GET in chunks. An error while the caller reads it becomes `ApiServerDown`, which names `what`."""
         response = self._send("GET", path, query=query, read_s=read_s)
         try:
             yield response.stream(chunk_bytes)
@@ -183,7 +184,9 @@ class ApiServer:
         try:
             response = self._client.call_api(*arguments, _request_timeout=deadlines).response
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiServerDown(f"{method} {path}: {_text(error)}", remedy="is the API server reachable?") from error
+            raise ApiServerDown(
+                f"{method} {path}: {_text(error)}", remedy="check that the API server is reachable, then retry"
+            ) from error
         if not 200 <= response.status <= 299:
             raise _refusal(f"{method} {path}", response)
         return response

@@ -1,7 +1,8 @@
 """Run a command that dies with its supervisor: `python -I -S child_process.py <supervisor's pid> <command> ...`.
 
-On Linux the kernel sends SIGKILL to the command when the thread that started it ends, for any reason. Elsewhere the command just
-runs. Uses the standard library only, and executes the command in this process, so that the process id stays the same.
+On Linux the kernel sends SIGKILL to the command when the thread that started this process ends, for any reason. On other systems the
+command survives its supervisor. The module uses the standard library only, and executes the command in this process, so that the process
+id stays the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ EXIT_NOT_FOUND = 127
 
 
 def main(arguments: list[str]) -> int:
-    """Tie this process to the supervisor, then execute the command; return only if that fails."""
+    """Tie this process to the supervisor, then execute the command. Returns only if that fails: the exit code.
+
+    1: the supervisor has ended; `EXIT_NOT_FOUND`: the command cannot be executed, or the process cannot be tied to the supervisor.
+    """
     supervisor, command = int(arguments[0]), arguments[1:]
     if sys.platform == "linux":
         library = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Settings of the cleaner. They are declared here because every process that judges what is to be cleaned reads them."""
+"""Settings of the cleaner. They are declared here because the planner and the command line also decide by them what is to be cleaned."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CLEANED = (TableService.CLEAN, TableService.ARCHIVAL)
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """By what a table is checked: the engine options that were given, and the services of the cleaner that are on."""
+    """The inputs of a check of a table: the engine options that were given, and the services of the cleaner that are on."""
 
     options: Mapping[str, str]
     services: frozenset[TableService]
@@ -37,8 +37,8 @@ class Basis:
 class Check:
     """The last check of a table, or its first visit (`sequence` 0) if no check was made yet. `at_s` is monotonic time.
 
-    `sequence` is that of the state on which the check began. What is appended meanwhile, the entries of a clean among it, makes another
-    check due after the interval: a write that completes during the clean may be the last one.
+    `sequence` is the sequence of the state on which the check began. Entries that are appended during the check, also those of its clean,
+    make another check due after the interval, because a write that completes during the clean may be the last one.
     """
 
     sequence: int
@@ -49,10 +49,11 @@ class Check:
 
 
 def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSettings, now_s: float) -> bool:
-    """Return whether enough writes completed since the last check, enough time passed, or the basis changed.
+    """Return whether a check of a table is due: the basis changed, enough writes completed since the last check, or the interval is over.
 
-    Not only writes make a clean due, but also the end of a plan that needed files, the end of a lease, and retention by hours.
-    Without the interval, a table would never be cleaned if its last write came before that. `own` are the settings of the table.
+    After the interval, a check is due if the log has new entries, a reader held a lease at the last check, or retention is by hours. These
+    cases need the interval, because the end of a plan that needed files, the end of a lease and the passing of time make a clean due
+    without a further write. `own` are the settings of the table; `now_s` is monotonic time.
     """
     if basis != last.basis:
         return True
@@ -66,7 +67,7 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
 def with_cleaner_options(
     rules: Rules, settings: CleanerSettings, policy: TablePolicy, table: Table, options: Mapping[str, object] | None = None
 ) -> Rules:
-    """Return `rules` by which cleans and archivals are judged as the cleaner does, whatever options `table` is open with.
+    """Return `rules` with the cleaner's engine options for cleans and archivals, whatever options `table` is open with.
 
     `options` override those of the settings and of the policy.
     """
@@ -75,7 +76,7 @@ def with_cleaner_options(
 
 
 def with_cleaner(settings: CleanerSettings, policy: TablePolicy, table: Table, verdict: Verdict) -> Verdict:
-    """Return a verdict that says, for a clean or an archival that is due, when the cleaner plans it.
+    """Return the verdict; for a clean or an archival that is due, `until` also says when the cleaner plans it.
 
     Raises `InvalidSetting` for settings in a policy that are not valid.
     """

@@ -17,21 +17,21 @@ from tideline_table.clock import Clock
 
 
 class Service(Protocol):
-    """A level-triggered service: each tick reads the truth, acts on the difference, and is safe to repeat.
+    """A level-triggered service: each tick reads the state of the tables, acts on what is missing, and is safe to repeat.
 
-    The main thread calls all three methods, one at a time. Events, hints and time-outs only decide when the next tick runs.
+    The main thread calls all three methods, one at a time. Events, hints and timeouts only decide when the next tick runs.
     """
 
     def start(self) -> None:
-        """Acquire what ticks need. Called again after an error that a retry may cure; any other error ends the process."""
+        """Acquire the resources that ticks need. Called again after an error that a retry may cure; any other error ends the process."""
         ...
 
     def tick(self) -> float | None:
         """Do the pending work; return the seconds until the next tick (0: at once), None for the poll interval.
 
-        An error of Tideline with RETRY or REFRESH leads to a pause and another tick. Any other error makes the service unready, and
-        too many of them in a row end the process. A long tick calls `context.health.beat()` in between and returns early
-        when `context.stopping` is set.
+        A `TidelineError` with recovery RETRY or REFRESH leads to a pause and another tick. Any other error makes the service unready, and
+        too many of them in a row end the process; `InputRefused` ends it at once. A long tick calls `context.health.beat()` in between
+        and returns early when `context.stopping` is set.
         """
         ...
 
@@ -59,7 +59,7 @@ class ServiceContext:
         return f"{self.name}-{self.instance if settings.shard_leases.enabled else settings.shard_index}"
 
     def wake(self) -> None:
-        """Run the next tick now: from any thread, any number of times, also during a tick (then one more follows)."""
+        """Let the next tick run now. May be called from any thread, any number of times; a call during a tick makes one more tick run."""
         self.wakeup.set()
 
     def request_stop(self) -> None:
@@ -68,11 +68,12 @@ class ServiceContext:
         self.wakeup.set()
 
     def add_routes(self, *routes: Route) -> None:
-        """Serve these routes too. Only before `start`, that is, from the factory."""
+        """Serve these routes too. Only the service's factory may call this: the HTTP server reads the routes before `start`."""
         self.routes.extend(routes)
 
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
 ServiceFactory = Callable[[SettingsT, ServiceContext], Service]
-"""Creates the service without using anything outside the process. May raise `InvalidSetting`."""
+"""Creates the service. It may read local files (policies, credentials), but connects to no other process. May raise `InvalidOption`, such as
+`InvalidSetting` and `PolicyRefused`."""

@@ -28,9 +28,9 @@ class DependencyDown(TidelineError):
 
 
 class InputRefused(TidelineError):
-    """An input of the service, which the error names, is wrong. Reading it again changes nothing: the service ends at once.
+    """An input of the service, which the error names, is wrong. Reading the input again does not help, so the service ends at once.
 
-    The log shows it without a traceback, because the program is not at fault.
+    The log shows the error without a traceback, because the program is not at fault.
     """
 
 

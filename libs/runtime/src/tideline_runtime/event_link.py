@@ -12,16 +12,16 @@ from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.settings import ServiceSettings
 
 QUEUE_LIMIT = 10_000
-"""Most events that wait while the event log is down; then the oldest are dropped, because events are hints."""
+"""Most events that wait while the event log is down. Beyond this number the oldest are dropped, because events are only hints."""
 _BATCH = 500
 
 
 class EventLink:
-    """The event log of one instance of a service. `open` it in `start`, `close` it in `stop`.
+    """The event log of one instance of a service. The service calls `open` in `start` and `close` in `stop`.
 
-    With `publishes` it takes over the writer id of the instance: that of its shard, which fences an older instance of the shard, or one
-    of its own if shards are leased. Events of the topics in `watches` wake the service, after their tables are noted in `hinted`. Only the
-    thread that ticks uses it.
+    With `publishes`, the link takes over the writer id of the instance: the one of its shard, which fences an older instance of the shard,
+    or a separate one if shards are leased. Events of the topics in `watches` wake the service, after their tables are noted in `hinted`.
+    Used by one thread at a time: the thread that ticks, or the thread of an `EventOutbox`.
     """
 
     def __init__(
@@ -50,7 +50,10 @@ class EventLink:
         return self._log
 
     def open(self) -> None:
-        """Connect, create missing topics, take over the writer id, start the watcher. May be called again after an error."""
+        """Connect, create missing topics, take over the writer id, start the watcher. May be called again after an error.
+
+        Raises the errors of `open_event_log`, `EventLog.ensure_topics` and `EventLog.publisher`.
+        """
         settings = self._settings
         if self._log is None:
             options = {name: secret.get_secret_value() for name, secret in settings.event_log_options.items()}
@@ -68,15 +71,18 @@ class EventLink:
         self._context.wake()
 
     def queue(self, *events: Event) -> None:
-        """Keep events until `flush`, because an event log that is down must not stop the service from acting."""
+        """Keep events until `flush`: an event log that is down must not stop the service. Raises `InvalidEvent`."""
         self._queue.extend(encode(event) for event in events)
 
     def renew(self) -> None:
-        """Close a publisher that was fenced. The next publication takes over the writer id again, and fences the publisher that has it."""
+        """Close a fenced publisher. The next `flush` takes over the writer id again, and so fences the publisher that holds it now."""
         self._drop_publisher()
 
     def flush(self) -> None:
-        """Publish the queued events. After an error, unpublished events stay queued for the next call."""
+        """Publish the queued events. After an error, unpublished events stay queued for the next call.
+
+        Raises the errors of `Publisher` and of `EventLog.publisher`.
+        """
         while self._queue:
             batch = [self._queue[at] for at in range(min(_BATCH, len(self._queue)))]
             try:

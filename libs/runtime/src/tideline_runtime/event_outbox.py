@@ -1,4 +1,4 @@
-"""Events that must not delay the service that has them: a thread publishes them."""
+"""A queue of events with its own thread, so that publishing does not delay the ticks of the service."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _BATCH = 500
 
 
 class EventOutbox:
-    """Publishes events in the order of `put`, by a thread of its own. Between `start` and `close` only this thread uses `link`.
+    """Publishes events in the order of `put`, in a separate thread. Between `start` and `close` only this thread uses `link`.
 
-    While the event log is away, events wait and the thread tries again, with pauses by `backoff`. At most `QUEUE_LIMIT` events wait; then the
-    oldest are dropped. A publisher that was fenced is opened again: `PublisherFenced` also follows a transaction that the broker ended
-    during an outage, so it does not prove that another process has the shard. A service uses an outbox if its events protect nothing.
+    While the event log does not answer, events wait and the thread tries again, with pauses by `backoff`. At most `QUEUE_LIMIT` events wait;
+    beyond that the oldest are dropped. A fenced publisher is opened again: `PublisherFenced` also follows a transaction that the broker
+    ended during an outage, so it does not prove that another process has the shard. Only a service whose correctness does not depend on
+    the order or the fencing of its events may use an outbox.
     """
 
     def __init__(self, link: EventLink, backoff: Backoff) -> None:
@@ -49,7 +50,7 @@ class EventOutbox:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise an error of the thread that no wait cures: an event against the contract, a topic with other settings."""
+        """Raise the last error of the thread that no wait cures, such as an event against the contract, and forget it."""
         with self._changed:
             failure, self._failure = self._failure, None
         if failure is not None:
@@ -61,9 +62,9 @@ class EventOutbox:
             return self._changed.wait_for(lambda: not self._waiting and not self._taken, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Publish what waits, without another try after an error, and end the thread.
+        """Publish the waiting events, without another try after an error, and end the thread.
 
-        Returns false if it still waits for the event log after `timeout_s`: then `link` is in use.
+        Returns false if the thread still waits for the event log after `timeout_s`. Then the thread still uses `link`.
         """
         with self._changed:
             self._is_closing = True
@@ -83,7 +84,7 @@ class EventOutbox:
             self._settle(failures)
 
     def _next(self) -> list[Event]:
-        """Wait for events and take some; none once the outbox closes and all are published."""
+        """Wait for events and take at most `_BATCH` of them. Returns an empty list once the outbox closes and no event waits."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing)
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]

@@ -1,4 +1,4 @@
-"""A thread that reads events and wakes its service. An event is only a reason to tick; the tick reads the truth."""
+"""A thread that reads events and wakes its service. An event is only a reason for a tick; the tick reads the table log."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PAUSE_S = 2.0
 
 
 class EventWatcher:
-    """Calls `wake` with the uid of the table of each new event of `topics` until stopped.
+    """Calls `wake` with the table uid of each new event of `topics` until stopped, in a separate thread.
 
-    Unreadable events and failures of the event log are logged and skipped: a missed event costs a poll interval, not correctness.
+    Unreadable events and failures of the event log are logged and skipped. A missed event only delays the service by a poll interval.
     """
 
     def __init__(self, event_log: EventLog, topics: Sequence[str], group: str, wake: Callable[[str], None]) -> None:

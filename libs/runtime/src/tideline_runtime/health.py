@@ -1,4 +1,4 @@
-"""Health of a service: whether the main loop is alive and the service ready, with reasons. `http` serves the verdicts."""
+"""Health of a service: whether its main loop is alive and whether it is ready, with reasons. Module `http` serves the verdicts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tideline_runtime.redaction import redacted_text
 from tideline_table.clock import Clock
 
 PROBE_EVERY_S = 1.0
-"""How long results of probes are kept, so that a busy scraper puts no load on a dependency."""
+"""How long results of probes are kept, in seconds, so that frequent requests put no load on a dependency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of a check: `is_ok`, or the reasons against it, one sentence each.
 
-    `conditions` are obstacles that are no reason yet, by topic: the service works worse than it should, or not at all.
+    `conditions` are obstacles, by topic, that do not make the service unready (yet), although it works worse than it should or not at all.
     """
 
     reasons: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class Verdict:
 
     @property
     def is_ok(self) -> bool:
-        """Whether there is no reason against it."""
+        """Whether there are no reasons."""
         return not self.reasons
 
 
@@ -37,9 +37,9 @@ class _Obstacle:
 
 
 class Health:
-    """The health of one service, as its probes see it. Thread-safe.
+    """The health of one service, as the routes `/healthz` and `/readyz` show it. Thread-safe.
 
-    A service registers its dependencies with `require`. The main loop calls `beat` at every turn; a long tick calls it in between.
+    A service registers its dependencies with `require`. The main loop calls `beat` at every turn; a long tick calls `beat` in between.
     """
 
     def __init__(self, clock: Clock, live_deadline_s: float) -> None:
@@ -58,9 +58,9 @@ class Health:
         self._last_beat_s = self._clock.monotonic_s()
 
     def require(self, name: str, probe: Callable[[], None]) -> None:
-        """Make readiness depend on `probe`, which raises if the dependency `name` does not answer. It must bound its own time.
+        """Make readiness depend on `probe`, which raises if the dependency `name` does not answer. The probe must bound its own time.
 
-        It is called in another thread than the main loop, at most about once in `PROBE_EVERY_S` seconds.
+        A thread other than the main thread calls the probe, at most about once in `PROBE_EVERY_S` seconds.
         """
         with self._lock:
             self._probes[name] = probe
@@ -68,8 +68,8 @@ class Health:
     def obstruct(self, topic: str, reason: str, *, after_s: float = 0.0) -> None:
         """Make the service unready because of `reason`, until `clear(topic)`.
 
-        Until `after_s` seconds have passed since the first call for this topic, it is a condition of a service that is ready.
-        With `math.inf` it stays one.
+        Until `after_s` seconds have passed since the first call for this topic, the reason is only a condition of a ready service. With
+        `math.inf`, the reason always stays a condition.
         """
         with self._lock:
             before = self._obstacles.get(topic)
@@ -97,8 +97,8 @@ class Health:
         return Verdict((f"no sign of life of the main loop for {silent_s:.0f} s; the limit is {self._live_deadline_s:.0f} s",))
 
     def ready(self) -> Verdict:
-        """Return whether the service is started, without obstacle, and all its dependencies answer. Takes as long as the probes."""
-        # One caller probes, the others take the last result, so that slow probes do not pile up.
+        """Return whether the service is started, has no obstacle, and all its dependencies answer. Takes as long as the probes."""
+        # One caller runs the probes and the other callers take the last results, so that slow probes do not pile up.
         if self._probing.acquire(blocking=self._probed_at_s is None):
             try:
                 self._probe()

@@ -1,11 +1,11 @@
-"""The tables that events named since a service last asked."""
+"""The tables that events named since the last tick took them."""
 
 from __future__ import annotations
 
 import threading
 
 MOST_TABLES = 10_000
-"""Beyond this number, further tables wait for the next visit of all tables."""
+"""Most tables that are noted. Tables beyond this number wait for the next visit of all tables."""
 
 
 class HintedTables:

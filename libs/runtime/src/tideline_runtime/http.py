@@ -58,7 +58,7 @@ class Reply:
 
 @stream_request_body
 class Call(RequestHandler):
-    """One request, as routes see it: `path_kwargs`, `get_query_argument`, and the two attributes below."""
+    """One request. Routes use `path_kwargs`, `get_query_argument`, `body` and `is_gone`."""
 
     body: bytearray
     is_gone = False
@@ -145,9 +145,9 @@ class Route:
 def service_app(
     service: str, health: Health, metrics: Metrics, *, routes: Sequence[Route] = (), token: str | None = None
 ) -> Application:
-    """Return the application. With a `token`, clients without it get 401; only probes answer them, but without reasons.
+    """Return the application. With a `token`, clients without it get status 401, except from probes, whose replies then lack the reasons.
 
-    A probe that answers 200 may list topics as `degraded`: conditions under which the service stays ready.
+    A probe with status 200 may list topics as `degraded`: conditions under which the service stays ready.
     """
     rendering = anyio.CapacityLimiter(_RENDERING)
 
@@ -156,7 +156,7 @@ def service_app(
         if call.is_authorized:
             body["reasons"] = list(verdict.reasons)
         if verdict.conditions:
-            # The topics are words of this program, so that everybody may read them.
+            # Topics are constants of this program and hold no secret, so clients without the token may read them.
             body["degraded"] = sorted(verdict.conditions)
             if call.is_authorized:
                 body["conditions"] = [f"{topic}: {reason}" for topic, reason in verdict.conditions.items()]
@@ -206,7 +206,7 @@ class HttpServer:
 
     @property
     def local_host(self) -> str:
-        """An address at which this machine reaches the server, also if the server listens on all addresses."""
+        """An address at which clients on this machine reach the server, also if the server listens on all addresses."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
 
     def start(self) -> None:
@@ -240,7 +240,7 @@ class HttpServer:
 
 
 class _Listener(HTTPServer):
-    """Keeps at most `MAX_CONNECTIONS` open and closes the oldest first."""
+    """Keeps at most `MAX_CONNECTIONS` open. Beyond them it closes the oldest idle one, clients without the token first, else the new one."""
 
     def initialize(self, app: Application, **parameters: Any) -> None:  # type: ignore[override]
         super().initialize(app, **parameters)

@@ -1,6 +1,6 @@
 """The life cycle of a service process: command line, settings, logs, health, main loop, stop.
 
-Exit codes: 0 stopped on request (or `--check` passed), 1 failed, 2 wrong settings, 3 did not stop within the grace deadline.
+Exit codes: 0 stopped on request (or `--check` passed), 1 failed, 2 wrong settings or policies, 3 did not stop within the grace deadline.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run_service(
 ) -> int:
     """Run the service in this process until SIGTERM or SIGINT; return the exit code. Call it from the main thread.
 
-    The section of its settings names the service. `argv` are the arguments without the program name (default: of this process):
+    `settings_class.section` is the name of the service. `argv` are the arguments without the program name (default: of this process):
     `--settings FILE`, `--check`, `--print-settings`, `--version`. Wrong settings are reported in one line on stderr.
     """
     name = settings_class.section
@@ -83,7 +83,7 @@ def run_service(
 
 
 def _check_tables(settings: ServiceSettings, name: str) -> int:
-    """Check the settings and the policies against the tables that they select; print what is found, and return the exit code."""
+    """Check the settings and the policies against the tables that the settings select; print the findings, and return the exit code."""
     policies = read_policies(settings.policy_file) if settings.policy_file is not None else Policies()
     findings = check_fleet(settings, policies)
     for finding in findings:
@@ -96,7 +96,7 @@ def _check_tables(settings: ServiceSettings, name: str) -> int:
 
 
 def _exposed_secrets(settings: ServiceSettings, named: Path | None) -> str:
-    """Return a warning if other users can read a settings file that holds secrets; empty for none."""
+    """Return a warning if all users of this machine can read a settings file that holds secrets; empty if they cannot."""
     file = named or Path(os.environ.get(FILE_VARIABLE, ""))
     secret = settings.secrets_in_file()
     if not secret or not is_readable_by_others(file):
@@ -128,6 +128,7 @@ def _run(service_factory: ServiceFactory[SettingsT], settings: SettingsT, name: 
             name="http_token",
             origin="default",
             expected="a token, because the service accepts requests from other machines",
+            remedy="set http_token, or set http_host to a loopback address",
         )
     app = service_app(name, context.health, context.metrics, routes=context.routes, token=token)
     server = HttpServer(app, settings.http_host, settings.http_port)

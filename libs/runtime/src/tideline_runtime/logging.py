@@ -47,7 +47,7 @@ def configure_logging(
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """Send all logs of this process through one pipeline to `stream` (default: the current stderr at the time of each line).
+    """Send all logs of this process through one pipeline to `stream` (default: the `sys.stderr` of the time of each line).
 
     `secrets` never appear in a line, neither in messages nor in tracebacks. Python warnings and uncaught errors of threads are
     logged too.

@@ -34,13 +34,13 @@ class Backoff:
 
 
 def may_be_cured(error: BaseException) -> bool:
-    """Return whether the same tick may succeed later without intervention."""
+    """Return whether the same call may succeed later without intervention: its recovery is RETRY or REFRESH."""
     return isinstance(error, TidelineError) and error.recovery in (Recovery.RETRY, Recovery.REFRESH)
 
 
 @dataclass(slots=True)
 class TickLoop:
-    """Runs one service from `start` to the request to stop. The caller stops the service."""
+    """Runs one service from `start` to the request to stop. The caller then calls `Service.stop`."""
 
     service: Service
     context: ServiceContext
@@ -53,7 +53,7 @@ class TickLoop:
     failures: int = field(default=0, init=False)
     """Failed ticks in a row."""
     incurable: int = field(default=0, init=False)
-    """Failed ticks in a row, the errors of which no retry cures."""
+    """Failed ticks in a row with an error that no retry cures."""
 
     def run(self) -> None:
         """Start the service, then tick until the request to stop.
@@ -135,7 +135,7 @@ class TickLoop:
         return pause_s
 
     def _wait(self, duration_s: float, *, wakes: bool) -> None:
-        """Wait until `duration_s` are over, the service stops, or (with `wakes`) a wake-up arrives. Beats meanwhile."""
+        """Wait until `duration_s` are over, the service stops, or (with `wakes`) a wake-up arrives. Calls `Health.beat` meanwhile."""
         assert not math.isnan(duration_s), "a tick wants a number of seconds"
         context = self.context
         until_s = context.clock.monotonic_s() + duration_s

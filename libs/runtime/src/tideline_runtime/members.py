@@ -1,6 +1,6 @@
-"""Installed Tideline packages, and their declarations by convention.
+"""The installed top-level packages of Tideline (members), and their declarations by convention.
 
-Every member declares its settings in `tideline_<member>.settings` and its metrics in `tideline_<member>.metrics`.
+Every member declares its settings in its module `settings` and its metrics in its module `metrics`.
 """
 
 from __future__ import annotations

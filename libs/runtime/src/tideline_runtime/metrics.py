@@ -31,7 +31,7 @@ _NAME = re.compile(r"tideline_[a-z0-9]+(_[a-z0-9]+)+")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """The declaration of a metric. `unit` is what a value counts; times are `seconds` and sizes `bytes`, in the name too.
+    """The declaration of a metric. `unit` is what a value counts. Times are in `seconds` and sizes in `bytes`, which the name says too.
 
     Raises `InvalidDeclaration` for a name outside the convention, a missing text, or a name declared twice with other contents.
     """
@@ -98,7 +98,11 @@ _KINDS: dict[str, type[_Instrument]] = {"counter": prometheus.Counter, "gauge": 
 
 
 class Metrics:
-    """The values of one service's metrics. Thread-safe; a metric appears with its first value or when it is exposed."""
+    """The values of one service's metrics. Thread-safe. A metric appears with its first value, or when it is exposed.
+
+    Label sets of a metric beyond `max_series` are counted together, under `OVERFLOW`. Methods that record a value raise
+    `InvalidDeclaration` for other labels than the declared ones.
+    """
 
     def __init__(self, service: str, *exposed: Metric, max_series: int = MAX_SERIES) -> None:
         self.registry = prometheus.CollectorRegistry()
@@ -111,7 +115,7 @@ class Metrics:
         self.expose(*exposed)
 
     def expose(self, *metrics: Metric) -> None:
-        """Show these metrics from now on; those without labels at zero."""
+        """Show these metrics from now on. A metric without labels begins with the value 0."""
         for metric in metrics:
             self._instrument(metric)
 
@@ -120,7 +124,7 @@ class Metrics:
         self._labelled(prometheus.Counter, metric, labels).inc(amount)
 
     def counting(self, metric: Counter, **labels: str) -> Count:
-        """Return a function that adds 1, for what is counted too often to look up its labels. The value is shown from now on."""
+        """Return a function that adds 1 without looking up the labels, for frequent events. The value is shown from now on."""
         return self._labelled(prometheus.Counter, metric, labels).inc
 
     def set(self, metric: Gauge, value: float, **labels: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables that a service keeps open: found by the registry, identified by base path and by uid."""
+"""The tables that a service keeps open. The registry finds them; they are identified by base path and by uid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _UNNAMED = NamedTable()
 def open_tables(settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None) -> OpenTables:
     """Return the tables that a service's settings select, with the policies of the setting `policy_file`.
 
-    Raises `InvalidOption` for options that are wrong for every table, and `PolicyRefused` for a policy file that is not valid.
+    `options` are engine options for all tables. Raises `InvalidOption` for options that are wrong for every table, `InvalidSetting` for
+    settings of tables, shards and HudiTable resources, and `PolicyRefused` for a policy file that is not valid.
     """
     check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
     shards = open_shards(settings, context)
@@ -61,8 +62,8 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
 class OpenTables:
     """The tables of this instance's shards that Tideline writes, including shared ones. Used by one thread.
 
-    A table is skipped, logged once per reason and tried again later if it cannot be opened, if only Apache Hudi writes it, or if it
-    is a copy of another table (same uid, another place).
+    A table that cannot be opened, that only Apache Hudi writes, or that is a copy of another table (same uid, another place) is skipped. The
+    skip is logged once per reason, and the next visit tries again.
     """
 
     registry: TableRegistry
@@ -74,7 +75,7 @@ class OpenTables:
     search_health: SearchHealth | None = None
     policies: LivePolicies | None = None
     service: str = ""
-    """Name of the service by which policies give it settings."""
+    """Name by which policies give settings to the service."""
     shards: Shards = field(default_factory=StaticShards)
     requests: StorageRequests | None = None
     """None: the requests to storage are not counted."""
@@ -85,23 +86,24 @@ class OpenTables:
     _open: dict[str, Table] = field(default_factory=dict, init=False)
     _refused: dict[str, str] = field(default_factory=dict, init=False)
     _left_alone: set[str] = field(default_factory=set, init=False)
-    """Those of the refused tables that are not Tideline's: a fleet may well have only such tables."""
+    """The refused tables that only Apache Hudi writes. They are no reason for concern: a fleet may have only such tables."""
     _troubled: dict[str, str] = field(default_factory=dict, init=False)
     _unbalanced: TidelineError | None = field(default=None, init=False)
     _unlocked: set[str] = field(default_factory=set, init=False)
-    """Those of the refused tables whose locks cannot be used."""
+    """The refused tables whose locks cannot be used."""
 
     def each(self, only: Collection[str] | None = None, first: Callable[[], Iterable[str]] = tuple) -> Iterator[Table]:
-        """Yield all tables, refreshed, in order of base path; a table that fails, or whose shard is lost meanwhile, is skipped.
+        """Yield all tables, refreshed, in order of base path. Skip a table that fails, and one whose shard is lost meanwhile.
 
-        With `only`, yield those of the known tables that have these uids. `first` is asked for uids before each table; known tables with these
-        uids come next, also if they had their turn. Before the first one it takes and gives back shards: no work on any table is in progress then.
+        With `only`, yield the known tables with these uids. `first` is called before each table; the known tables with the uids that it
+        returns come next, even if they were yielded before. Shards are taken and given back before the first table, because no work on any
+        table is in progress then. Raises the errors of `TableRegistry.tables`.
         """
         self._balance()
         if self.policies is not None:
             # One content for the whole visit.
             self._in_force = self.policies.current()
-        looks_again = self.registry.next_scan_in_s() <= 0
+        is_rescan = self.registry.next_scan_in_s() <= 0
         wanted = self._search()
         for known in (self._open, self._opened_with, self._refused, self._troubled, self._own, self._uids):
             for base_path in known.keys() - set(wanted):
@@ -113,7 +115,7 @@ class OpenTables:
                 if self.search_health is not None:
                     # While storage is away, each table takes as long as its retries.
                     self.search_health.health.beat()
-                table = self._table(chosen, looks_again=looks_again) if self.owns(chosen) else None
+                table = self._table(chosen, is_rescan=is_rescan) if self.owns(chosen) else None
                 if table is not None:
                     yield table
         if self.search_health is not None:
@@ -133,8 +135,9 @@ class OpenTables:
 
         `only` and `first` are as in `each`.
 
-        An error is logged once per reason. The first error that a retry may cure is returned, for the caller to raise when its tick
-        is done; without one, that of taking shards. Errors of a kind in `ends_on` concern all tables and are raised at once.
+        An error is logged once per reason. Returns the first error that a retry may cure, which the caller raises at the end of its tick;
+        without such an error, the error of `Shards.balance`, if any. Errors of a kind in `ends_on` concern all tables and are raised at
+        once, as are errors that are no `TidelineError`, and those of `each`.
         """
         curable: TidelineError | None = None
         for table in self.each(only, first):
@@ -164,7 +167,7 @@ class OpenTables:
         return next((t for t in self._open.values() if t.uid == uid), None)
 
     def refusals(self) -> dict[str, tuple[str, bool]]:
-        """Return why tables cannot be opened or worked on, by base path, and whether the locks are the reason.
+        """Return by base path why a table cannot be opened or why work on it failed, and whether its locks are the reason.
 
         Tables that only Apache Hudi writes are left out.
         """
@@ -177,11 +180,14 @@ class OpenTables:
         return self._in_force
 
     def common(self) -> tuple[Policies, tuple[int, ...], int]:
-        """Return what holds for all tables: the policies as of the last visit, the shards held, and the revision of the source of tables."""
+        """Return the inputs that all tables share: the policies as of the last visit, the shards held, the revision of the table source.
+
+        Decisions about single tables can be summed up only if they were made with equal inputs.
+        """
         return self._in_force, self.shards.held(), 0 if self.source is None else self.source.revision
 
     def policy(self, base_path: str) -> TablePolicy:
-        """Return what policies and the source of tables say about a table. Raises `ContradictoryRules`."""
+        """Return the policy of a table, from the policy file and the source of tables. Raises `ContradictoryRules`."""
         named = _UNNAMED if self.source is None else self.source.named().get(base_path, _UNNAMED)
         uid = self._uids.get(base_path, "")
         known = self._own.get(base_path)
@@ -201,12 +207,12 @@ class OpenTables:
         return self.policy(base_path).settings(self.service)
 
     def show(self) -> None:
-        """Show the source of tables the state of those that it names; does nothing without one."""
+        """Report to the source of tables the state of the tables that it names; do nothing without a source."""
         if self.source is not None:
             self.source.show_tables({base_path: self._state_of(base_path) for base_path in self.registry.named()})
 
     def show_job(self, base_path: str, job: JobFacts) -> None:
-        """Show the source of tables the last application of a table; does nothing without one."""
+        """Report to the source of tables the last application of a table; do nothing without a source."""
         if self.source is not None:
             self.source.show_job(base_path, job)
 
@@ -222,7 +228,7 @@ class OpenTables:
         try:
             self.shards.balance()
         except TidelineError as error:
-            # The shards that are held stay for as long as their leases last.
+            # The instance keeps its shards for as long as their leases last.
             self._unbalanced = error
 
     def _search(self) -> tuple[str, ...]:
@@ -245,14 +251,18 @@ class OpenTables:
         failure = self.registry.failure(base_path)
         return Trouble("Unreachable", failure) if failure else Trouble("NoTable", "no table is at this base path")
 
-    def _table(self, base_path: str, *, looks_again: bool) -> Table | None:
+    def _table(self, base_path: str, *, is_rescan: bool) -> Table | None:
+        """Return the table, refreshed and opened if necessary; None for a table that is skipped.
+
+        With `is_rescan`, also check that no other table was created at the place of an open one.
+        """
         try:
             table = self._open.get(base_path)
-            if table is not None and looks_again and read_identity(table.storage) != table.identity:
+            if table is not None and is_rescan and read_identity(table.storage) != table.identity:
                 # The table was dropped and created again at the same place: open the new one.
                 table = None
             if table is not None and table.timeline.is_outdated:
-                # The table was shared with Apache Hudi since it was opened: every step now takes another lock.
+                # Since it was opened, the table has become a shared one, whose steps take the lock of Apache Hudi.
                 table = None
             if table is not None and self._opened_with.get(base_path, {}) != self.own_options(base_path):
                 table = None
@@ -277,7 +287,11 @@ class OpenTables:
         identity = read_identity(storage)
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.
-            raise UnsupportedTable("a table without Tideline's log", expected="a table that Tideline created")
+            raise UnsupportedTable(
+                "a table without Tideline's log",
+                expected="a table that Tideline created or shares with Apache Hudi",
+                remedy="tideline share PATH shares the table",
+            )
         identity.check_place(storage.root)
         self._uids[base_path] = identity.uid
         own = self.own_options(base_path)

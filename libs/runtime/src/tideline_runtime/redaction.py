@@ -13,7 +13,7 @@ MIN_SECRET_LENGTH = 4
 _MAX_DEPTH = 8
 _USER_INFO = re.compile(r"(?<=://)([^/\s@:]*):([^/\s]*)@")
 # Fencing, write and continuation tokens are not secrets; they must stay readable.
-_TELLING = re.compile(
+_SECRET_NAME = re.compile(
     r"(^|[_.-])(password|passwd|secret|secret[_-]?key|api[_-]?key|access[_-]?key|authorization|credentials?"
     r"|(http|auth|access|bearer|session|security)[_-]token)$",
     re.IGNORECASE,
@@ -48,7 +48,8 @@ def redactor(secrets: tuple[str, ...] = ()) -> Callable[[Any], Any]:
             return clean(repr(value))
         if isinstance(value, Mapping):
             return {
-                clean(str(k)): HIDDEN if _TELLING.search(str(k)) and v is not None else walk(v, depth + 1) for k, v in value.items()
+                clean(str(k)): HIDDEN if _SECRET_NAME.search(str(k)) and v is not None else walk(v, depth + 1)
+                for k, v in value.items()
             }
         if isinstance(value, list | tuple | set | frozenset):
             return [walk(item, depth + 1) for item in value]

@@ -1,4 +1,4 @@
-"""Table discovery: which base paths the `tables` setting and a source of tables select now, and which belong to this shard."""
+"""Table discovery: the base paths that the setting `tables` and a source of tables select, and those of them in this instance's shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROPERTIES = ".hoodie/hoodie.properties"
 """The file that makes a folder a table."""
 
 MAX_DEPTH = 12
-"""How many levels below its root a `**` pattern searches."""
+"""Number of levels below its root that a `**` pattern searches."""
 
 MAX_TABLES = 100_000
 """Ten times the planned fleet; a pattern that finds more is a mistake."""
@@ -43,7 +43,7 @@ class TablePattern:
 
     @property
     def text(self) -> str:
-        """The pattern as a setting says it, canonical."""
+        """The pattern as text, with a canonical root."""
         return "/".join((self.root, *self.parts))
 
     @classmethod
@@ -63,7 +63,7 @@ class TablePattern:
 
 
 class TableChoice(Protocol):
-    """What a source says of a base path."""
+    """The choice of a source about a base path."""
 
     @property
     def is_wanted(self) -> bool:
@@ -72,7 +72,7 @@ class TableChoice(Protocol):
 
 
 class NamingSource(Protocol):
-    """What the registry uses of a `TableSource`."""
+    """The part of a `TableSource` that the registry uses."""
 
     @property
     def revision(self) -> int:
@@ -80,7 +80,7 @@ class NamingSource(Protocol):
         ...
 
     def named(self) -> Mapping[str, TableChoice]:
-        """Return what the source says, by canonical base path. Raises `DependencyDown` until it is known for the first time."""
+        """Return the choices of the source by canonical base path. Raises `DependencyDown` until the source has answered once."""
         ...
 
 
@@ -88,7 +88,8 @@ class TableRegistry:
     """The tables of the shards that this instance holds, scanned again at an interval. Used by one thread.
 
     A table that a `source` names is searched for as soon as the source names it; the source decides whether the service works on it.
-    `beat` is called at every folder that a search lists, because a search can take minutes. The constructor raises `InvalidSetting` for an invalid pattern.
+    `beat` is called at every folder that a search lists, because a search can take minutes. The constructor raises `InvalidSetting` for an
+    invalid pattern.
     """
 
     def __init__(
@@ -122,9 +123,10 @@ class TableRegistry:
         self._scanned_at_s: float | None = None
 
     def tables(self) -> tuple[str, ...]:
-        """Return the canonical base paths of this shard; scan first if the interval is over.
+        """Return the canonical base paths of the shards held, sorted; scan first if the interval is over.
 
-        Raises `DependencyDown` while the source has not answered for the first time.
+        Raises `DependencyDown` until the source has answered once, and `InvalidSetting` for a pattern with more than `MAX_TABLES` tables. A
+        root whose storage does not answer is no error; see `rescan`.
         """
         if self.next_scan_in_s() <= 0:
             self.rescan()
@@ -134,11 +136,11 @@ class TableRegistry:
         return self._tables
 
     def named(self) -> tuple[str, ...]:
-        """Return the base paths of this shard on which the source wants this service to work, also those without a table."""
+        """Return the base paths of the shards held on which the source wants this service to work, also those without a table."""
         return tuple(base for base, wish in self._named.items() if wish.is_wanted and self._is_mine(base))
 
     def failure(self, base_path: str) -> str | None:
-        """Return why the last search for a table at this base path failed, None if it did not."""
+        """Return why the last search for a table at this base path failed; None if it did not fail."""
         return self._failed.get(TablePattern(base_path, ()))
 
     def search_failure(self) -> str | None:
@@ -157,13 +159,13 @@ class TableRegistry:
         return tuple(sorted(pattern.text for pattern in self._unmatched))
 
     def next_scan_in_s(self) -> float:
-        """Return the seconds until a scan is due, 0 if it is."""
+        """Return the seconds until a scan is due; 0 if one is due."""
         if self._scanned_at_s is None:
             return 0.0
         return max(0.0, self._scanned_at_s + self._rescan_s - self._clock.monotonic_s())
 
     def rescan(self) -> None:
-        """Scan all patterns now. If storage does not answer for a root, the tables found there before are kept."""
+        """Scan all patterns now. If storage does not answer for a root, the tables found there before are kept. Raises as `tables` does."""
         self._search((*self._patterns, *self._named_patterns()))
         self._select()
         self._scanned_at_s = self._clock.monotonic_s()
@@ -174,7 +176,7 @@ class TableRegistry:
             return ()
         self._revision = self._source.revision
         self._named = self._source.named()
-        # The services of another shard search for the others.
+        # The instances that hold the other shards search for the other tables.
         named = tuple(TablePattern(base, ()) for base, wish in self._named.items() if wish.is_wanted and self._is_mine(base))
         for known in (self._found, self._failed):
             for pattern in known.keys() - {*self._patterns, *named}:
@@ -195,7 +197,7 @@ class TableRegistry:
             except TidelineError as error:
                 if not isinstance(error, StorageError) and pattern.root not in self._named:
                     raise
-                # A wrong setting ends the service; a base path that a source names must not.
+                # A wrong setting ends the service; a wrong base path in a source of tables must not end it.
                 self._failed[pattern] = str(error)
                 _log.warning("search for tables failed", root=pattern.root, exc_info=error)
                 if self._metrics:
@@ -204,7 +206,7 @@ class TableRegistry:
                 self._report_match(pattern)
 
     def _report_match(self, pattern: TablePattern) -> None:
-        """Log a setting that selects no table: once, and again after it selected some."""
+        """Log a pattern of the setting that selects no table: once, and again after it has selected tables in between."""
         if self._found[pattern]:
             self._unmatched.discard(pattern)
         elif pattern in self._patterns and pattern not in self._unmatched:

@@ -31,7 +31,7 @@ class Running:
 
 
 def running_file(state_folder: Path, name: str) -> Path:
-    """Return the path `<state_folder>/<name>.json`: the service's name, with more than one shard that of the instance."""
+    """Return the path `<state_folder>/<name>.json`. `name` is that of the service or, with several shards, of the instance."""
     return state_folder / f"{name}.json"
 
 
@@ -48,7 +48,7 @@ def announce(path: Path, running: Running) -> None:
 
 
 def read_running(path: Path) -> Running | None:
-    """Return the content of the file; None if it is missing or invalid. A killed service leaves its file: check the address."""
+    """Return the content of the file; None if it is missing or invalid. A killed service leaves its file, so callers check the address."""
     try:
         return Running(**json.loads(path.read_text()))
     except (FileNotFoundError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Whether a service can work on tables at all: shown by its probe and in a metric, with the cause in one line."""
+"""Whether a service can work on any table. Its readiness probe and a metric show this, the probe with the cause in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tideline_runtime.health import Health
 from tideline_runtime.metrics import TABLE_TROUBLE, Metrics
 
 SEARCH, OPEN = "table search", "tables"
-"""Topics of `Health`."""
+"""Topics of `Health.obstruct`."""
 _KINDS = {SEARCH: "search", OPEN: "open"}
 
 
@@ -18,28 +18,28 @@ _KINDS = {SEARCH: "search", OPEN: "open"}
 class SearchHealth:
     """Keeps the health of a service in step with its search for tables.
 
-    A service is unready until the first search in which a pattern or a named table could be looked up. Later it stays ready for
-    `unready_after_s` while every search fails: a short outage of the store concerns all pods alike, and none serves better. Tables
-    that cannot be opened never make a service unready, because the next pod could not open them either.
+    A service is unready until the first search that succeeds for a pattern or a named table. Later it stays ready for `unready_after_s`
+    while every search fails, because a short outage of the store affects all pods alike. Tables that cannot be opened never make a service
+    unready, because another pod could not open them either.
     """
 
     health: Health
     metrics: Metrics
     unready_after_s: float
     is_needed: bool = True
-    """Whether clients of this service get nothing from it without tables. If not, a failing search never makes it unready."""
+    """Whether the service is useless to its clients without tables. If false, failing searches never make the service unready."""
     _has_searched: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._obstruct(SEARCH, "no search for tables has ended yet")
 
     def not_needed(self) -> None:
-        """Let the service be ready without tables: it serves its clients without them."""
+        """Let the service be ready without tables. Called by a service whose clients do not need the tables."""
         self.is_needed = False
         self.health.clear(SEARCH)
 
     def searched(self, failure: str | None) -> None:
-        """Record the outcome of the last search: `failure` if it failed everywhere, in one line."""
+        """Record the outcome of the last search. `failure` is the cause, in one line, if the search failed everywhere; else None."""
         if failure is None:
             self._has_searched = True
             self.health.clear(SEARCH)

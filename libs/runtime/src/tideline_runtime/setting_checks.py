@@ -1,4 +1,4 @@
-"""Checks of settings that need more than their declarations. `--check` and the start make the same ones; none needs a connection."""
+"""Checks of settings beyond their declarations. `--check` and the start of a service make the same checks; none needs a connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tideline_table.errors import InvalidOption
 
 
 def check_settings(settings: ServiceSettings) -> None:
-    """Raise `InvalidSetting` for a pattern, a URL or an engine option that no service could use, `PolicyRefused` for a policy file."""
+    """Raise `InvalidSetting` for a pattern, a URL, shard leases or an engine option that no service could use.
+
+    Raises `PolicyRefused` for a policy file that is not valid.
+    """
     for text in settings.tables:
         TablePattern.parse(text)
     if settings.policy_file is not None:

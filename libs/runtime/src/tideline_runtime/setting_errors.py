@@ -71,12 +71,12 @@ def _holds_secret(fields: Mapping[str, Any], path: tuple[str, ...]) -> bool:
 
 
 def shortened(text: str) -> str:
-    """Return a value found as it is shown: in one line, and not too long."""
+    """Return `text` in one line, cut to `_MAX_SHOWN` characters."""
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
 def expectation(error: ErrorDetails) -> str:
-    """Return what pydantic expected, without its words about the type of error."""
+    """Return the expectation in pydantic's message, without the words that name the kind of error."""
     message = error["msg"].removeprefix("Value error, ")
     return re.sub(r"^\w+ should (be |have )?", "", message)

@@ -1,7 +1,7 @@
 """Sources of settings: environment variables and the settings file. Each name is checked, and each value keeps its origin.
 
-Each source returns a `Layer` or raises `InvalidSetting`. pydantic-settings applies the precedence among layers; within a layer, a
-service's own section overrides the shared name.
+Each source returns a `Layer` or raises `InvalidSetting`. pydantic-settings applies the precedence among layers; within a layer, the
+section of a service overrides shared settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFIX = "TIDELINE_"
 DELIMITER = "__"
 FILE_VARIABLE = "TIDELINE_SETTINGS_FILE"
 FILE_ORIGIN = "settings file"
-"""How the origin of a value in the settings file begins."""
+"""Prefix of the origin of a value in the settings file."""
 MAX_FILE_BYTES = 1 << 20
 
 Fields = Mapping[str, Any]
@@ -200,5 +200,5 @@ def _unknown(found: str, name: str, candidates: list[str], origin: str, *, sough
         name=name,
         origin=origin,
         expected="a declared setting",
-        remedy=f"did you mean {near[0]}?" if near else "docs/settings.md lists all settings; remove or correct it",
+        remedy=f"did you mean {near[0]}?" if near else "remove or correct the name; docs/settings.md lists all settings",
     )

@@ -144,7 +144,7 @@ class ShardLeaseSettings(BaseModel):
 
 
 class ServiceSettings(BaseSettings):
-    """Settings that all services share. A service subclasses it, sets `section` to its name and adds others with `setting()`."""
+    """Settings that all services share. A service declares a subclass, sets `section` to its name and adds settings with `setting()`."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -302,7 +302,7 @@ class ServiceSettings(BaseSettings):
         return self.origin(parent) if dot else "default"
 
     def secrets_in_file(self) -> tuple[str, ...]:
-        """Return the names of the settings with secrets, or with URLs with passwords, that the settings file gives."""
+        """Return the names of the settings that the settings file gives and that hold secrets or URLs with passwords."""
 
         def is_given(name: str) -> bool:
             own = (origin for path, origin in self._origins.items() if path == name or path.startswith(f"{name}."))

@@ -34,7 +34,10 @@ _JOIN_TIMEOUT_S = 5.0
 
 
 def check_shard_leases(settings: ServiceSettings) -> None:
-    """Raise `InvalidSetting` if shards by lease are switched on for a service, with a shard index or on a store that cannot do it."""
+    """Raise `InvalidSetting` if shards by lease are switched on and cannot work.
+
+    They cannot work for a service outside of `SERVICES_WITH_LEASES`, with a `shard_index`, and with a store that instances cannot share.
+    """
     if not settings.shard_leases.enabled:
         return
 
@@ -72,7 +75,7 @@ def check_shard_leases(settings: ServiceSettings) -> None:
 
 
 def open_shards(settings: ServiceSettings, context: ServiceContext) -> Shards:
-    """Return the shards of an instance, by its settings. Asks no store yet. Raises `InvalidSetting`."""
+    """Return the shards of an instance, by its settings. Sends no request to a store yet. Raises `InvalidSetting`."""
     own = settings.shard_leases
     if not own.enabled:
         return StaticShards(settings.shard_index, settings.shard_count)
@@ -91,7 +94,7 @@ def open_shards(settings: ServiceSettings, context: ServiceContext) -> Shards:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A live lease of the group: on the place of a member or on a shard, of an instance with `count` shards."""
+    """A live lease of the group: on the place of a member, or on a shard. `count` is the `shard_count` of its holder."""
 
     count: int
     is_member: bool
@@ -102,8 +105,8 @@ class _Seen:
 class LeasedShards:
     """Implements `Shards` with leases. A thread renews them; the thread that ticks takes and gives back shards between two ticks.
 
-    A shard counts as held for as long as its lease lasts on this process's monotonic clock, so that an instance that was paused, or
-    does not reach the store, stops by itself before another one begins.
+    A shard counts as held for as long as its lease lasts by this process's monotonic clock. So an instance that was paused, or does not
+    reach the store, stops work on the shard before another instance begins.
     """
 
     def __init__(
@@ -165,7 +168,7 @@ class LeasedShards:
         return True
 
     def renew(self) -> float:
-        """Renew every lease; return the seconds until the next time. The thread of this object calls it."""
+        """Renew every lease; return the seconds until the next renewal is due. Only the thread of this object calls this."""
         with self._guard:
             leases = [*self._leases.values(), *([] if self._place is None else [self._place])]
         for lease in leases:
@@ -221,7 +224,7 @@ class LeasedShards:
         return found
 
     def _join(self, seen: list[_Seen]) -> list[_Seen]:
-        """Take a place among the members if there is none; return what is there afterwards."""
+        """Take a place among the members unless this instance has one; return the live leases of the group afterwards."""
         if self._place is not None and not self._place.lost:
             return seen
         self._place = None
@@ -250,7 +253,7 @@ class LeasedShards:
         return moves(me, [s.state.lease_id for s in own], holders, self.held(), self.count)
 
     def _note_other_count(self, members: list[_Seen]) -> None:
-        """Log once that instances with another `shard_count` joined before: the tables would be divided in two ways at once."""
+        """Note the `shard_count` of the first member if it differs, and log it once. Two counts would divide the tables in two ways."""
         first = members[0].count if members else self.count
         other = first if first != self.count else None
         if other is not None and other != self._other_count:

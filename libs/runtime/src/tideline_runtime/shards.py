@@ -15,7 +15,7 @@ from tideline_table.errors import Recovery, TidelineError
 
 
 class ShardLost(TidelineError):
-    """This instance does not hold the shard any more: another one may work on its tables."""
+    """This instance no longer holds the shard. Another instance may work on the tables of the shard."""
 
     recovery = Recovery.RETRY
 
@@ -37,19 +37,19 @@ class Shards(Protocol):
         ...
 
     def term(self, shard: int) -> str | None:
-        """Return a text that is another one each time that this instance gets the shard, None while it does not hold it."""
+        """Return the id of the present term of the shard: it differs each time this instance gets the shard. None if it is not held."""
         ...
 
     def balance(self) -> None:
-        """Take and give back shards, if that is due. Called before a tick works on any table. Raises `LockUnreachable`."""
+        """Take and give back shards, if that is due. Called before a tick works on any table. Raises errors of the lock provider."""
         ...
 
     def give_up(self, shard: int, why: str) -> bool:
-        """Stop to hold a shard that another process took over. Return False if shards of this kind cannot be given up."""
+        """Give up a shard that another process took over. Return False if shards of this kind cannot be given up."""
         ...
 
     def close(self) -> None:
-        """Give back every shard, so that another instance need not wait for leases to end."""
+        """Give back every shard, so that other instances can take them before the leases expire."""
         ...
 
 
@@ -109,16 +109,16 @@ class Moves:
 
 
 def fair_part(rank: int, member_count: int, shard_count: int) -> int:
-    """Return how many shards the member with that rank (from 0) holds: the first ones get one more if the division leaves a rest."""
+    """Return how many shards the member with that rank (from 0) holds. A remainder of the division goes to the first members, one each."""
     return shard_count // member_count + (rank < shard_count % member_count)
 
 
 def moves(me: str, members: Sequence[str], holders: Mapping[int, str], mine: Collection[int], shard_count: int) -> Moves:
-    """Return what `me` changes, of the live `members` in the order in which they joined and the holders of shards by live leases.
+    """Return the changes of the member `me`. `members` are the live ones in the order in which they joined, `holders` those of live leases.
 
-    The part of a member depends only on the members, so that instances that see the same members come to rest with equal parts.
-    A member that joins takes from other members only what it needs, and after a departure no member gives a shard back, because members rank in
-    the order in which they joined. Without a place among the members, `me` gives back everything.
+    The number of shards of a member depends only on the members, so that instances that see the same members come to rest, with numbers
+    that differ by at most 1. Because members rank in the order in which they joined, a new member takes from the others only what it needs,
+    and no member gives a shard back after another one has left. Without a place among the members, `me` gives back everything.
     """
     if me not in members:
         return Moves(give=tuple(sorted(mine)))

@@ -1,4 +1,4 @@
-"""The folder for local files of the services. Only the user who runs them can read what they create there."""
+"""The folder for local files of the services. Only the user who runs the services can read the files that they create there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRIVATE_FILE = 0o600
 
 
 def open_log_file(path: Path) -> BinaryIO:
-    """Open a log file to append to it, and create it, with its folder, only for this user. Raises `OSError`."""
+    """Open a log file for appending. An absent file and its folder are created, accessible for this user only. Raises `OSError`."""
     path.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     return os.fdopen(os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, PRIVATE_FILE), "ab")
 
@@ -30,7 +30,7 @@ def is_readable_by_others(path: Path) -> bool:
 
 
 def make_state_folder(settings: ServiceSettings) -> Path:
-    """Create the state folder if it is absent, only for this user, and return it. The mode of an existing one stays.
+    """Return the state folder. An absent folder is created, accessible for this user only; the mode of an existing one stays.
 
     Raises `InvalidSetting` if this user cannot write to it.
     """
@@ -48,4 +48,5 @@ def make_state_folder(settings: ServiceSettings) -> Path:
         name="state_folder",
         origin=settings.origin("state_folder"),
         expected="a folder that this user can write to",
+        remedy="set state_folder to another folder, or change the permissions of this one",
     )

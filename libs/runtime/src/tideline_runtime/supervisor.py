@@ -1,4 +1,4 @@
-"""Run services as child processes: start them, restart those that crash, stop all in order, leave none behind."""
+"""Run services as child processes: start them, restart crashed ones, and stop all of them in reverse order."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """The event that the process of one start of a child ended. The event None is a request to stop."""
+    """The event that process `pid` of the child `name` ended. In the queue, None is a request to stop."""
 
     name: str
     pid: int
@@ -103,8 +103,8 @@ class Supervisor:
     def run(self) -> int:
         """Start the children in order, keep them running, stop them in reverse order; return the exit code for the process.
 
-        0 after a request to stop or when every child is done, 1 when one crashed too often, 2 when one refused its settings.
-        Call it from the main thread: signals arrive there, and the kernel ties the children to the thread that starts them.
+        0: a request to stop, or every child is done; 1: a child crashed too often; 2: a child refused its settings. Must be called from
+        the main thread, where signals arrive: the kernel kills the children when the thread that started them ends.
         """
         with on_termination(self._terminated):
             try:
@@ -115,7 +115,7 @@ class Supervisor:
                 self._stop_all()
 
     def stop(self) -> None:
-        """Ask `run` to stop the children and return 0. From any thread."""
+        """Ask `run` to stop the children and return 0. May be called from any thread."""
         self._events.put(None)
 
     def _terminated(self, number: signal.Signals) -> None:

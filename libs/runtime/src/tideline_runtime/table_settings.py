@@ -1,7 +1,7 @@
-"""Settings that one table may override: which a service declares so, whether overrides are valid, and the settings that result.
+"""Settings that a table may override: their declarations, checks of overrides, and the resulting settings of a table.
 
-A setting is such a one by its declaration, `setting(..., per_table=True)`: the service reads it at each visit of a table.
-Everything else holds for a whole process, and a table cannot change it.
+A table may override a setting that is declared with `setting(..., per_table=True)`, because the service reads it at each visit of the table.
+All other settings hold for a whole process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def per_table_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields of a settings class, or of a model nested in one, that a table may override, or that hold such fields."""
+    """Return the fields of a settings class, or of a nested model, that a table may override, and nested models with such fields."""
     return {name: field for name, field in model.model_fields.items() if is_per_table(field)}
 
 
@@ -65,9 +65,9 @@ def settings_by_service() -> Mapping[str, type[ServiceSettings]]:
 
 
 def overrides_problem(service: str, own: Any) -> str | None:
-    """Return what is wrong with the overrides of a service: field, value found, value expected, in one line. None if nothing is.
+    """Return what is wrong with the overrides of a service, in one line: field, value found, value expected. None if they are valid.
 
-    None, too, for a service that is not installed here: its own processes find out.
+    None, too, for a service that is not installed here: its own processes check its overrides.
     """
     classes = settings_by_service()
     if service not in classes:
@@ -98,7 +98,7 @@ def with_overrides(settings: SettingsT, own: Overrides) -> SettingsT:
 class TableSettings(Generic[SettingsT]):
     """The settings of a service for each table. `own` returns the overrides of a base path. Used by one thread.
 
-    While the overrides of a table are equal, it gets the same object, so that a caller may compare by identity.
+    While the overrides of a table stay equal, `of` returns the same object, so that a caller may compare by identity.
     """
 
     def __init__(self, settings: SettingsT, own: Callable[[str], Overrides]) -> None:
@@ -135,7 +135,7 @@ def _model_of(model: type[BaseModel]) -> type[BaseModel]:
         nested = nested_model(field.annotation)
         kind = _model_of(nested) if nested is not None else Annotated[(field.annotation, *field.metadata)]
         fields[name] = (kind, None)
-    # Strict: the API server has checked the types already, and text is no number.
+    # Strict: text must not become a number. The API server has already checked the types.
     return create_model(f"{model.__name__}PerTable", __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
 

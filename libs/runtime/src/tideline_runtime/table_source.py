@@ -1,6 +1,7 @@
 """The port to a source of tables beside the patterns of the setting `tables`, such as the HudiTable resources of Kubernetes.
 
-A source names base paths, says for each whether this service works on it and with which options, and shows what became of it.
+A source names base paths and, for each, whether this service works on the table and with which options. The service reports the state of
+the tables back to the source.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _OPTIONAL = ("kubernetes", "urllib3")
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    """What a source says of a base path to one service.
+    """The request of a source about one base path to one service.
 
     `options` override the engine options of the service's settings, `settings` those of its settings that are declared per table.
     """
@@ -37,7 +38,7 @@ class NamedTable:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The state of a table, as of a log entry."""
+    """The state of a table as of the log entry `sequence`. `last_instant` is None for a table without a completed action."""
 
     sequence: int
     last_instant: str | None
@@ -52,7 +53,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a service does not work on a table: a word in CamelCase, and a sentence."""
+    """Why a service does not work on a table: `reason` is a word in CamelCase, `text` a sentence."""
 
     reason: str
     text: str
@@ -72,7 +73,7 @@ class JobFacts:
 
 
 class TableSource(Protocol):
-    """A source of tables. One thread of the service calls it; no call waits for a remote answer, except the first one of `named`."""
+    """A source of tables. One thread of the service calls it. Only the first call of `named` waits for a remote answer."""
 
     @property
     def revision(self) -> int:
@@ -82,25 +83,25 @@ class TableSource(Protocol):
     def named(self) -> Mapping[str, NamedTable]:
         """Return the tables by canonical base path. Raises `DependencyDown` until they are known for the first time.
 
-        While the source does not answer, the tables that are known stay.
+        While the source does not answer, the result contains the last known tables.
         """
         ...
 
     def show_tables(self, found: Mapping[str, TableFacts | Trouble]) -> None:
-        """Show, later and in the background, the state of the tables of this instance's shards."""
+        """Show the state of the tables of this instance's shards. Does not wait: the state is written in the background."""
         ...
 
     def show_job(self, base_path: str, job: JobFacts) -> None:
-        """Show, later and in the background, the last application of a table. Nothing for a table that the source does not name."""
+        """Show the last application of a table. Does not wait, and does nothing for a table that the source does not name."""
         ...
 
     def close(self) -> None:
-        """Stop. Changes that are not shown yet are lost; the next process shows the state of its time."""
+        """Stop. Changes that are not written yet are lost; the next process writes the state anew."""
         ...
 
 
 def open_table_source(settings: ServiceSettings, context: ServiceContext, shards: Shards) -> TableSource | None:
-    """Return the source that the settings switch on, None without one. Nothing is asked before the first call of `named`.
+    """Return the source that the settings switch on, None without one. No request is sent before the first call of `named`.
 
     Raises `InvalidSetting` if the client of Kubernetes is not installed or has no credentials.
     """

@@ -15,7 +15,7 @@ from tideline_table.table import Table
 
 _PLANNED = frozenset({TableService.CLUSTERING, TableService.CLEAN, TableService.ARCHIVAL})
 _BATCH = 500
-"""Entries that a backfill reads between two checks of where the log begins."""
+"""Entries that a backfill reads between two checks of the position up to which the log was trimmed."""
 
 
 def table_identity(table: Table) -> TableIdentity:
@@ -27,7 +27,7 @@ def table_identity(table: Table) -> TableIdentity:
 
 
 def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Transition:
-    """Return the event of one entry."""
+    """Return the event of one entry. `observed_by` names the program that read the entry."""
     recorded = datetime.fromisoformat(entry.recorded)
     completed = entry.after is State.COMPLETED
     body = entry.body
@@ -77,7 +77,7 @@ def _timeline_file(entry: Entry) -> str:
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
     """Yield transitions `first` to `last` (both inclusive) from the table log, for a consumer that found a gap.
 
-    Entries that were trimmed (`tideline.log.retention`) are left out: the table's state includes them.
+    Entries that were trimmed (`tideline.log.retention`) are left out; the state of the table includes their effect.
     """
     identity, log = table_identity(table), table.timeline.log
     sequence = max(first, log.trimmed_to() + 1)

@@ -39,18 +39,18 @@ class CleanerService:
         """Do nothing: each tick opens the tables it needs."""
 
     def tick(self) -> float | None:
-        """Maintain every table of the shards that this instance holds."""
+        """Maintain every table of the shards that this instance holds. Raises the first error that a retry may cure, at the end."""
         failure = self._tables.visit(self._context, self._maintain)
         if failure is not None:
             raise failure
         return None
 
     def stop(self) -> None:
-        """Close the lock providers."""
+        """Give back the shards; close the lock providers and the source of tables."""
         self._tables.close()
 
     def _maintain(self, table: Table) -> None:
-        # Checking for dead writers needs no listing of files. The table is changed only if one is found.
+        # The check for dead writers lists no files, so it runs at each visit. A rollback runs only if the check finds one.
         policy, now = self._tables.policy(table.base_path), self._context.clock.now()
         pending = list(table.state.pending())
         if policy.wants(TableService.ROLLBACK, now) and any(_is_abandoned(table, record) for record in pending):
@@ -60,7 +60,7 @@ class CleanerService:
             self._delete_half_written(table)
         cleans, archives = (policy.wants(service, now) for service in (TableService.CLEAN, TableService.ARCHIVAL))
         if cleans and any(record.action is Action.CLEAN for record in pending):
-            self._clean(table)  # a clean whose process died before it completed
+            self._clean(table)  # completes a clean whose process died
         if archives and any(record.action is Action.ARCHIVAL for record in pending):
             self._archive(table)
         basis, own, now_s = Basis.of(table.options, policy), self._per_table.of(table.base_path), self._context.clock.monotonic_s()
@@ -69,10 +69,10 @@ class CleanerService:
             return
         if policy.paused_at(now) is not None:
             return
-        # As of before the decisions: what completes while they are carried out makes another check due.
+        # Read before the decisions: a write that completes while they are carried out makes another check due.
         seen = table.state.sequence
         table.timeline.tidy_up()
-        self._delete_half_written(table)  # before the clean: it needs no free space, so it also works on a full disk
+        self._delete_half_written(table)  # before the clean, because this deletion also works on a full disk
         has_leases = self._report_leases(table)
         if cleans and schedule_clean(table) is not None:
             self._clean(table)
@@ -118,7 +118,11 @@ class CleanerService:
 
 
 def _is_abandoned(table: Table, record: ActionRecord) -> bool:
-    """Return whether `record` is a write or rollback of a dead process. The launcher handles dead clusterings and compactions."""
+    """Return whether the process of `record` is dead and `roll_back_dead` undoes or completes the action.
+
+    False for plans and dead attempts of clusterings and compactions, which the launcher runs again, for requested log compactions, and for
+    cleans and archivals, which the cleaner completes. True for a clustering that an unfinished rollback has fenced.
+    """
     if record.action in (Action.CLEAN, Action.COMPACTION, Action.ARCHIVAL) or (record.is_clustering and not record.fenced_by):
         return False
     if record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED:

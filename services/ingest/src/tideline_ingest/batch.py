@@ -27,7 +27,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records ordered by topic, partition and offset. `next` holds the offsets after them and after any transaction markers."""
+    """Records ordered by topic, partition and offset. `next` has the offset to read next by partition, after transaction markers, too."""
 
     records: tuple[Received, ...]
     next: Mapping[Place, int]
@@ -35,17 +35,18 @@ class Batch:
     """Monotonic time at which the first record arrived."""
 
     def without(self, cut: Mapping[Place, int]) -> Batch:
-        """Return the batch up to `cut` of each partition. The rest is read again in a later batch."""
+        """Return the batch without the records from the offset `cut` on in each partition. A later batch reads these records again."""
         kept = tuple(r for r in self.records if r.offset < cut.get(r.place, r.offset + 1))
         return Batch(kept, {**self.next, **cut}, self.began_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What follows from the order of rows and tombstones of the same keys.
+    """The consequences of the order of rows and tombstones of the same keys in a batch.
 
-    `cut`: a key that reappears after its tombstone waits for the next batch, with all later records of its partition, because one
-    commit cannot hold both. `stays`: False for rows that a later tombstone of the batch removes. After a `cut`, it is meaningless.
+    `cut`: offsets by partition. A key that reappears after its tombstone waits for the next batch, with all later records of its partition,
+    because one commit cannot hold both. `stays`: False for rows that a later tombstone of the batch removes. With a `cut`, `stays` is
+    meaningless.
     """
 
     cut: Mapping[Place, int]
@@ -55,7 +56,10 @@ class Order:
 def order_of(
     records: Sequence[Received], rows: Sequence[int], row_ids: pa.ChunkedArray, removed: Sequence[int], removed_ids: pa.ChunkedArray
 ) -> Order:
-    """Return what their order requires. `rows` and `removed` are positions in `records`; `*_ids` identify the table row of each."""
+    """Return the consequences of the order of `records`.
+
+    `rows` and `removed` are the positions of rows and tombstones in `records`; `row_ids` and `removed_ids` identify the table row of each.
+    """
     first: dict[str, int] = {}
     for position, identity in zip(removed, removed_ids.to_pylist(), strict=True):
         first.setdefault(identity, position)

@@ -17,9 +17,10 @@ _AT_ONCE = 10_000
 
 
 class DeadLetters:
-    """Writes to one topic: key, value and headers as they were, and headers with the record's origin and the reason.
+    """Writes records to one topic, with unchanged key, value and headers, and more headers for the record's origin and the reason.
 
-    At least once: a repeated batch repeats its dead letters. Duplicates have the same topic, partition and offset in their headers.
+    Each record is written at least once: a repeated batch repeats its dead letters. Duplicates have the same topic, partition and offset in
+    their headers.
     """
 
     def __init__(self, client: Mapping[str, str], topic: str, application_id: str, timeout_s: float) -> None:
@@ -57,7 +58,7 @@ class DeadLetters:
             )
 
     def close(self) -> None:
-        """Drop undelivered records: their batch was not committed."""
+        """Close the producer. Drops undelivered records, because their batch was not committed."""
         self._producer.purge()
         self._producer.flush(self._timeout_s)
 

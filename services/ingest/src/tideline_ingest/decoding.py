@@ -27,7 +27,7 @@ class Decoder(Protocol):
     """A decoder for one format."""
 
     def decode(self, values: Sequence[bytes]) -> pa.Table:
-        """Return one row per value, in order. Raises `Undecodable` without naming the value."""
+        """Return one row per value, in order. Raises `Undecodable` if any value does not fit; the error does not say which value."""
         ...
 
 
@@ -55,7 +55,7 @@ class JsonDecoder:
         try:
             if self._ignores_unknown:
                 for value in values:
-                    json.loads(value)  # text after the object would pass below as an unknown field
+                    json.loads(value)  # the parser below would read text after the object as an unknown field
             rows = self._parsed(values)
             if rows.num_rows != len(values):
                 raise Undecodable(f"{rows.num_rows} JSON objects in {len(values)} values", expected="one object per value")
@@ -72,7 +72,7 @@ class JsonDecoder:
             ) from None
 
     def _parsed(self, values: Sequence[bytes]) -> pa.Table:
-        # Wrapped in an object on its own line, a value cannot run into the next one, because a brace cannot follow a brace.
+        # Each value is wrapped in an object on its own line. Two broken values cannot form one object, because no brace follows a brace.
         content = b"".join(b'{"v":%b}\n' % value.translate(_LINE_ENDS) for value in values)
         return pa.json.read_json(
             io.BytesIO(content),
@@ -160,13 +160,13 @@ def in_order(parts: Sequence[pa.Table], positions: Mapping[bytes, list[int]], pr
 
 
 def fingerprint(text: str) -> bytes:
-    """Return the CRC-64-AVRO fingerprint of a schema's canonical form, in the bytes that a value holds."""
+    """Return the CRC-64-AVRO fingerprint of a schema's canonical form, as the 8 bytes in the header of a value."""
     canonical = fastavro.schema.to_parsing_canonical_form(json.loads(text))
     return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
 
 def text_keys(keys: Sequence[bytes | None], field: pa.Field) -> pa.Table:
-    """Return the key column from keys that hold its values as text. Raises `Undecodable`."""
+    """Return a table with the column `field`, parsed from keys that are its values as UTF-8 text. Raises `Undecodable`."""
     try:
         texts = pa.array([None if key is None else key.decode() for key in keys], pa.string())
         return pa.table({field.name: pc.cast(texts, field.type)})

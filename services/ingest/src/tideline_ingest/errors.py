@@ -25,7 +25,7 @@ class PoisonRecord(InputRefused):
 
 
 class OffsetsLost(TidelineError):
-    """Records are no longer in the topic although they were not ingested, or the topic was replaced."""
+    """The topic no longer has records that were not ingested, or it was deleted and created again."""
 
     def __init__(self, topic: str, partition: int, committed: int, found: str) -> None:
         super().__init__(
@@ -39,13 +39,13 @@ class OffsetsLost(TidelineError):
 
 
 class TopicUnavailable(TidelineError):
-    """Kafka did not answer, or does not know the topic."""
+    """Kafka did not answer, refused a request, or does not know the topic."""
 
     recovery = Recovery.RETRY
 
 
 class RegistryUnavailable(TidelineError):
-    """The schema registry did not answer, or failed temporarily. Whether a record is valid is unknown."""
+    """The schema registry did not answer, or failed temporarily. So the service cannot know whether a record is valid."""
 
     recovery = Recovery.RETRY
 

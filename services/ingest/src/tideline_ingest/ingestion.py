@@ -34,9 +34,9 @@ def progress_key(application_id: str) -> str:
 
 
 class IngestService:
-    """One ingest application. After each error it drops what it knows and reads the table again.
+    """One ingest application. After each error it drops the offsets that it holds and reads them from the table again.
 
-    `storage` and `reader` replace those that the settings name.
+    `storage` and `reader`, if given, are used instead of those that the settings name.
     """
 
     _table: Table
@@ -75,7 +75,10 @@ class IngestService:
         context.metrics.expose(COMMITS, MOVED, GAPS, VALUE_BYTES)
 
     def start(self) -> None:
-        """Open the table, check that the settings fit it, and connect."""
+        """Open the table, check that the settings fit the table, and create the clients of Kafka and of the schema registry.
+
+        Raises the errors of `Table.open`, `Table.check_writable` and `TableIntake`.
+        """
         settings, clock = self._settings, self._context.clock
         table = Table.open(
             settings.table,
@@ -101,7 +104,11 @@ class IngestService:
             )
 
     def tick(self) -> float | None:
-        """Ingest one batch, if records arrive."""
+        """Ingest one batch, if records arrive within the poll interval.
+
+        Raises `ProgressMoved` if another instance of the application committed first, `PoisonRecord` and `OffsetsLost` as the settings say,
+        `TopicUnavailable`, and the errors of `TableIntake.take` and of a write.
+        """
         assert self._reader is not None
         try:
             if self._offsets is None or self._has_new_places():
@@ -152,8 +159,8 @@ class IngestService:
     def _is_of_known_topics(self) -> bool:
         """Return whether the records read belong to the topics of the known offsets; if not, find the offsets again.
 
-        Kafka looks offsets up by topic name, so a recreated topic that has grown past the offset answers like the old one. If a
-        topic id is unchanged after a read, the whole read was of that topic.
+        Kafka looks offsets up by topic name, so a recreated topic that has grown past the offset answers like the old one. If the id of a
+        topic is unchanged after a read, all records of the read are of that topic.
         """
         assert self._reader is not None
         assert self._offsets is not None
@@ -163,7 +170,7 @@ class IngestService:
         return False
 
     def _find_offsets(self) -> None:
-        """Continue from the offsets in the table, in all partitions that exist now."""
+        """Continue from the offsets in the table, in all partitions that exist now. Raises `OffsetsLost` and `TopicUnavailable`."""
         assert self._reader is not None
         settings = self._settings
         record = self._table.refresh().progress.get(self._key)
@@ -172,7 +179,7 @@ class IngestService:
         # Read ids before offsets: outdated ids are noticed at the first batch, but ids newer than the offsets never would be.
         topic_ids = self._reader.topic_ids()
         kept = self._reader.kept(self._places)
-        # Partitions that were reassigned to another application are not lost.
+        # Records of partitions that another application reads now are not lost.
         own = held.only(settings.partitions) if held else None
         points, lost = starting_points(
             own, kept, topic_ids, at_end=settings.start_at == "latest", over_gaps=settings.on_lost_offsets == "continue"

@@ -26,7 +26,7 @@ from tideline_table.table import Table
 from tideline_table.writer import Operation, PreparedInput, prepare_input
 
 _PLAIN_BYTES = 200
-"""Every storage accepts names up to this length."""
+"""Length of names, in bytes, that every storage accepts."""
 _SCHEMA_FILES = {"json": (0, 1), "avro": (1, 1), "avro_single_object": (1, None), "avro_registry": (0, 0)}
 """Minimum and maximum number of schema files per format."""
 _REGISTERED = "avro_registry"
@@ -34,7 +34,7 @@ _REGISTERED = "avro_registry"
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """One batch in the form in which it is written to the table."""
+    """The content of one commit: a batch, or the first part of one (`batch`), as rows and deletions."""
 
     batch: Batch
     rows: pa.Table
@@ -119,7 +119,7 @@ class TableIntake:
         return self._values.decode([r.value for r in records if r.value is not None])
 
     def _prepared(self, rows: pa.Table) -> PreparedInput:
-        """Prepare rows as the write does. What the write would reject is rejected here, while the record can still be named."""
+        """Prepare rows as the write does. So rows that the write would reject are found here, where the error can name the record."""
         definition = self._table.definition
         target = self._target(self._table.schema_json, rows.schema)
         prepared = prepare_input(

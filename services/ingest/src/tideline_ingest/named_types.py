@@ -11,7 +11,7 @@ from tideline_ingest.errors import Undecodable
 Json = Any
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
-"""The nesting depth that the readers of the completed schema support."""
+"""Greatest nesting depth of a schema that the readers of the completed schema support."""
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "string", "bytes"})
 _OF_VALUES = ("symbols", "size", "logicalType", "precision", "scale")
 """Attributes that determine how values are encoded, besides nested types."""

@@ -1,4 +1,4 @@
-"""The offsets up to which topics are ingested: their form in a commit, and the points to continue from."""
+"""The offsets up to which topics are ingested: their form in a commit, and the offsets from which an application continues."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Offsets:
         return Offsets(left, self.topic_ids)
 
     def renewed(self, topic_ids: Mapping[str, str]) -> frozenset[str]:
-        """Return the topics that were recreated, by their current ids. Topics without a known id are never included."""
+        """Return the topics whose ids differ from those in `topic_ids`: they were recreated. Topics without a known id are left out."""
         return frozenset(topic for topic, known in self.topic_ids.items() if topic_ids.get(topic, known) != known)
 
     def moved(self, to: Mapping[Place, int], topic_ids: Mapping[str, str] | None = None) -> Offsets:
-        """Return offsets with new values for some partitions and ids. Other offsets of a recreated topic are dropped."""
+        """Return the offsets with the new values `to` and `topic_ids`. Other offsets of a recreated topic are dropped."""
         renewed = self.renewed(topic_ids or {})
         left = {place: offset for place, offset in self.next.items() if place[0] not in renewed}
         return Offsets({**left, **to}, {**self.topic_ids, **(topic_ids or {})})
@@ -75,10 +75,10 @@ class Kept:
 def starting_points(
     committed: Offsets | None, kept: Mapping[Place, Kept], topic_ids: Mapping[str, str], *, at_end: bool, over_gaps: bool
 ) -> tuple[dict[Place, int], list[OffsetsLost]]:
-    """Return the offset to continue from for each existing partition, and the records that are lost.
+    """Return the offset to continue from for each existing partition, and an error for each partition with lost records.
 
     `committed` is None for an application that never committed. Only then does `at_end` skip the records that the topics already
-    hold. A partition that appears later begins at its first record. Raises `OffsetsLost` unless `over_gaps` is set.
+    hold. A partition that appears later begins at its first record. Raises the first of these errors unless `over_gaps` is set.
     """
     points: dict[Place, int] = {}
     lost: list[OffsetsLost] = []

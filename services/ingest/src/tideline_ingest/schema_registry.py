@@ -18,14 +18,14 @@ from tideline_runtime.errors import InvalidSetting
 _NOT_FOUND = frozenset({40401, 40402, 40403})
 """The registry's own codes: no such subject, version, schema. A server that is no registry also returns plain status 404."""
 _T = TypeVar("_T")
-_PASSING = frozenset({408, 425, 429})
+_TRANSIENT = frozenset({408, 425, 429})
 """Status codes below 500 for which a retry can succeed."""
 _MAX_REFERENCED = 1000
 """Maximum number of schemas that a schema may reference, over all levels. Each needs a request."""
 
 
 class SchemaRegistry:
-    """A client of one registry. A schema is requested once, since an id never changes its meaning; an unusable one once per batch.
+    """A client of one registry. Each schema is requested once, because an id never changes its meaning; an unusable one once per batch.
 
     `beat` is called before each request, because a batch may name as many ids as it has records.
     """
@@ -70,7 +70,7 @@ class SchemaRegistry:
         return self._texts[schema_id]
 
     def begin_batch(self) -> None:
-        """Let unusable schemas be requested again."""
+        """Forget which schemas are unusable, so that the next batch requests them again."""
         self._unusable.clear()
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class SchemaRegistry:
         except SchemaRegistryError as error:
             if error.error_code in _NOT_FOUND:
                 return None
-            if error.http_status_code >= 500 or error.http_status_code in _PASSING:
+            if error.http_status_code >= 500 or error.http_status_code in _TRANSIENT:
                 raise _unavailable(what, error) from error
             raise RegistryRefused(
                 f"{what}: {error}",
@@ -150,7 +150,7 @@ class SchemaRegistry:
         except (httpx2.HTTPError, OAuthTokenError) as error:
             raise _unavailable(what, error) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            # Something between client and registry answered instead, such as a proxy.
+            # The reply is no registry's: a proxy between client and registry may have answered.
             raise _unavailable(f"{what}: an invalid answer", error) from error
 
 

@@ -1,4 +1,4 @@
-"""Finds records that cannot be ingested, by halving: rows are accepted or refused many at a time."""
+"""Finds records that cannot be ingested by bisection, because rows are accepted or refused many at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rejected:
 
 
 def rejected_among(records: Sequence[Received], accept: Accept, at_most: int | None = None) -> list[Rejected]:
-    """Return the records that `accept` refuses, in order. `at_most` limits their number."""
+    """Return the records that `accept` refuses, in order; with `at_most`, only so many. Other errors of `accept` are raised."""
     found: list[Rejected] = []
     waiting = [(0, len(records))]
     while waiting and (at_most is None or len(found) < at_most):

@@ -50,7 +50,7 @@ class TopicReader:
             "group.id": group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # The table determines where to begin. An offset that Kafka no longer holds is an error and never a jump.
+            # The table determines where to begin. With an offset that Kafka no longer holds, the client must fail, not choose another one.
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
@@ -64,7 +64,7 @@ class TopicReader:
         self._next: dict[Place, int] = {}
 
     def places(self) -> set[Place]:
-        """Return the partitions that exist now."""
+        """Return the partitions that exist now, without those that the settings leave to other applications."""
         found: set[Place] = set()
         for topic in self._topics:
             metadata = self._asked(f"partitions of {topic}", partial(self._admin.list_topics, topic, timeout=self._timeout_s))
@@ -98,7 +98,10 @@ class TopicReader:
             raise _unavailable("assignment", failure.args[0]) from failure
 
     def read(self, limits: Limits, goes_on: Callable[[], bool], patience_s: float) -> Batch | None:
-        """Return the next batch; None if no record arrives in `patience_s` or once `goes_on` is False (records are read again)."""
+        """Return the next batch; None if no record arrives within `patience_s` seconds, and once `goes_on` returns false.
+
+        In the latter case the records read so far are not part of the committed offsets, so a later instance reads them again.
+        """
         records: list[Received] = []
         behind = dict(self._next)
         size_bytes, began_s = 0, self._clock.monotonic_s()
@@ -128,7 +131,10 @@ class TopicReader:
         return Batch(tuple(sorted(records, key=lambda r: r.place)), dict(behind), began_s)
 
     def lag(self, committed: Mapping[Place, int]) -> dict[Place, int]:
-        """Return the number of records after `committed`, by the last answers of the brokers."""
+        """Return the number of offsets after `committed` by partition, from the last replies of the brokers.
+
+        Partitions of which nothing was fetched yet are left out.
+        """
         found: dict[Place, int] = {}
         for place in self._next:
             try:
@@ -141,7 +147,7 @@ class TopicReader:
         return found
 
     def probe(self) -> None:
-        """Raise an error if the brokers do not answer."""
+        """Raise `TopicUnavailable` if the brokers do not answer."""
         self._asked("brokers", lambda: self._admin.list_topics(self._topics[0], timeout=self._timeout_s))
 
     def close(self) -> None:

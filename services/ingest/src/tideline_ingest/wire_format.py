@@ -18,7 +18,7 @@ _HEADER_BYTES = 5
 
 
 class TableTarget:
-    """The schema of a table, changed by each admitted writer schema as far as `evolve` allows.
+    """The schema of a table, evolved for each admitted writer schema as far as `evolve` allows.
 
     `evolve(text, rows)` returns the table schema after a write of `rows`, or raises `SchemaMismatch`. `text` is the Avro schema.
     """
@@ -30,7 +30,10 @@ class TableTarget:
         self._admitted: list[pa.Schema] = []
 
     def admit(self, incoming: pa.Schema) -> None:
-        """Accept the schema of a writer. Raises `SchemaMismatch` if its rows, or rows accepted before, do not fit."""
+        """Evolve the table schema for the schema of a writer.
+
+        Raises `SchemaMismatch` if its rows, or rows of a schema admitted before, do not fit the evolved schema.
+        """
         evolved = self._evolve(self._text, incoming)
         for known in (incoming, *self._admitted):
             fit_rows(known.empty_table(), evolved.schema)
@@ -47,7 +50,7 @@ class KeyTarget:
         self.schema = schema
 
     def admit(self, incoming: pa.Schema) -> None:
-        """Accept the schema of a writer. Raises `SchemaMismatch` if its rows do not fit."""
+        """Check the schema of a writer. Raises `SchemaMismatch` if its rows do not fit the key columns."""
         missing = [name for name in self.schema.names if name not in incoming.names]
         if missing:
             raise SchemaMismatch(f"a key without {', '.join(map(repr, missing))}", expected=f"{', '.join(self.schema.names)}")
@@ -55,10 +58,10 @@ class KeyTarget:
 
 
 class FramedDecoder:
-    """Decodes values that name their writer's schema by its registry id to rows that fit the columns of `target`.
+    """Decodes values that name their writer's schema by its registry id. The rows fit the columns of `target`.
 
-    A schema is checked once, at its first value: whether a value can be ingested does not depend on the other values of its batch.
-    With `bare`, a schema that is not a record is the type of a column with that name.
+    Each schema is checked once, at its first value, so that the other values of a batch do not decide whether a value can be ingested. With
+    `bare`, a schema that is not a record is the type of the column `bare`.
     """
 
     def __init__(self, registry: SchemaRegistry, target: TableTarget | KeyTarget, bare: str | None = None) -> None:
@@ -71,7 +74,7 @@ class FramedDecoder:
     def decode(self, values: Sequence[bytes]) -> pa.Table:
         """See `Decoder.decode`. Columns that a writer's schema lacks are null.
 
-        Also raises `RegistryUnavailable` and `RegistryRefused`. Then nothing is known about the values.
+        Also raises `RegistryUnavailable` and `RegistryRefused`. These errors say nothing about the values.
         """
         positions = positions_by_header(values, _HEADER_BYTES)
         # Admit all schemas before decoding: each can change the target that all rows must fit.
@@ -112,7 +115,7 @@ class FramedDecoder:
 
 
 def _as_record(text: str, name: str) -> str:
-    """Return the schema, or a record schema with it as the only field if it is no record. The datum has the same bytes."""
+    """Return a record schema as it is, and another schema as a record with one field of that schema: a datum has the same bytes."""
     avro = json.loads(text)
     if isinstance(avro, dict) and avro.get("type") == "record":
         return text

@@ -1,4 +1,4 @@
-"""The port to where applications run, and its values: what is launched, how it stands, how it ended.
+"""The port to the platform that runs applications, and its values: what to launch, the state of an attempt, and its end.
 
 Local processes, Kubernetes and the resident workers implement `Applications`. All pass the contract suite in `tests/contract/launcher`.
 """
@@ -26,10 +26,10 @@ class PlanKey:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """One attempt at a plan that an application is to make. Nothing in it concerns other plans of the application."""
+    """One attempt at a plan that an application is to make. No field concerns other plans of the application."""
 
     name: str
-    """Name of the attempt: of its log and in its job events."""
+    """Name of the attempt. Its log and its job events have this name, too."""
     key: PlanKey
     attempt: int
     service: TableService
@@ -52,12 +52,12 @@ class ApplicationSpec:
     name: str
     """Name of the process or pod. An application of one plan has the name of its attempt."""
     plans: tuple[PlanRequest, ...]
-    """They run one after the other. Several only if the application has no executors."""
+    """The plans, which run one after the other. An application with executors has one plan."""
     resources: Resources
     timeout_s: float
-    """The platform stops an application that runs longer."""
+    """Time limit of the whole application. The platform stops an application that runs longer."""
     locks: str = ""
-    """URL of table locks and reservations. It may hold a password, so no user of the platform may see it."""
+    """URL of table locks and reservations. The URL may hold a password, so the adapter must not show it to users of the platform."""
     place: Place = Place.SPARK
 
 
@@ -74,14 +74,14 @@ class EndKind(enum.StrEnum):
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     LOST = "lost"
-    """The platform ended it: evicted, preempted, node lost, pod deleted, SIGTERM. Or its application died before its turn."""
+    """The platform ended the attempt: evicted, preempted, node lost, pod deleted, SIGTERM. Or the application died before the plan began."""
     NOT_STARTED = "not_started"
-    """It never ran: its image, its settings or the platform's rules did not allow it."""
+    """The attempt never ran: its image, its settings or the platform's rules did not allow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of an attempt. `recovery` is that of the application's error, None if it reported none."""
+    """The end of an attempt. `recovery` is the recovery of the application's error, None if the application reported no error."""
 
     kind: EndKind
     reason: str
@@ -119,9 +119,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An attempt at a plan as the platform knows it. An application of several plans is several of these, with one `driver`.
+    """An attempt at a plan as the platform knows it. An application of several plans has one value for each plan, with the same `driver`.
 
-    `end` is None until the death of the driver is certain.
+    `end` is None until the end of the driver is certain.
     """
 
     name: str
@@ -136,9 +136,9 @@ class Application:
     condition: Condition | None = None
     end: End | None = None
     is_collected: bool = False
-    """Whether a launcher has handled its end."""
+    """Whether a launcher has handled the end."""
     shared: str = ""
-    """Name of the application if it runs other plans, too."""
+    """Name of the application if it runs several plans, else empty."""
     place: Place = Place.SPARK
 
     @property
@@ -148,7 +148,7 @@ class Application:
 
     @property
     def ran_s(self) -> float:
-        """How long the driver of an ended attempt ran, in seconds."""
+        """Seconds from the creation to the end of the driver. Only for an ended attempt."""
         assert self.end is not None
         return max(0.0, (self.end.ended - self.created).total_seconds())
 
@@ -161,14 +161,14 @@ class LaunchRefused(TidelineError):
 
     @property
     def condition(self) -> Condition:
-        """The condition to show."""
+        """The refusal as a condition of the plan."""
         return Condition(Obstacle.REFUSED, str(self))
 
 
 class Applications(Protocol):
     """The applications of one fleet on a platform. Used by one thread.
 
-    Each call may raise `DependencyDown`: the platform did not answer. The call may have taken effect; it is safe to repeat.
+    Each call may raise `DependencyDown`: the platform did not answer. The call may have taken effect; a caller may repeat it.
     """
 
     @property
@@ -178,11 +178,11 @@ class Applications(Protocol):
 
     @property
     def poll_interval_s(self) -> float:
-        """How often to ask for changes while applications run."""
+        """Seconds between two calls of `known` while applications run."""
         ...
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin to observe. `wake` is called from any thread when an application changed."""
+        """Begin to observe applications. `wake` is called, from any thread, when an application changed. Safe to repeat."""
         ...
 
     def launch(self, spec: ApplicationSpec) -> None:
@@ -197,15 +197,15 @@ class Applications(Protocol):
         ...
 
     def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
-        """Return the attempts at these plans, read now: one that is absent or has an `end` is dead for certain."""
+        """Return the attempts at these plans as the platform shows them now. An attempt that is absent or has an `end` has certainly ended."""
         ...
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
-        """Return the end of the log of an application; empty if there is none any more."""
+        """Return the last `max_bytes` bytes of the log of an application; empty if the log does not exist any more."""
         ...
 
     def collect(self, driver: str) -> None:
-        """Record that the ends of all plans of an application were handled. The platform deletes it when it is no longer needed."""
+        """Record that the ends of all plans of an application were handled. From then on the platform may delete the application."""
         ...
 
     def tidy(self) -> None:

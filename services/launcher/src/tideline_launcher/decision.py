@@ -17,12 +17,12 @@ _NEW = History()
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """The caps of one table, in place of the launcher's. `max_executors` of its resources has no meaning: that holds for all tables."""
+    """The caps of one table, in place of the launcher's. `resources.max_executors` is not used, because it holds for all tables."""
 
     max_attempts: int
     resources: ResourceSettings
     workers: WorkerSettings = field(default_factory=WorkerSettings)
-    """`max_bytes` alone has a meaning here."""
+    """Only `max_bytes` is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class PendingPlan:
     service: TableService = TableService.CLUSTERING
     work: PlanWork = field(default_factory=PlanWork)
     limits: TableLimits | None = None
-    """The caps of its table, None for those of the launcher."""
+    """The caps of its table; None: the caps of the launcher."""
     timeout_s: float = 0.0
-    """How long its application may run. Plans share an application only if this is equal."""
+    """Time limit of its application. Only plans with equal limits share an application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Launch:
 
     @property
     def timeout_s(self) -> float:
-        """How long the application may run."""
+        """Time limit of the application."""
         return self.plans[0].timeout_s
 
 
@@ -62,7 +62,7 @@ class Decision:
     launch: tuple[Launch, ...]
     give_up: tuple[PendingPlan, ...]
     wait_until_s: float | None = None
-    """When a batch that waits for more plans is to be launched; monotonic. None: no batch waits."""
+    """Monotonic time at which a batch that waits for more plans is to be launched. None: no batch waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Plans that one application is to run, with what they want. `not_before_s`: until then it waits for more plans."""
+    """Plans that one application is to run, with the resources that they want. It waits for more plans until `not_before_s`."""
 
     plans: tuple[PendingPlan, ...]
     wanted: Resources
@@ -96,9 +96,10 @@ def decide(
 ) -> Decision:
     """Choose plans to launch, oldest first, within the limits.
 
-    The smallest plans run in resident workers, small ones share Spark applications, others have one each. A plan that a live process runs is left alone, a plan whose pause is not over waits, an exhausted one is given up. If no executor
-    is free, later plans that need none may still start. A plan gets fewer executors than it wants if fewer are free. `since_s`: when
-    the launcher first saw each plan. `alone`: tables whose plans share no application.
+    The smallest plans run in resident workers, small ones share Spark applications, and each other plan has its own application. The decision
+    skips plans that a live process runs and plans whose pause is not over, and gives up exhausted plans. If no executor is free, later plans
+    that need none may still start. A plan gets fewer executors than it wants if fewer are free. `now_s` is monotonic time; `since_s`: when
+    the launcher first saw each plan; `alone`: uids of tables whose plans share no application.
     """
     taken = {a.key for a in running}
     idle = [p for p in sorted(plans, key=lambda p: p.key) if p.key not in taken and not p.is_driven]
@@ -136,7 +137,7 @@ def decide(
 
 
 def _fits_worker(plan: PendingPlan, past: History, limits: Limits) -> bool:
-    """Return whether a resident worker runs the plan. It waits for one even if Spark has room, because its start takes longer."""
+    """Return whether a resident worker runs the plan. Such a plan waits for a worker even if Spark has room, because Spark starts slowly."""
     caps, workers = plan.limits or limits, limits.workers
     max_bytes = caps.workers.max_bytes
     return (
@@ -150,7 +151,7 @@ def _fits_worker(plan: PendingPlan, past: History, limits: Limits) -> bool:
 def _worker_launches(
     plans: Sequence[PendingPlan], running: Collection[Application], limits: Limits, past: Mapping[PlanKey, History]
 ) -> list[Launch]:
-    """Return an application of its own for each plan that a worker can take now, or that may wait for one."""
+    """Return one application for each plan that a worker can take now, or that may wait in the queue of the workers."""
     workers = limits.workers
     free = workers.count + workers.max_queued - sum(a.place is Place.WORKER for a in running)
     return [
@@ -167,7 +168,7 @@ def _units(
     since_s: Mapping[PlanKey, float],
     now_s: float,
 ) -> list[_Unit]:
-    """Return the applications that the plans would have without other limits, by their oldest plans."""
+    """Return the applications for these plans, in order of their oldest plans, before the caps on applications and executors apply."""
     by_key = {plan.key: plan for plan in ready}
     wanted = {p.key: resources_for(p.work, (p.limits or limits).resources, past[p.key].memory_step) for p in ready}
     small = [p for p in sharing if not wanted[p.key].executors] if limits.sharing.max_plans > 1 else []

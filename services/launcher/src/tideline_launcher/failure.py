@@ -1,4 +1,4 @@
-"""What the exit code and the last lines of an application say about its end."""
+"""Interprets the exit code and the last log lines of an application."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def exit_text(exit_code: int) -> str:
 
 
 def recovery_in(log_tail: str) -> Recovery | None:
-    """Return what can be done about the error of the application, from the last line of its log that says so.
+    """Return the recovery of the application's error, from the last JSON line of its log with an exit code and a recovery; else None.
 
-    The application logs JSON lines. Spark and the JVM log after its last line.
+    Other lines may follow that line, because Spark and the JVM log later.
     """
     for line in reversed(log_tail.splitlines()):
         if '"recovery"' not in line:

@@ -1,4 +1,4 @@
-"""What earlier attempts at a plan mean for the next one: a fold of their ends."""
+"""The consequences of earlier attempts at a plan for the next one: a fold of their ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tideline_runtime.loop import Backoff
 from tideline_table.errors import Recovery
 
 LOSSES_AT_ONCE = 3
-"""Attempts in a row that the platform may end before the next one has to wait."""
-_FRUITLESS = (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED)
+"""Attempts in a row that the platform may end before the next attempt has to wait."""
+_REGULAR = (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class History:
     not_before_s: float = 0.0
     """Monotonic time of the earliest next attempt."""
     is_hopeless: bool = False
-    """Whether the application said that the same attempt fails again until a user changes something."""
+    """Whether the application reported recovery STOP: the same attempt fails again until a user changes something."""
     is_alone: bool = False
-    """Whether the next attempt shares no application. It follows any attempt that ended without a result: what that plan did to its
-    driver must not happen to other plans, and what other plans did must not happen to it again."""
+    """Whether the next attempt shares no application, because an attempt ended without a result. The plan may have killed its driver, and
+    then it must not affect other plans; or another plan killed the driver, and then it must not affect this plan again."""
     needs_spark: bool = False
     """Whether the next attempt runs on Spark: the plan killed a resident worker, was too large for one, or took too long there."""
     condition: Condition | None = None
@@ -42,10 +42,10 @@ class History:
         return self.is_hopeless or self.failures >= max_attempts
 
     def after(self, ended: Application, now_s: float, backoff: Backoff, *, can_grow: bool) -> History:
-        """Return the history after an application ended. `can_grow`: more memory than in this attempt is allowed."""
+        """Return the history after an attempt ended. `can_grow`: the next attempt may get more memory. `now_s` is monotonic time."""
         assert ended.end is not None
         kind = ended.end.kind
-        is_alone = self.is_alone or kind not in (*_FRUITLESS, EndKind.NOT_STARTED)
+        is_alone = self.is_alone or kind not in (*_REGULAR, EndKind.NOT_STARTED)
         then = replace(
             self,
             attempt=max(self.attempt, ended.attempt),
@@ -58,21 +58,24 @@ class History:
         if kind in (EndKind.LOST, EndKind.NOT_STARTED):
             free = LOSSES_AT_ONCE if kind is EndKind.LOST else 0
             return then.disturbed(now_s, backoff, free)
-        if kind in _FRUITLESS:
-            # The plan should be gone. If it is still pending, it must not be launched without a pause.
+        if kind in _REGULAR:
+            # The plan should no longer be pending. If it is, it must not be launched without a pause.
             return then.disturbed(now_s, backoff, 0)
         return replace(then, failures=self.failures + 1, disturbances=0, is_hopeless=_is_hopeless(ended, ended.end))
 
     def disturbed(self, now_s: float, backoff: Backoff, free: int, condition: Condition | None = None) -> History:
-        """Return the history after a disturbance: the next attempt waits, longer each time, but not the first `free` times."""
+        """Return the history after an attempt that ended, or did not start, for reasons outside of the plan.
+
+        The next attempt waits, longer after each disturbance in a row; after the first `free` disturbances it does not wait.
+        """
         count = self.disturbances + 1
         pause_s = backoff.pause_s(count - free, 0.0) if count > free else 0.0
         return replace(self, disturbances=count, not_before_s=now_s + pause_s, condition=condition or self.condition)
 
 
 def _left_worker(ended: Application, end: End) -> bool:
-    # On Spark the plan has its own memory, its own process tree and another image, which may hold extensions that the launcher's lacks.
-    return ended.place is Place.WORKER and end.kind not in _FRUITLESS
+    # On Spark the plan has its own memory, its own processes and another image, which may hold extensions that the launcher's image lacks.
+    return ended.place is Place.WORKER and end.kind not in _REGULAR
 
 
 def _is_hopeless(ended: Application, end: End) -> bool:
@@ -80,9 +83,9 @@ def _is_hopeless(ended: Application, end: End) -> bool:
 
 
 def history_of(applications: Iterable[Application], now_s: float, backoff: Backoff) -> History:
-    """Return the history that the ended applications of a plan tell, for a launcher that has not seen them end.
+    """Return the history of a plan from its attempts, for a launcher that did not observe their ends.
 
-    Pauses begin now, because the times of their ends are those of another clock.
+    Pauses begin now, because another machine's clock recorded the ends.
     """
     history = History()
     for application in sorted(applications, key=lambda a: a.attempt):

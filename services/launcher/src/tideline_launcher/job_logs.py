@@ -13,7 +13,7 @@ FOLDER = ".hoodie/.tideline/jobs"
 _SUFFIX = ".log"
 _MARKS = (PLANS_BEGIN, PLAN_BEGINS, PLAN_ENDED)
 Plan = tuple[str, str]
-"""A plan as marks in logs name it: base path and instant."""
+"""Base path and instant of a plan, as in the marks that an application writes into its log."""
 
 
 def job_log_path(name: str) -> str:
@@ -22,7 +22,7 @@ def job_log_path(name: str) -> str:
 
 
 def keep_job_log(storage: Storage, name: str, content: bytes, kept: int) -> None:
-    """Store the log of an attempt, and delete the oldest logs of the table beyond `kept`."""
+    """Store the log of an attempt, and delete the oldest logs of the table beyond `kept`. Raises `StorageError`."""
     storage.put(job_log_path(name), content)
     logs = [o for o in storage.list_folder(FOLDER).objects if o.path.endswith(_SUFFIX)]
     newest_first = sorted(logs, key=lambda o: (o.modified, o.path), reverse=True)
@@ -39,17 +39,17 @@ def read_job_log(storage: Storage, name: str) -> bytes | None:
 
 
 def plan_logs(log: bytes, plans: Sequence[Plan]) -> list[bytes]:
-    """Return the part of an application's log that concerns each of its plans.
+    """Return for each of `plans` its part of an application's log.
 
-    That are the lines between the marks of the plan, and those outside of all plans: the start and the end of the application. A plan
-    never gets lines of another one, which may be of another table. `log` may lack its beginning; lines that cannot be attributed are
-    left out.
+    A part has the lines between the marks of the plan, and the lines outside of all plans: the start and the end of the application. A part
+    never has lines of another plan, which may be of another table. `log` may lack its beginning; lines that cannot be assigned to a plan
+    are left out.
     """
     lines = [(line, *_mark(line)) for line in log.splitlines(keepends=True)]
     first, plan = next(((mark, plan) for _, mark, plan in lines if mark), ("", None))
     if not first:
         return [b"" for _ in plans]
-    # Lines before the first mark belong to a plan if its end is that mark.
+    # If the first mark is the end of a plan, the lines before it belong to that plan.
     current = plan if first == PLAN_ENDED else None
     parts: list[tuple[Plan | None, bytes]] = []
     for line, mark, marked in lines:
@@ -62,7 +62,7 @@ def plan_logs(log: bytes, plans: Sequence[Plan]) -> list[bytes]:
 
 
 def _mark(line: bytes) -> tuple[str, Plan | None]:
-    """Return the mark in a line and its plan; an empty mark if it has none."""
+    """Return the mark in a line and the plan of the mark; an empty mark for a line without one."""
     if not any(mark.encode() in line for mark in _MARKS):
         return "", None
     try:

@@ -52,10 +52,10 @@ class _Launched:
 
 
 class LocalProcesses:
-    """Implements `Applications` with child processes, each in a process group of its own, so that Spark's JVM and workers end with it.
+    """Implements `Applications` with child processes. Each leads a process group, so that Spark's JVM and workers end with it.
 
-    Logs and records are in the launcher's state folder. On Linux the processes are killed when the launcher ends for any reason. So a
-    new launcher has none to adopt; it finds the records of those that a killed launcher left, as lost attempts.
+    Logs and records are in the launcher's state folder. On Linux the kernel kills the processes when the launcher ends for any reason. So a
+    new launcher adopts no process; it reads the records that a killed launcher left, and lists their attempts as lost.
     """
 
     name = "local"
@@ -111,19 +111,19 @@ class LocalProcesses:
         return log_end(self._state, driver, max_bytes)
 
     def collect(self, driver: str) -> None:
-        """See `Applications.collect`. Nothing but the log stays."""
+        """See `Applications.collect`. Deletes all files of the application except its log."""
         launched = self._launched.get(driver)
         if launched is not None and launched.has_ended:
             self._forget(driver)
             del self._launched[driver]
 
     def tidy(self) -> None:
-        """See `Applications.tidy`. Forgets those whose end no launcher handles, because a table is gone."""
+        """See `Applications.tidy`. Forgets applications whose end no launcher handles, because their table is gone."""
         for driver in unhandled((launched.applications[0] for launched in self._launched.values()), self._clock.now()):
             self.collect(driver)
 
     def close(self, grace_s: float) -> None:
-        """See `Applications.close`. Applications that are stopped here leave no record: nothing was wrong with them."""
+        """See `Applications.close`. Applications that are stopped here leave no record, so that the stop counts as no lost attempt."""
         running = {d: launched.process for d, launched in self._launched.items() if launched.process and not launched.has_ended}
         if running:
             # In parallel: stopping them one after the other could exceed the stop grace of the service.
@@ -156,7 +156,7 @@ class LocalProcesses:
 
 
 def _as_child(command: list[str]) -> list[str]:
-    """Return `command` wrapped so that it is killed when this process ends, for whatever reason."""
+    """Return a command that runs `command` and, on Linux, is killed when this process ends for any reason."""
     return [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command]
 
 

@@ -1,4 +1,4 @@
-"""Files that outlive local applications: what each one runs, so that a launcher that follows one that was killed counts the attempts."""
+"""Files of local applications that outlive a killed launcher: which plans each one runs, so that the next launcher counts the attempts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tideline_table.storage import writing
 
 LOG, RECORD, OUTCOMES = "log", "json", "outcomes"
 TAIL_BYTES = 64 * 1024
-"""How much of the end of a log is searched for what the last error allows."""
+"""Bytes of the end of a log that are searched for the recovery of the last error."""
 _FORGOTTEN_AFTER = timedelta(days=1)
 
 
@@ -43,7 +43,7 @@ def log_end(state_folder: Path, driver: str, max_bytes: int) -> bytes:
 
 
 def with_ends(state_folder: Path, applications: Sequence[Application], end: End) -> tuple[Application, ...]:
-    """Return the plans of one local application with their ends: what it reported of each, else its own `end`."""
+    """Return the attempts of one local application with their ends. `end` is that of the application; see `plan_ends`."""
     try:
         reported = local_file(state_folder, applications[0].driver, OUTCOMES).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -53,12 +53,12 @@ def with_ends(state_folder: Path, applications: Sequence[Application], end: End)
 
 
 def unhandled(applications: Iterable[Application], now: datetime) -> set[str]:
-    """Return the drivers that ended so long ago that no launcher will handle their ends: their tables are gone."""
+    """Return the drivers that ended more than `_FORGOTTEN_AFTER` ago. No launcher handles their ends, because their tables are gone."""
     return {a.driver for a in applications if a.end is not None and now - a.end.ended > _FORGOTTEN_AFTER}
 
 
 def write_record(state_folder: Path, applications: Sequence[Application]) -> None:
-    """Write which plans an application runs, before it starts."""
+    """Write the record of an application, before it starts: which plans it runs. Raises `StorageError`."""
     plans = [
         {
             "name": a.name,
@@ -78,9 +78,9 @@ def write_record(state_folder: Path, applications: Sequence[Application]) -> Non
 
 
 def left_behind(state_folder: Path) -> Iterator[tuple[Application, ...]]:
-    """Yield the applications of launchers that ended without handling their ends. The applications ended with them.
+    """Yield the applications of launchers that died before they handled the ends. The applications ended with their launchers.
 
-    Files that cannot be read, and those of another launcher that runs, are passed over.
+    Skips records that cannot be read, and those of another launcher that runs.
     """
     for path in sorted((state_folder / "applications").glob(f"*.{RECORD}")):
         try:
@@ -109,7 +109,7 @@ def left_behind(state_folder: Path) -> Iterator[tuple[Application, ...]]:
 
 
 def _runs(launcher: int) -> bool:
-    # A container's first process has the same id after a restart.
+    # After a restart of the container, this launcher can have the process id of the killed one.
     if launcher == os.getpid():
         return False
     try:

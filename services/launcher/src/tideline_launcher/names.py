@@ -1,4 +1,4 @@
-"""Names of attempts at plans and of applications, equal for launchers that make the same decision.
+"""Names of attempts at plans and of applications. Launchers that make the same decision give the same names.
 
 The name of an attempt is `table-digest-instant-attempt`. The launcher gives an application with one plan the name of its attempt, and an
 application with several plans the name `shared-digest`, with a digest of the names of its attempts.
@@ -17,21 +17,21 @@ MAX_LENGTH = 47
 _DIGEST_BYTES = 5
 _SHARED = "shared"
 _SHARED_DIGEST_BYTES = 16
-"""Long, because equal names of different groups would be taken for one application."""
+"""Long, because a launcher would treat two groups of attempts with equal names as one application."""
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?-([0-9a-f]{10})-([0-9]{1,17})-([1-9][0-9]*)")
 _SHARED_NAME = re.compile(rf"{_SHARED}-[0-9a-f]{{{2 * _SHARED_DIGEST_BYTES}}}")
 _NOT_ALLOWED = re.compile(r"[^a-z0-9]+")
 
 
 def place_digest(base_path: str) -> str:
-    """Return the part of a name that stands for the base path, in any spelling of it: 10 hexadecimal digits."""
+    """Return the part of a name that identifies the base path: 10 hexadecimal digits, equal for all spellings of the path."""
     return hashlib.blake2b(root_uri(base_path).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def application_name(table_name: str, base_path: str, instant: str, attempt: int) -> str:
     """Return the name of an attempt at a plan: a DNS label of at most 47 characters that begins with a letter.
 
-    Tables of one name differ by a digest of their base paths. `instant` consists of up to 17 digits.
+    A digest of the base path distinguishes tables with the same name. `instant` consists of up to 17 digits.
     """
     assert attempt >= 1
     rest = f"-{place_digest(base_path)}-{instant}-{attempt}"

@@ -20,12 +20,12 @@ from tideline_table.hudi import State
 from tideline_table.table import Table, is_given_up_plan
 
 Between = Callable[[Callable[[], list[PendingPlan]], Collection[str]], None]
-"""Called before each table of a visit of all tables: with what returns the plans of the tables visited so far, and with the uids of those that
-came last because they were named, none for most calls."""
+"""Called before each table of a visit of all tables. The arguments: a function that returns the plans of the tables visited so far, and the
+uids of the named tables that were visited since the last call (mostly none)."""
 
 
 class PendingPlans:
-    """Finds the plans that an application has to run. Only the thread that ticks uses it."""
+    """Finds the pending plans of the launcher's tables. Only the thread that ticks uses this object."""
 
     def __init__(
         self,
@@ -43,23 +43,24 @@ class PendingPlans:
         self._plans: dict[str, list[PendingPlan]] = {}
         self._left_alone: set[PlanKey] = set()
         self._whole: tuple[Policies, tuple[int, ...], int] | None = None
-        """What held for all tables (`OpenTables.common`) when each of them was visited, so that their applications are adopted and counted.
+        """The inputs that all tables shared (`OpenTables.common`) when each of them was visited; None before the first full visit.
 
-        A table that failed was visited, too: its applications are known, and only its plans are left out.
+        During a visit of all tables, plans may be launched only while these inputs are unchanged: then the applications of all tables are
+        adopted and counted. A table that failed counts as visited: its applications are known, and only its plans are missing.
         """
 
     def leave_alone(self, key: PlanKey) -> None:
-        """Skip a plan for as long as the record that it was given up exists."""
+        """Skip a plan that was given up, for as long as the record of it exists in the table's folder."""
         self._left_alone.add(key)
 
     def visit(self, ended: Iterable[str], between: Between) -> tuple[list[PendingPlan], float | None, TidelineError | None]:
         """Return the pending plans, the seconds until all tables are due (None: the poll interval), and an error.
 
-        It visits all tables once per poll interval, and in between those that events name, with a pending plan (its process may die), or
-        with an application that `ended` (uids). An error that a retry may cure leaves plans out.
+        Visits all tables once per poll interval. In between it visits the tables that events name, that have a pending plan (whose process
+        may die), or that have an application in `ended` (uids). The error is one that a retry may cure; the plans of its table are missing.
 
-        A visit of all tables begins with those that are named, and takes others that events name as the next ones. It calls `between`, but not
-        before all tables were visited once, and not if the policies or the tables changed since.
+        A visit of all tables begins with the named tables, and visits tables that events name meanwhile next. It calls `between`, but not
+        before all tables were visited once, and not if the policies, the shards or the table source changed since.
         """
         visit = self._visits.begin([*self._plans, *ended])
         found = {} if visit.only is None else {uid: plans for uid, plans in self._plans.items() if uid not in visit.only}

@@ -1,4 +1,4 @@
-"""Where applications run by the settings: a platform for those on Spark, and beside it the resident workers, as one platform."""
+"""The platform that the settings choose: one for Spark applications, combined with the resident workers if there are any."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def applications_of(settings: LauncherSettings, context: ServiceContext) -> Appl
 
 
 class PlacedApplications:
-    """Implements `Applications` with two others: each application runs where its spec says.
+    """Implements `Applications` with two platforms. `ApplicationSpec.place` says on which of them an application runs.
 
-    The number in the name of an attempt counts the attempts of both, so no two attempts at a plan share a name.
+    The numbers of attempts count the attempts on both platforms, so no two attempts at a plan have the same name.
     """
 
     def __init__(self, spark: Applications, workers: Applications) -> None:

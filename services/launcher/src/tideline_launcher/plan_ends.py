@@ -1,4 +1,4 @@
-"""How each plan of an application ended: a pure function of the end of the application and of what it reported."""
+"""The end of each plan of an application: a pure function of the end of the application and of the outcomes that it reported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ _REGULAR = (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED)
 
 
 def plan_ends(plans: int, end: End, outcomes: Outcomes) -> tuple[End, ...]:
-    """Return the ends of the plans of an application that ended so.
+    """Return the ends of the plans of an application, in the order of the plans. `end` is the end of the application.
 
-    - A plan with an outcome ended by it, whatever happened to the application later.
-    - The plan that ran when the application died, or that SIGTERM ended, has the application's end, and only that one: it may be the
-      cause.
-    - A plan that did not begin is lost, which does not count against it. So is every plan without an outcome if the report is gone
-      with the node: then nothing says which one ran.
+    - A plan with an outcome ended with that outcome, whatever happened to the application later.
+    - The plan that ran when the application died, or that SIGTERM ended, has the end of the application, because it may be the cause.
+    - A plan that did not begin is lost, which does not count as a failure. The same holds for every plan without an outcome if the report
+      was lost with the node, because then the launcher cannot know which plan ran.
     - If the application never started, no plan did.
     """
     return tuple(_plan_end(number, plans, end, outcomes) for number in range(plans))
@@ -33,6 +32,6 @@ def _plan_end(number: int, plans: int, end: End, outcomes: Outcomes) -> End:
     if number in outcomes.begun:
         if end.kind in _REGULAR:
             return End(EndKind.LOST, f"the shared application ended without an outcome of this plan ({how})", end.ended)
-        # Not the error of the application: its last error may be that of an earlier plan.
+        # Without the recovery of the application's last error, which may be the error of an earlier plan.
         return End(end.kind, end.reason, end.ended)
     return End(EndKind.LOST, f"the shared application ended before this plan ran ({how})", end.ended)

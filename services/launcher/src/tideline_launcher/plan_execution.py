@@ -53,11 +53,11 @@ _FAILURES = (EndKind.FAILED, EndKind.TIMED_OUT, EndKind.OUT_OF_MEMORY)
 _KEPT_LOGS = (*_FAILURES, EndKind.LOST)
 _REGULAR = (EndKind.SUCCEEDED, EndKind.YIELDED, EndKind.SUPERSEDED)
 _UNREADY = (Obstacle.IMAGE, Obstacle.CONFIGURATION, Obstacle.REFUSED)
-"""Obstacles that last until a user removes them; a full cluster is none."""
+"""Obstacles that last until a user removes them, so that the service is unready. A full cluster is no such obstacle."""
 
 
 class LauncherService:
-    """One shard of the launcher. It needs no stored state: heartbeats show which plans have no executor, the platform which run."""
+    """One shard of the launcher. It needs no stored state: heartbeats and the platform show which plans a process runs."""
 
     def __init__(self, settings: LauncherSettings, context: ServiceContext, applications: Applications | None = None) -> None:
         self._settings = settings
@@ -79,7 +79,7 @@ class LauncherService:
         self._settled: set[tuple[str, PlanKey]] = set()
         self._since_s: dict[PlanKey, float] = {}
         self._alone: set[str] = set()
-        """Tables whose last plan failed: the next one may kill its driver, too, and shares none until a plan succeeds."""
+        """Tables whose last plan failed. Their plans share no application until one succeeds, because the next plan may kill its driver, too."""
         self._work: dict[PlanKey, PlanWork] = {}
         self._reported: dict[PlanKey, Condition] = {}
 
@@ -90,7 +90,7 @@ class LauncherService:
 
     def tick(self) -> float | None:
         """Handle ended applications, give up plans that failed too often, and launch pending plans."""
-        # Applications before plans: one that ends in between leaves a plan that is then seen as ended, too.
+        # Applications are read before plans: if one ends in between, its plan is read as ended, too.
         known = self._applications.known()
         ended = [a.key.table_uid for a in known if a.end is not None and not a.is_collected]
         during = VisitLaunches(known)
@@ -131,7 +131,7 @@ class LauncherService:
     def _launch_named(self, found: Callable[[], list[PendingPlan]], named: Collection[str], during: VisitLaunches) -> None:
         """Launch new plans of tables that events named, while a visit of all tables goes on.
 
-        Ends of applications are handled after the visit. An error leaves the plans to the next tick.
+        The tick handles ends of applications after the visit. If an error occurs, the next tick launches the plans.
         """
         now_s = self._context.clock.monotonic_s()
         if not named and not during.is_due(now_s):
@@ -162,7 +162,10 @@ class LauncherService:
         return [chosen for chosen in decision.launch if not self._context.stopping.is_set() and self._launch(chosen)]
 
     def _launch(self, launch: Launch) -> bool:
-        """Launch the next attempt at each plan, unless the platform still runs one. Return whether an application runs then."""
+        """Launch the next attempt at each plan, except at plans of which the platform still runs an attempt.
+
+        Return false if the platform refused the application.
+        """
         known = self._applications.attempts([plan.key for plan in launch.plans])
         alive = {a.key for a in known if a.end is None}
         requests = tuple(self._request(plan, known) for plan in launch.plans if plan.key not in alive)
@@ -183,7 +186,7 @@ class LauncherService:
         return True
 
     def _request(self, plan: PendingPlan, known: Sequence[Application]) -> PlanRequest:
-        """Return the request for the next attempt at a plan. Its options are those of its table."""
+        """Return the request for the next attempt at a plan, with the engine options of its table."""
         history = self._histories.setdefault(plan.key, History())
         attempt = max(history.attempt, *(a.attempt for a in known if a.key == plan.key), 0) + 1
         return PlanRequest(
@@ -201,7 +204,7 @@ class LauncherService:
         table = self._tables.by_uid(key.table_uid)
         if table is not None and request.service is TableService.COMPACTION:
             with suppress(StorageError):
-                forget_given_up(table.storage, key.instant)  # of a launcher before this one
+                forget_given_up(table.storage, key.instant)  # an earlier launcher may have given up the plan
         self._histories[key] = replace(self._histories[key], condition=None)
         where = f"in application {spec.name}" if len(spec.plans) > 1 else ""
         for state in ("retried" if attempt > 1 else "submitted", "running"):
@@ -241,9 +244,10 @@ class LauncherService:
             self._alone.add(application.key.table_uid)
 
     def _collect_ended(self, mine: Sequence[Application], known: Sequence[Application]) -> None:
-        """Handle the ends of plans, then collect each application whose plans all had their ends handled.
+        """Handle the ends of plans, then collect each application for which the ends of all plans are handled.
 
-        One with a plan of a table that this launcher does not serve (yet) is not collected, so that the end of that plan is not lost.
+        An application with a plan of a table that this launcher does not serve (yet) is not collected, so that the end of that plan is
+        not lost.
         """
         ended = [a for a in mine if a.end is not None and not a.is_collected]
         plans = Counter(a.driver for a in known)
@@ -257,7 +261,7 @@ class LauncherService:
             if len(members) < plans[driver]:
                 continue
             self._context.metrics.observe(DURATION, members[0].ran_s)
-            # Last: a launcher that dies before this handles the ends again.
+            # Collected last: if the launcher dies before, the next one handles the ends again.
             self._applications.collect(driver)
 
     def _by_table(self, application: Application) -> Application:
@@ -294,7 +298,7 @@ class LauncherService:
         )
 
     def _keep_logs(self, ended: Sequence[Application]) -> None:
-        """Keep the log of each failed attempt of one application with its table."""
+        """Store the log of each failed attempt of one application in the folder of its table."""
         failed = [a for a in ended if a.end is not None and a.end.kind in _KEPT_LOGS]
         if not failed:
             return
@@ -324,10 +328,10 @@ class LauncherService:
             return
         history = self._histories.pop(plan.key)
         if plan.service is not TableService.COMPACTION:
-            # Its applications have ended, so the plan is rolled back and its file groups are free for a new plan.
+            # No application runs the plan any more. The rollback frees its file groups for a new plan.
             roll_back(table.timeline, plan.key.instant, force=True)
         else:
-            # Writers append to the file slices of the plan. Only an operator cancels it. A restarted launcher runs it again.
+            # Writers append to the file slices that the plan begins, so only an operator cancels it. A restarted launcher runs it again.
             self._pending.leave_alone(plan.key)
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)

@@ -1,4 +1,4 @@
-"""Small plans in resident Python processes, which end with the launcher."""
+"""Applications for small plans in resident Python processes (workers), which end with the launcher."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tideline_table.clock import Clock
 from tideline_table.storage import writing
 
 FOLDER = "workers"
-"""Folder below the state folder of the launcher: logs and records of plans, and the logs of the workers."""
+"""Folder below the state folder of the launcher, with logs and records of applications, and the logs of the workers."""
 _POLL_S = 0.5
 _REASONS = {EndKind.OUT_OF_MEMORY: "out_of_memory", EndKind.TIMED_OUT: "timed_out"}
 _log = get_logger(__name__)
@@ -56,9 +56,9 @@ class _Held:
 class ResidentWorkers:
     """Implements `Applications` with a pool of processes. Applications wait in order of their launch; each runs in one worker, alone.
 
-    So the death of a worker ends one application: the next one gets a new worker. A worker ends with its application if that takes
-    too much memory or too long, and between applications after `max_plans` plans or a while without any. On Linux workers are killed
-    when the launcher ends for any reason; a new launcher finds the records of what they ran, as lost attempts.
+    So the death of a worker ends one application, and the next application gets a new worker. A worker is ended with its application if the
+    application takes too much memory or too long, and between applications after `max_plans` plans or after `idle_s` without one. On Linux
+    the kernel kills workers when the launcher ends for any reason; a new launcher reads their records and lists their attempts as lost.
     """
 
     name = Place.WORKER.value
@@ -136,7 +136,7 @@ class ResidentWorkers:
         return log_end(self._state, driver, max_bytes)
 
     def collect(self, driver: str) -> None:
-        """See `Applications.collect`. Nothing stays: tables keep the logs of what failed."""
+        """See `Applications.collect`. Deletes all files of the application; the folders of tables have the logs of failed attempts."""
         with self._changed:
             held = self._held.get(driver)
             if held is None or not held.has_ended:
@@ -145,12 +145,12 @@ class ResidentWorkers:
         self._forget(driver)
 
     def tidy(self) -> None:
-        """See `Applications.tidy`. Forgets those whose end no launcher handles, because a table is gone."""
+        """See `Applications.tidy`. Forgets applications whose end no launcher handles, because their table is gone."""
         for driver in unhandled(self.known(), self._clock.now()):
             self.collect(driver)
 
     def close(self, grace_s: float) -> None:
-        """See `Applications.close`. Applications that wait or are stopped here leave no record: nothing was wrong with them."""
+        """See `Applications.close`. Applications that wait or are stopped here leave no record, so that the stop counts as no lost attempt."""
         self._grace_s = grace_s
         self._closing.set()
         with self._changed:
@@ -184,7 +184,7 @@ class ResidentWorkers:
                 worker.stop(self._grace_s)
 
     def _next(self, worker: WorkerProcess | None) -> str | None:
-        """Return the application that has waited longest; None if there is none for a while, and when the launcher closes."""
+        """Wait for an application, and return the one that has waited longest; None after `idle_s` without one, and on close."""
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._queue or self._closing.is_set(), self._settings.idle_s if worker else None)
@@ -193,12 +193,12 @@ class ResidentWorkers:
                 return None
             driver = self._queue.popleft()
             held = self._held[driver]
-            # Its time and its duration begin now.
+            # The duration of the attempts begins now, without the time in the queue.
             held.applications = tuple(replace(a, created=self._clock.now()) for a in held.applications)
             return driver
 
     def _run(self, number: int, driver: str, worker: WorkerProcess | None) -> WorkerProcess | None:
-        """Run an application in the worker, or in a new one if there is none; return the worker if it lives on."""
+        """Run an application in the worker, or in a new one if there is none; return the worker, None if it is dead."""
         held = self._held[driver]
         spec = held.spec
         assert spec is not None
@@ -227,7 +227,7 @@ class ResidentWorkers:
         return None if ran.is_dead else worker
 
     def _end(self, held: _Held, ran: Ran) -> None:
-        """Record the end of an application, and wake the launcher unless enough others wait."""
+        """Record the end of an application. Wake the launcher if at most half of `max_queued` applications wait."""
         driver = held.applications[0].driver
         recovery = recovery_in(self.log_tail(driver, TAIL_BYTES).decode(errors="replace")) if ran.kind is EndKind.FAILED else None
         ended = with_ends(
@@ -240,7 +240,7 @@ class ResidentWorkers:
             self._wake()
 
     def _lose(self, driver: str, worker: WorkerProcess | None, error: Exception) -> None:
-        """Kill a worker of which the launcher does not know what it does, and end its application."""
+        """Kill a worker whose state is unknown after an error of the launcher, and record that its application is lost."""
         held = self._held[driver]
         _log.error("worker killed after an error of the launcher", application=driver, exc_info=error)
         for process in filter(None, (worker, held.worker)):
@@ -262,4 +262,4 @@ class ResidentWorkers:
 
 
 def _nothing() -> None:
-    """Stand in for `wake` until `start` gets it."""
+    """Do nothing: the value of `_wake` until `start` replaces it."""

@@ -1,4 +1,4 @@
-"""Resources of an application: a pure function of its plan, the caps and the memory that earlier attempts lacked."""
+"""Resources of an application: pure functions of its plan, the caps, and how often earlier attempts ran out of memory."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class PlanWork:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What an application asks for. Without executors the driver does the work, `cores` tasks at once.
+    """The resources of an application. Without executors the driver does the work, `cores` tasks at once.
 
-    `memory_step` counts how often the memory was raised because an attempt had too little.
+    `memory_step` is the number of times that the memory was raised because an attempt ran out of memory.
     """
 
     executors: int = 0
@@ -44,14 +44,14 @@ class Resources:
     driver_memory_bytes: int = GIB + JVM_OVERHEAD_BYTES + PYTHON_BYTES
     """Memory of the driver pod."""
     executor_overhead_bytes: int = 0
-    """Memory of an executor pod beside its heap; the Python workers hold the rows there."""
+    """Memory of an executor pod outside of its heap, where the Python workers hold the rows."""
     memory_step: int = 0
 
 
 def work_of(plan: Mapping[str, Any], options: Options) -> PlanWork:
-    """Return the work of a plan in Hudi's form, clustering or compaction; a task without metrics counts as one without input.
+    """Return the work of a clustering, compaction or log compaction plan in Hudi's form. A task without metrics has 0 bytes of input.
 
-    A clustering group that Spark splits (`options` say from which size) is a task for each of its output files.
+    A clustering group that Spark splits (`is_split`, by `options`) counts as one task for each of its output files.
     """
     clustering = plan.get("clusteringPlan")
     tasks = (clustering.get("inputGroups") if clustering else plan.get("operations")) or ()
@@ -89,12 +89,12 @@ def task_memory_bytes(work: PlanWork, settings: ResourceSettings) -> int:
 
 
 def _cores(wanted: int, task_memory: int, room: int) -> int:
-    # Fewer tasks at once rather than tasks with too little memory.
+    # Fewer tasks at once are better than tasks with too little memory.
     return max(1, min(wanted, room // task_memory if task_memory else wanted))
 
 
 def can_grow(work: PlanWork, settings: ResourceSettings, memory_step: int) -> bool:
-    """Return whether a further memory step gives each task more memory, or the driver."""
+    """Return whether a further memory step gives each task, or the driver, more memory."""
     now, then = resources_for(work, settings, memory_step), resources_for(work, settings, memory_step + 1)
     return _per_task(then) > _per_task(now) or then.driver_memory_bytes > now.driver_memory_bytes
 
@@ -116,7 +116,7 @@ def shared(wanted: Sequence[Resources]) -> Resources:
 
 
 def granted(wanted: Resources, *, free: int) -> Resources | None:
-    """Return the resources under the caps: with at most `free` executors; None if it needs executors and none is free."""
+    """Return `wanted` with at most `free` executors; None if `wanted` has executors and none is free."""
     if not wanted.executors:
         return wanted
     return replace(wanted, executors=min(wanted.executors, free)) if free > 0 else None

@@ -1,4 +1,4 @@
-"""Which plans share an application: a pure function. A Spark application takes longer to start than a small plan takes to run."""
+"""Which plans share an application: pure functions. Plans share one because Spark takes longer to start than a small plan to run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tideline_launcher.settings import SharingSettings
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan that may share an application: one that the driver alone runs, and that was in no driver that died."""
+    """A plan that may share an application: the driver alone runs it, and no driver died with an earlier attempt at it."""
 
     key: PlanKey
     input_bytes: int
     waiting_since_s: float
-    """When the launcher first saw it; monotonic."""
+    """Monotonic time at which the launcher first saw the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Batch:
 
     keys: tuple[PlanKey, ...]
     not_before_s: float
-    """Until then the batch waits for more plans; in the past if it is full or has waited enough."""
+    """Monotonic time until which the batch waits for more plans. In the past for a full batch and for one that has waited long enough."""
 
 
 def batches(candidates: Sequence[Candidate], settings: SharingSettings) -> tuple[Batch, ...]:
@@ -46,7 +46,7 @@ def batches(candidates: Sequence[Candidate], settings: SharingSettings) -> tuple
 
 
 def waiting_since(keys: Sequence[PlanKey], before: Mapping[PlanKey, float], now_s: float) -> dict[PlanKey, float]:
-    """Return since when each of these plans is known, with what was known before."""
+    """Return since when the launcher has known each of these plans: the time in `before`, else `now_s`."""
     return {key: before.get(key, now_s) for key in keys}
 
 

@@ -1,4 +1,4 @@
-"""One resident worker as a process: its start, the plan that it runs, its memory, its end."""
+"""One resident worker as a process: its start, the application that it runs, its memory, its end."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tideline_spark.worker import MODULE, OUT_OF_MEMORY, READY, Request
 from tideline_table.clock import Clock
 
 START_LIMIT_S = 120.0
-"""A worker that is not ready after so long is killed."""
-_LOOK_S = 0.1
-"""How often the memory and the time of a plan are compared with their limits."""
+"""A worker that is not ready after this time is killed."""
+_POLL_S = 0.1
+"""Interval at which the memory and the time of an application are compared with their limits."""
 _STOP_GRACE_S = 10.0
 _DATA_SLACK_BYTES = 1024 * 1024 * 1024
-"""Memory that a worker may reserve beyond its limit: stacks of threads and free parts of heaps, which it does not use."""
+"""Memory that a worker may reserve beyond its limit, without using it: stacks of threads and free parts of heaps."""
 _ALLOCATOR = {"MIMALLOC_ARENA_RESERVE": "65536"}
 """KiB that Arrow's allocator reserves at once. Its default of 1 GiB would count as memory of the worker before it holds a row."""
 _REPLY_BYTES = 4096
 
 
 class WorkerNotStarted(Exception):
-    """A worker ended, or was not ready in time. The message says how."""
+    """A worker ended before it was ready, or was not ready in time. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Ran:
 
 
 def start_worker(log: Path, memory_bytes: int, clock: Clock, is_stopping: Callable[[], bool]) -> WorkerProcess:
-    """Start a worker and wait until it is ready. `log`: what it writes outside of plans.
+    """Start a worker and wait until it is ready. The worker writes its output outside of applications into the file `log`.
 
     The worker is killed when the calling thread ends. Raises `WorkerNotStarted` and `OSError`.
     """
@@ -78,7 +78,7 @@ class WorkerProcess:
         self._clock = clock
         self._replies = b""
         self.plans = 0
-        """Plans that it has run."""
+        """Number of plans that the worker has run."""
 
     @property
     def pid(self) -> int:
@@ -86,7 +86,7 @@ class WorkerProcess:
         return self._process.pid
 
     def wait_until_ready(self, is_stopping: Callable[[], bool]) -> None:
-        """Wait for the first line of the worker. Raises `WorkerNotStarted`, and the worker has ended then."""
+        """Wait for the first line of the worker. Raises `WorkerNotStarted` after it has ended the worker."""
         until_s = self._clock.monotonic_s() + START_LIMIT_S
         while True:
             reply = self._reply()
@@ -100,9 +100,9 @@ class WorkerProcess:
                 raise WorkerNotStarted(f"the worker was not ready after {START_LIMIT_S:.0f} s")
 
     def run(self, request: Request, timeout_s: float, is_stopping: Callable[[], bool]) -> Ran | None:
-        """Run an application; return how it ended, None if `is_stopping` said so before: the caller then stops the worker.
+        """Run an application and return how it ended; None if `is_stopping` returned true before: then the caller must stop the worker.
 
-        The worker is stopped when `timeout_s` are over.
+        After `timeout_s` seconds the worker is stopped, and the application has timed out.
         """
         began_s = self._clock.monotonic_s()
         try:
@@ -116,7 +116,7 @@ class WorkerProcess:
                     return self._died()
                 code = int(reply)
                 if code == ExitCode.TERMINATED:
-                    self.kill()  # it ends after this reply
+                    self.kill()  # after this reply, the worker ends anyway
                 return Ran(kind_of_exit(code), exit_text(code), code == ExitCode.TERMINATED)
             ran_s = self._clock.monotonic_s() - began_s
             if is_stopping():
@@ -177,7 +177,7 @@ class WorkerProcess:
             return line.decode("ascii", "replace")
         pipe = self._process.stdout
         assert pipe is not None
-        ready, _, _ = select.select([pipe], [], [], _LOOK_S)
+        ready, _, _ = select.select([pipe], [], [], _POLL_S)
         if not ready:
             return None
         found = os.read(pipe.fileno(), _REPLY_BYTES)
@@ -200,7 +200,7 @@ class WorkerProcess:
 
 
 def memory_of(pid: int) -> int:
-    """Return the bytes of memory that a process takes without pages of files; 0 where the system does not tell (only Linux does)."""
+    """Return the bytes of resident memory of a process, without pages of files; 0 on systems other than Linux, which do not show it."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
     except OSError:

@@ -53,7 +53,7 @@ _STATUS: tuple[tuple[type[TidelineError], int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ForcedRelease:
-    """A lease that `by` ended at `time` although its holder had not released it."""
+    """A lease that `by` ended by force at `time`, with the reason."""
 
     lease: LeaseState
     by: str
@@ -62,7 +62,7 @@ class ForcedRelease:
 
 
 class LeaseApi:
-    """Handlers of the API. Blocking calls run in threads with limits of their own: waiting for locks never delays a probe."""
+    """Handlers of the API. Blocking calls run in threads with separate limits, so that requests that wait for locks delay no probe."""
 
     def __init__(self, directory: LeaseDirectory, settings: LockServiceSettings, context: ServiceContext) -> None:
         self._directory = directory
@@ -241,7 +241,7 @@ def status_of(error: TidelineError) -> int:
 
 
 def error_body(error: TidelineError) -> dict[str, Any]:
-    """Return the JSON body of an error. `detail`: the values of a `LockTimeout` or `StaleFence`, from which a client makes it again."""
+    """Return the JSON body of an error. `detail` has the fields of a `LockTimeout` or `StaleFence`, so that a client can rebuild it."""
     body = {"error": type(error).__name__, "found": error.found, "expected": error.expected, "remedy": error.remedy}
     if isinstance(error, LockTimeout):
         since = error.since.isoformat() if error.since else None

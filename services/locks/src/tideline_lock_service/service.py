@@ -30,8 +30,8 @@ EVENT_LOG = "event log"
 class LockService:
     """One shard of the lock service.
 
-    It remembers the last poll only to find changes. The first poll of a table is the baseline, of which only expired leases and
-    lost heartbeats are published.
+    It remembers the last poll only to find changes. The first poll of a table is the baseline: it publishes expired leases and lost
+    heartbeats only.
 
     Writers cannot commit without the lease API, and leases do not depend on the event log. So while the event log is away, the service stays
     ready and grants leases, from its start on, and up to `QUEUE_LIMIT` events wait.
@@ -41,7 +41,7 @@ class LockService:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         if self._tables.search_health is not None and not self._tables.lock_providers.is_per_table:
-            # Leases are granted without the tables then, so that a store that is away must not take the API from its clients.
+            # One provider grants all leases, without the tables. So the API stays ready while the store of the tables does not answer.
             self._tables.search_health.not_needed()
         self._directory = LeaseDirectory(self._tables.lock_providers)
         self._events = EventLink(settings, context, publishes=True)
@@ -68,10 +68,10 @@ class LockService:
 
         def examine(table: Table) -> None:
             known[table.uid] = table.base_path
-            self._look_at_heartbeats(table)
-            self._look_at_lease(table)
+            self._poll_heartbeats(table)
+            self._poll_lease(table)
 
-        self._tell_of_forced_releases()
+        self._queue_forced_releases()
         failure = self._tables.visit(self._context, examine)
         if not self._context.stopping.is_set():
             self._forget_all_but(known)
@@ -105,7 +105,7 @@ class LockService:
             self._is_cut_off = False
             health.clear(EVENT_LOG)
 
-    def _look_at_lease(self, table: Table) -> None:
+    def _poll_lease(self, table: Table) -> None:
         provider = self._directory.provider_beside(table.base_path)
         name, now = lock_name(table.uid), self._context.clock.now()
         lease = self._current(provider, name)
@@ -138,7 +138,7 @@ class LockService:
             self._listed = {lease.name: lease for lease in provider.list(lock_name(""))}
         return self._listed.get(name)
 
-    def _look_at_heartbeats(self, table: Table) -> None:
+    def _poll_heartbeats(self, table: Table) -> None:
         inflight = [record for record in table.state.pending() if record.state is State.INFLIGHT]
         lost = self._lost.setdefault(table.uid, set())
         lost &= {record.instant for record in inflight}
@@ -150,12 +150,13 @@ class LockService:
             reason = f"{record.action} without a sign of life since its heartbeat ran out"
             self._note(table, Kind.HEARTBEAT_LOST, record.writer_id, now, instant=record.instant, reason=reason)
 
-    def _tell_of_forced_releases(self) -> None:
+    def _queue_forced_releases(self) -> None:
+        """Queue the events of forced releases, of tables that this instance has polled before."""
         while not self._api.forced.empty():
             forced = self._api.forced.get()
             uid = forced.lease.name.removeprefix(lock_name(""))
             if uid in self._seen:
-                # The holder lost its lease to a person, and the comparison with the last poll must not call that a release.
+                # A user ended this lease. Compared with the last poll, its end would look like a release by the holder.
                 self._seen[uid] = None
                 self._queue(
                     uid,

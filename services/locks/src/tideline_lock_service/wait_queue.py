@@ -1,4 +1,4 @@
-"""Which owners wait for which lock at this instance of the service, for operators who ask why a writer waits."""
+"""The owners that wait for locks at this instance of the service. The API shows them, so that operators see why a writer waits."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """A lease as of the last poll. `longest_s` is the longest remaining time observed: at most its ttl."""
+    """A lease as of the last poll. `longest_s` is the longest remaining time observed, which is at most its ttl. Times are in seconds."""
 
     lease: LeaseState
     remaining_s: float
@@ -55,10 +55,10 @@ class Change:
 def seen(lease: LeaseState, now: datetime, before: SeenLease | None) -> SeenLease:
     """Return `lease` as seen at `now`, continuing from the previous poll."""
     remaining_s = (lease.expires - now).total_seconds()
-    looked = SeenLease(lease, remaining_s, remaining_s)
+    found = SeenLease(lease, remaining_s, remaining_s)
     if before is None or before.lease.lease_id != lease.lease_id:
-        return looked
-    return replace(looked, longest_s=max(remaining_s, before.longest_s))
+        return found
+    return replace(found, longest_s=max(remaining_s, before.longest_s))
 
 
 def changes(before: SeenLease | None, now: LeaseState | None) -> list[Change]:

@@ -1,4 +1,4 @@
-"""The tick of the mirror: read each table's log after the cursor, publish it and move the cursor in one transaction."""
+"""The tick of the mirror: read the log of each table after the cursor, publish the entries and move the cursor in one transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _log = get_logger(__name__)
 HEAL_AFTER_S = 5.0
 """If a writer has not created the timeline files of its entry after this time, the mirror creates them."""
 SCRUB_EVERY_S = 60.0
-"""Interval at which an idle table is checked for timeline files created after their action ended: Hudi readers trust them."""
+"""Interval at which an idle table is checked for timeline files that a slow writer created after their action had ended. Apache Hudi's
+readers trust such files, so the check deletes them."""
 
 
 class MirrorService:
@@ -44,7 +45,7 @@ class MirrorService:
         self._publishers = ShardPublishers(context.name, self._tables.shards, lambda: self._events.log)
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._cursors: dict[str, tuple[int, int]] = {}
-        """The sequence of the last published entry by table uid, behind the number of the publisher for which it was read."""
+        """By table uid: the number of the publisher for which the cursor was read, and the cursor, the sequence of the last published entry."""
         self._scrubbed_s: dict[str, float] = {}
         self._is_behind = False
 
@@ -56,7 +57,8 @@ class MirrorService:
     def tick(self) -> float | None:
         """Publish the new log entries of every table of the shards that this instance holds, hinted tables first.
 
-        Between two visits of all tables it visits the hinted ones only, so that the delay of an event does not grow with the fleet.
+        Between two visits of all tables it visits only hinted tables, so that the delay of an event does not grow with the fleet. Raises
+        errors of the event log at once, and the first error of a table that a retry may cure at the end.
         """
         visit = self._visits.begin(full=self._is_behind)
         self._is_behind = False
@@ -95,7 +97,7 @@ class MirrorService:
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
                 _log.info("created timeline files that the writer had not created", table=table.uid, sequence=table.state.sequence)
-            # Healing refreshes the table: an entry that was appended meanwhile is published at once.
+            # `heal` refreshes the table: an entry that was appended meanwhile is published by the next tick, which follows at once.
             self._is_behind |= is_idle and cursor < table.state.sequence
             self._scrub(table)
             return
@@ -120,7 +122,7 @@ class MirrorService:
         now_s = self._context.clock.monotonic_s()
         if table.timeline.has_late_files and now_s - self._scrubbed_s.get(table.uid, -SCRUB_EVERY_S) >= SCRUB_EVERY_S:
             self._scrubbed_s[table.uid] = now_s
-            table.check_writable(keyed=False)
+            table.check_writable(keyed=False)  # also deletes timeline files that a slow writer left
 
     def _cursor(self, table: Table, shard: int) -> tuple[int, int]:
         """Return the number of the shard's publisher and the cursor, which is read after that publisher fenced the others."""

@@ -1,4 +1,4 @@
-"""The planner's last word about each service of each table: kept to see what changed."""
+"""The planner's last verdict about each service of each table, kept to find changes."""
 
 from __future__ import annotations
 

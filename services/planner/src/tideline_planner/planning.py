@@ -1,6 +1,6 @@
-"""The tick of the planner: decide for each table, choose among what is due, and publish these plans.
+"""The tick of the planner: decide for each table, choose among the due plans, and publish the chosen ones.
 
-The decisions are in `tideline_runtime.planning`. This module gathers what they need from the table logs and carries them out.
+The decisions are in `tideline_runtime.planning`. This module reads their inputs from the table logs and carries the decisions out.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from tideline_table.table import Table
 _log = get_logger(__name__)
 _Basis = tuple[int, PlannerSettings, TablePolicy]
 _Common = tuple[Policies, tuple[int, ...], int]
-"""What holds for all tables (`OpenTables.common`)."""
+"""The inputs of decisions that all tables share (`OpenTables.common`)."""
 _AGAIN = timedelta(seconds=30)
-"""When a plan that was refused on the newest state is tried again without a commit: a reservation may have ended."""
+"""Time after which a plan that was refused on the newest state is tried again without a commit, because a reservation may have ended."""
 _SHORTEST_S = 0.05
 _LAST_EVENTS_S = 5.0
 """Longest wait of a planner that stops for the publication of its last decisions."""
@@ -57,7 +57,7 @@ _LAST_EVENTS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided for a table, on which basis, and until when it holds without a commit."""
+    """The decisions for a table, their basis, and the time until which they hold without a commit (None: until a commit)."""
 
     basis: _Basis
     table: Table
@@ -69,13 +69,13 @@ class Decided:
 
 @dataclass(slots=True)
 class _Tick:
-    """What one tick has done so far."""
+    """The state of one tick."""
 
     visit: Visit
     examined: set[str] = field(default_factory=set)
     """The tables that were examined without an error."""
     common: _Common | None = None
-    """What held for all tables when the visit began."""
+    """The inputs that all tables shared when the visit began."""
     has_hinted: bool = False
     """Whether hinted tables come next in a visit of all tables."""
     curable: TidelineError | None = None
@@ -97,11 +97,11 @@ class PlannerService:
         self._ledgers = Ledgers()
         self._verdicts = Verdicts(context.metrics, context.clock, self._decisions.put)
         self._decided: dict[str, Decided] = {}
-        """What was decided for the tables that may be served, by uid."""
+        """The decisions for the tables that may be served, by uid."""
         self._planned: set[str] = set()
-        """Tables with a plan that was published since they were examined."""
+        """Uids of tables for which a plan was published since they were examined."""
         self._whole: _Common | None = None
-        """What held when every table got its decision; None before the first visit of all tables."""
+        """The shared inputs with which every table got its decision; None before the first visit of all tables."""
         self._watch = FleetWatch(settings, context, self._tables, self._decisions.put)
         context.add_routes(*routes(self._watch))
 
@@ -111,9 +111,10 @@ class PlannerService:
         self._decisions.start()
 
     def tick(self) -> float | None:
-        """Decide for tables whose log grew, whose policy changed, or whose time came; publish what is chosen among all demands.
+        """Decide for tables whose log grew, whose policy changed, or whose decision has expired; publish the plans chosen among all demands.
 
-        Between two visits of all tables it visits those that events name and those whose time came.
+        Between two visits of all tables it visits those that events name and those whose decision has expired. Raises, at the end, the
+        first error that a retry may cure, and errors of the outbox.
         """
         now = self._context.clock.now()
         due = [uid for uid, known in self._decided.items() if known.until is not None and now >= known.until]
@@ -152,11 +153,11 @@ class PlannerService:
         self._tables.close()
 
     def _is_whole(self) -> bool:
-        """Return whether every table has a decision by the policies in force: sums over all tables hold then."""
+        """Return whether every table has a decision by the inputs in force. Only then are sums over all tables valid."""
         return self._whole == self._tables.common()
 
     def _next(self, tick: _Tick) -> list[str]:
-        """Return the tables that a visit examines next. Plans for hinted ones are published before a visit of all tables goes on."""
+        """Return the tables that a visit examines next. Publish the plans of hinted tables before a visit of all tables continues."""
         tick.common = tick.common or self._tables.common()
         if tick.has_hinted and self._is_whole():
             self._serve(tick.examined, tick)
@@ -177,7 +178,7 @@ class PlannerService:
             with self._context.metrics.timed(PLANNING):
                 self._decided[table.uid] = self._decide(table, basis, now)
         self._watch.examine(table, policy)
-        # Last: a table that failed is not served.
+        # Last, because a table that failed must not be served.
         tick.examined.add(table.uid)
 
     def _decide(self, table: Table, basis: _Basis, now: datetime) -> Decided:
@@ -264,7 +265,7 @@ class PlannerService:
         return request_compaction(decided.table, options, max_bytes=demand.max_bytes, min_commits=least, check=check)
 
     def _check(self, base_path: str, policy: TablePolicy, demand: Demand) -> Check:
-        """Return the last check of a plan, on the state on which it is published: time may have passed since the decision."""
+        """Return the check of a plan on the state on which it is published, because time has passed since the decision."""
         fits = plan_check(demand.service, demand.max_bytes)
 
         def check(state: TableState, due: Due) -> Reason | None:
@@ -285,13 +286,13 @@ class PlannerService:
         self._planned.add(demand.uid)
 
     def _settle(self, decided: Decided, service: TableService, held: Held) -> None:
-        """Keep the outcome of a request, so that it is repeated only when something changed or its time came."""
+        """Record that a request for a plan was refused, so that it is repeated only after a change or at `held.until`."""
         found = {**decided.found, service: held}
         self._decided[decided.table.uid] = replace(decided, found=found, until=_until(found))
         self._verdicts.held(decided.table.uid, decided.table.base_path, service, held)
 
     def _next_in_s(self, full_in_s: float | None) -> float | None:
-        """Return the seconds until a window opens, a budget frees, or the like, if that is before the next visit of all tables."""
+        """Return the seconds until the first decision expires, if that is before the next visit of all tables; else `full_in_s`."""
         untils = [decided.until for decided in self._decided.values() if decided.until is not None]
         if not untils:
             return full_in_s

@@ -1,4 +1,4 @@
-"""The rules of one table for its status and its maintenance: the planner's settings, and what policies give the table."""
+"""The rules of one table for its status and its maintenance, from the planner's settings and the policies."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def thresholds_of(own: PlannerSettings) -> Thresholds:
 
 
 def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
-    """Return the engine options of plans beside the table's: sort columns by name, unless the policy gives some."""
+    """Return engine options for plans in addition to the table's: sort columns by table name, unless the policy gives sort columns."""
     own = settings.clustering_sort_columns.get(table.definition.name)
     is_overridden = CLUSTERING_SORT_COLUMNS.key in policy.options
     return {} if own is None or is_overridden else {CLUSTERING_SORT_COLUMNS.key: own}
 
 
 def rules_of(settings: PlannerSettings, policy: TablePolicy, table: Table, options: Mapping[str, object] | None = None) -> Rules:
-    """Return by what the table is judged now. `options` override those of the settings and of the policy.
+    """Return the rules by which the table is judged now. `options` override those of the settings and of the policy.
 
     Raises `InvalidSetting` for settings in a policy that are not valid.
     """
@@ -50,9 +50,10 @@ def rules_of(settings: PlannerSettings, policy: TablePolicy, table: Table, optio
 
 
 def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, verdict: Verdict) -> Verdict:
-    """Return the planner's own decision about a service that it plans, in place of a verdict that no plan is pending.
+    """Return the planner's decision in place of the verdict `DUE` or `NOT_DUE` about a service that it plans; else return `verdict`.
 
-    It also knows objectives, windows, budgets and pauses after failures. The choice among all tables of a fleet is not part of it.
+    The decision also takes objectives, windows, budgets and pauses after failures into account, but not the choice among all tables of a
+    fleet. Raises `InvalidSetting` for settings in a policy that are not valid, and the errors of `examine`.
     """
     if verdict.service not in PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
         return verdict
@@ -83,7 +84,7 @@ _ENDS = {
     HeldBy.WINDOW: "another window",
     HeldBy.BUDGET: "the end of pending plans, or a larger budget",
 }
-"""What ends a reason that time does not end."""
+"""What ends the reason that a plan is held, if time alone does not end it."""
 
 
 def _held(policy: TablePolicy, now: datetime) -> dict[TableService, Reason]:

@@ -1,4 +1,4 @@
-"""The status of the tables of this shard: kept for the HTTP API, and its findings as metrics, log lines and events."""
+"""The status of the tables of this instance, kept for the HTTP API, and their findings as metrics, log lines and events."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tideline_table.table import Finding, FindingKind, Table
 
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
-"""A table that did not change is examined again after this time: ages grow."""
+"""Time after which a table that did not change is examined again, because ages grow."""
 LOOK_AT_PENDING_S = 10.0
-"""The same for a table with a pending action: its process may die, and the launcher may give up a plan, without a log entry."""
+"""Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
 FOUND, CLEARED = "found", "cleared"
 """States of a `FindingEvent`."""
 Document = dict[str, Any]
@@ -42,7 +42,7 @@ class _Seen:
 
 
 class FleetWatch:
-    """What is known about each table of the shard. One thread examines tables; others read documents and verdicts."""
+    """The status of each table of this instance. One thread examines tables; other threads read documents and verdicts."""
 
     def __init__(
         self, settings: PlannerSettings, context: ServiceContext, tables: OpenTables, publish: Callable[[FindingEvent], None]
@@ -59,7 +59,7 @@ class FleetWatch:
         self._locks = LockProbe(settings.locks, context.clock)
 
     def examine(self, table: Table, policy: TablePolicy) -> None:
-        """Examine a refreshed table, unless nothing changed since a short time ago."""
+        """Examine a refreshed table, unless table and policy are unchanged and the last examination is recent (`LOOK_AGAIN_S`)."""
         now_s, known = self._context.clock.monotonic_s(), self._seen.get(table.uid)
         is_same = known is not None and known.table is table and known.policy == policy and known.sequence == table.state.sequence
         if known is not None and is_same and now_s - known.at_s < LOOK_AGAIN_S:
@@ -67,7 +67,7 @@ class FleetWatch:
             if not has_pending:
                 return
         status = examine(table, self._rules(table, policy))
-        verdicts = tuple(self._of_services(table, policy, verdict) for verdict in status.verdicts)
+        verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
         document = status_document(replace(status, verdicts=verdicts))
         with self._lock:
             self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document)
@@ -75,8 +75,8 @@ class FleetWatch:
     def finish(self, visited: set[str]) -> None:
         """Forget tables that are gone, add what the service could not open or find, and show all findings.
 
-        What concerns no single table (a pattern, the server of the locks) is shown by the instance that holds the shard of its text,
-        so that one of several instances says it.
+        A finding about no single table (a pattern, the server of the locks) is shown by the instance that holds the shard of its text, so
+        that exactly one instance shows it.
         """
         failures: dict[str, Document] = {}
         for base_path, (why, is_lock) in self._tables.refusals().items():
@@ -103,31 +103,34 @@ class FleetWatch:
         return sorted(found, key=lambda document: str(document["base_path"]))
 
     def document(self, uid: str) -> Document | None:
-        """Return the document of a table, None if the shard does not have it."""
+        """Return the document of a table, None if this instance does not have the table."""
         with self._lock:
             seen = self._seen.get(uid)
         return None if seen is None else seen.document
 
     def verdicts(self, uid: str, services: list[TableService]) -> tuple[Document, list[Verdict]] | None:
-        """Return the document of a table and new verdicts about its services, on its state as of the last visit."""
+        """Return the document of a table and new verdicts about its services, on its state as of the last visit.
+
+        None if this instance does not have the table.
+        """
         with self._lock:
             seen = self._seen.get(uid)
         if seen is None:
             return None
         rules = self._rules(seen.table, seen.policy)
         judged = (judge(seen.table, service, rules) for service in services)
-        return seen.document, [self._of_services(seen.table, seen.policy, verdict) for verdict in judged]
+        return seen.document, [self._as_services_decide(seen.table, seen.policy, verdict) for verdict in judged]
 
     def _rules(self, table: Table, policy: TablePolicy) -> Rules:
         return with_cleaner_options(rules_of(self._settings, policy, table), self._cleaner, policy, table)
 
-    def _of_services(self, table: Table, policy: TablePolicy, verdict: Verdict) -> Verdict:
+    def _as_services_decide(self, table: Table, policy: TablePolicy, verdict: Verdict) -> Verdict:
         return with_cleaner(self._cleaner, policy, table, with_planner(self._settings, policy, table, verdict))
 
     def _show(self) -> None:
         """Set the gauges; log and publish each finding when it begins and when it ends.
 
-        A finding about a table that another instance has now did not end: that instance shows it, too.
+        A finding about a table that another instance holds now did not end, because that instance shows it, too.
         """
         found: dict[tuple[str, str, str], str] = {}
         for document in self.documents():

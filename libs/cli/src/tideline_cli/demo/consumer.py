@@ -14,7 +14,10 @@ from tideline_table.table import Table
 
 
 class CommitConsumer:
-    """Reads `tideline.timeline` in a thread and calls `on_transition` for each transition."""
+    """Reads `tideline.timeline` in a thread and calls `on_transition`, in that thread, for each transition.
+
+    `seen` has the last sequence by table uid, `out_of_order` the number of transitions that did not follow that sequence.
+    """
 
     def __init__(self, event_log: EventLog, tables: Path, on_transition: Callable[[Transition], None]) -> None:
         self._event_log = event_log
@@ -53,13 +56,13 @@ class CommitConsumer:
         try:
             while not self._stopped.is_set():
                 for transition in consumer.poll(0.5):
-                    self._hear(transition)
+                    self._receive(transition)
                 consumer.commit()
         finally:
             consumer.close()
             publisher.close()
 
-    def _hear(self, transition: Transition) -> None:
+    def _receive(self, transition: Transition) -> None:
         if transition.sequence != self.seen[transition.table_uid] + 1:
             self.out_of_order += 1
         self.seen[transition.table_uid] = transition.sequence

@@ -68,7 +68,7 @@ def _inline(pairs: dict[str, str]) -> str:
 
 
 class Process:
-    """A child process in its own session. It is killed when this process ends, for whatever reason."""
+    """A child process in its own session. On Linux, the kernel kills it when this process ends for any reason."""
 
     def __init__(self, name: str, command: list[str], log: Path, on_progress: Callable[[Progress], None] | None = None) -> None:
         self.name = name

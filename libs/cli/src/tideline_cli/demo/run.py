@@ -30,14 +30,14 @@ from tideline_table.storage import writing
 from tideline_table.table import Table, create_table
 
 MARK = "tideline-demo"
-"""Name of a file that marks a folder of the demo, which the next demo may empty."""
+"""Name of the file that marks a folder of the demo. The next demo in a marked folder deletes all files there."""
 _CLUSTERING_WAIT_S = 90.0
 _EVENTS_WAIT_S = 20.0
 _QUERY_RUNS = 7
 QUERY = "flights of HA to HNL"
 
 Pause = Callable[[float], None]
-"""Waits for a number of seconds. Raises `KeyboardInterrupt` once Ctrl-C was pressed."""
+"""Waits for a number of seconds. Raises `KeyboardInterrupt` once SIGINT (Ctrl-C) or SIGTERM has arrived."""
 
 
 class DemoFailed(TidelineError):
@@ -45,7 +45,11 @@ class DemoFailed(TidelineError):
 
 
 def run_demo(folder: Path, console: Console) -> bool:
-    """Run the demo in `folder` and return whether every check passed. Ctrl-C leaves readable tables and no process."""
+    """Run the demo in `folder` and return whether every check passed.
+
+    Raises `DemoFailed`, `InvalidOption` for a folder with other files, and `KeyboardInterrupt` after Ctrl-C. In each case all processes of
+    the demo have ended, and the tables are readable.
+    """
     started = time.monotonic()
     layout = _prepare(folder)
     for name, request in TABLES.items():
@@ -103,7 +107,7 @@ def run_demo(folder: Path, console: Console) -> bool:
 
 @contextmanager
 def _interruptible() -> Iterator[Pause]:
-    """Let Ctrl-C end the demo only between two steps: within one it could be swallowed, or leave a lock held."""
+    """Let Ctrl-C end the demo only between two steps: within a step, the exception could be swallowed or leave a lock held."""
     asked = threading.Event()
 
     def pause(wait_s: float) -> None:
@@ -115,7 +119,7 @@ def _interruptible() -> Iterator[Pause]:
 
 
 def _prepare(folder: Path) -> Layout:
-    """Create an empty folder with the mark and the settings. Refuses to empty a folder that is not the demo's."""
+    """Create the folder anew, with the mark and the settings. Raises `InvalidOption` for a folder with files and without the mark."""
     layout = Layout(folder.absolute())
     with writing(repr(str(folder))):
         if folder.exists() and any(folder.iterdir()):
@@ -123,6 +127,7 @@ def _prepare(folder: Path) -> Layout:
                 raise InvalidOption(
                     f"folder {str(folder)!r} has files that are not from the demo",
                     expected="an empty folder, or the tables of an earlier demo",
+                    remedy="choose another folder with --folder",
                 )
             shutil.rmtree(folder)
         for made in (layout.tables, layout.logs):
@@ -158,7 +163,7 @@ def _check(processes: list[Process], writers: list[Process]) -> None:
 
 
 def _cluster(tables: Mapping[str, Table], processes: list[Process], view: View, tally: Tally, pause: Pause) -> None:
-    """Publish final plans and wait until the launcher has run all pending plans."""
+    """Publish final plans and wait until the launcher has run all pending plans. Raises `DemoFailed` after `_CLUSTERING_WAIT_S`."""
     deadline = time.monotonic() + _CLUSTERING_WAIT_S
     planned = set()
     while True:

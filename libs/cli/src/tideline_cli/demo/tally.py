@@ -1,4 +1,4 @@
-"""State of the demo, gathered from the reports of writers and from the tables."""
+"""The state of the demo, from the progress reports of writers and from the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableRow:
 
 @dataclass(slots=True)
 class Tally:
-    """Progress by writer. It can be shared between threads."""
+    """The last progress report by writer, and the number of conflicts by table. Thread-safe."""
 
     progress: dict[str, Progress] = field(default_factory=dict)
     conflicts: dict[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Tally:
             self.conflicts[progress.table] = self.conflicts.get(progress.table, 0) + progress.conflicts
 
     def batches_done(self) -> int:
-        """Return the number of batches that all writers have committed."""
+        """Return the number of batches that all writers together have committed."""
         with self._lock:
             return sum(p.batch for p in self.progress.values())
 

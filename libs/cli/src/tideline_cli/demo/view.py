@@ -17,7 +17,8 @@ from tideline_events import Transition
 
 _LINE_EVERY_S = 5.0
 _COMMIT_EVERY = 25
-"""Without a terminal, each 25th commit is printed, and each transition that is no commit."""
+"""Without a terminal, a commit is printed if the number of completed transitions is a multiple of this. Other completed transitions, such as
+clusterings and cleans, are always printed."""
 
 
 class View:
@@ -58,7 +59,7 @@ class View:
             self.console.print(f"    {batches} batches | " + " | ".join(parts), highlight=False)
 
     def heard(self, transition: Transition) -> None:
-        """Show a transition that the example consumer received."""
+        """Show a completed transition that the example consumer received, but not every commit (`_COMMIT_EVERY`)."""
         if transition.to_state != "completed":
             return
         self._heard += 1

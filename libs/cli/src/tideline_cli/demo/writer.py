@@ -22,7 +22,7 @@ Commit = Callable[[Table, Batch], Committed]
 
 
 class _Stopped(BaseException):
-    """SIGTERM was received: end between or inside batches. The engine rolls back an open batch."""
+    """SIGTERM arrived. Raised between or inside batches; the engine rolls back an open batch."""
 
 
 def _stop(_: int, __: FrameType | None) -> None:

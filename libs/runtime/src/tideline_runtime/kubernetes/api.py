@@ -9,7 +9,7 @@ from tideline_runtime.api_server import NOT_FOUND, ApiServer, ApiServerRefused, 
 from tideline_runtime.kubernetes.resource import GROUP, KIND, PLURAL, VERSION
 
 _APPLY = "application/apply-patch+yaml"
-"""JSON is YAML."""
+"""Server-side apply requires YAML; the JSON of a request is YAML, too."""
 
 
 class HudiTableApi:
@@ -28,12 +28,12 @@ class HudiTableApi:
         return self._server.watch(self._path, resource_version, duration_s)
 
     def apply_status(self, name: str, status: Mapping[str, Any], manager: str) -> Item | None:
-        """Make the status fields of `manager` these, by server-side apply; return the resource, None if there is none.
+        """Replace the status fields of `manager` by `status`, by server-side apply; return the resource, None if there is none.
 
-        A new resource of the same name gets the status, too: for a status the API server ignores the uid.
+        A new resource of the same name gets the status, too, because the API server ignores the uid in a request for a status.
         """
         body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": {"name": name}, "status": dict(status)}
-        # Forced: what a user wrote into these fields by hand is no reason to leave them wrong.
+        # Forced, because a user may have written into these fields by hand.
         query = {"fieldManager": manager, "force": "true"}
         try:
             return self._server.request("PATCH", f"{self._path}/{name}/status", query=query, body=body, content_type=_APPLY)

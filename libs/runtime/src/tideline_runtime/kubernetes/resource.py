@@ -1,4 +1,4 @@
-"""HudiTable resources as values: what each asks for, and which of them decides about a base path. Pure."""
+"""HudiTable resources as values: the request of each, and which of them decides about a base path. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Resource:
 
     @classmethod
     def of(cls, item: Item) -> Resource:
-        """Return the resource that the API server describes. What the schema lets pass and the engine refuses is its `problem`."""
+        """Return the resource that the API server describes. `problem` says what the engine refuses, although the schema allows it."""
         metadata, spec = item["metadata"], item.get("spec") or {}
         text, options, wanted = str(spec.get("basePath") or ""), dict(spec.get("options") or {}), spec.get("services")
         settings = dict(spec.get("settings") or {})
@@ -70,7 +70,8 @@ class Selection:
     def of(cls, resources: Iterable[Resource]) -> Selection:
         """Let the oldest resource of a base path decide: a later one must not change what services do to a table.
 
-        One with wrong options or settings decides, too: without it, the cleaner could delete files that they were meant to keep.
+        A resource with wrong options or settings decides, too, and then no service works on the table. With the decision of another
+        resource, or of none, the cleaner could delete files that these options were meant to keep.
         """
         deciding: dict[str, Resource] = {}
         refused: dict[str, Trouble] = {}
@@ -86,7 +87,7 @@ class Selection:
         return cls(deciding, refused)
 
     def named(self, service: str) -> dict[str, NamedTable]:
-        """Return the tables as they concern a service of this name. None wants one whose resource has a problem."""
+        """Return the tables for the service of this name. `is_wanted` is false for a table whose resource has a problem."""
         return {
             path: NamedTable(r.problem is None and service in r.services, r.options, r.settings.get(service) or {})
             for path, r in self.deciding.items()

@@ -22,8 +22,8 @@ _SHORT_S = 1.0
 class ResourceWatch:
     """Lists the resources, then applies the changes that a watch reports; lists again when a watch expires or fails.
 
-    While the API server does not answer, the resources that are known stay. `changed` is called from the thread after every change
-    of what resources ask for, `failed` after every failed round.
+    While the API server does not answer, the last known resources stay. The thread calls `changed` after every change of a spec, and
+    after resources appeared or disappeared, and `failed` after every failed round.
     """
 
     def __init__(
@@ -55,14 +55,15 @@ class ResourceWatch:
 
     @property
     def revision(self) -> int:
-        """A number that grows with every change of what resources ask for."""
+        """A number that grows with every change of a spec, and when resources appear or disappear."""
         with self._lock:
             return self._revision
 
     def selection(self, timeout_s: float) -> Selection:
-        """Return what the resources ask for. The first call starts the thread and waits for its first answer.
+        """Return which resource decides about each base path. The first call starts the thread.
 
-        Raises `DependencyDown` until the resources were listed once.
+        It then waits for the first list of resources or the first failure, at most `timeout_s`. Raises `DependencyDown` until the
+        resources were listed once.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hudi-table-watch", daemon=True)
@@ -76,7 +77,7 @@ class ResourceWatch:
             why = str(self._error) if self._error else "the API server has not answered yet"
         raise DependencyDown(
             f"HudiTable resources cannot be listed: {why}",
-            remedy="is the custom resource definition installed, and may this service account list and watch huditables?",
+            remedy="install the custom resource definition, and let this service account list and watch huditables",
         )
 
     def resource(self, name: str) -> Resource | None:
@@ -90,14 +91,14 @@ class ResourceWatch:
             return tuple(self._resources.values())
 
     def put(self, item: Item) -> None:
-        """Show the status of a resource that a request returned before the watch reports it."""
+        """Take over a resource from the reply to a request, because the watch reports its new status later."""
         shown = Resource.of(item)
         with self._lock:
             if (known := self._resources.get(shown.name)) is not None and known.uid == shown.uid:
                 self._resources[shown.name] = shown
 
     def stop(self) -> None:
-        """End the thread soon; it does not hold up the process."""
+        """Ask the thread to end. Returns at once; the thread does not keep the process from ending."""
         self._stopped.set()
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The status of a HudiTable as a pure function of what services know. Each service writes fields of its own."""
+"""The status of a HudiTable as a pure function of the facts that services have. Each service writes its own fields."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Status = Mapping[str, Any]
 
 
 def table_status(resource: Resource, refusal: Trouble | None, found: TableFacts | Trouble | None) -> dict[str, Any]:
-    """Return the fields of the mirror. `found` is None for a table that the mirror leaves alone.
+    """Return the fields of the mirror. `found` is None for a table on which the resource does not want the mirror.
 
-    While a table is in trouble, its last known facts stay.
+    With a `Trouble`, the facts of the current status stay.
     """
     if refusal is not None:
         accepted = _condition(resource, "Accepted", "False", refusal.reason, refusal.text)
@@ -59,9 +59,10 @@ def job_status(job: JobFacts) -> dict[str, Any]:
 
 
 def patch(wanted: Status, current: Status, owned: Collection[str], now: datetime) -> dict[str, Any] | None:
-    """Return the status to apply for a service that owns these fields; None if `current` shows it.
+    """Return the status to apply for a service that owns the fields `owned`; None if `current` has the wanted values.
 
-    A condition keeps the time of its last change. A field of the service that is not in `wanted` disappears by being left out.
+    A condition keeps its `lastTransitionTime` while its status stays the same. Server-side apply removes an owned field that the result
+    leaves out.
     """
     shown = {condition.get("type"): condition for condition in current.get("conditions") or ()}
     made: dict[str, Any] = dict(wanted)

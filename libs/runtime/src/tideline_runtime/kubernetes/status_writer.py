@@ -1,4 +1,4 @@
-"""A thread that writes the status of HudiTable resources: only what changed, and each resource at most once in an interval."""
+"""A thread that writes the status of HudiTable resources: only changed ones, and each resource at most once in an interval."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StatusWriter:
         self._work.set()
 
     def stop(self) -> None:
-        """End the thread soon; it does not hold up the process."""
+        """Ask the thread to end. Returns at once; the thread does not keep the process from ending."""
         self._stopped.set()
         self._work.set()
 

@@ -12,18 +12,19 @@ from tideline_runtime.planning.pressure import EARLY
 from tideline_runtime.policy import Fleet
 
 FILE_BYTES = 4 << 20
-"""What opening one file costs a reader, in bytes that it could read instead. Spark assumes the same (spark.sql.files.openCostInBytes)."""
+"""Cost of opening one file, in bytes that a reader could read instead. Spark assumes the same (spark.sql.files.openCostInBytes)."""
 UNSORTED_GAIN = 0.1
 """Part of unsorted bytes that readers with a filter skip once the bytes are sorted."""
 AGING_S = 3600.0
-"""Time of waiting after which a demand counts twice, after two of it three times, and so on. So every table is served in the end."""
+"""Waiting time after which the score of a demand is doubled; after twice this time it is tripled, and so on. So every table is served in
+the end."""
 POINTS_PER_DOUBLING = 10
 """Points of priority that let a demand count twice."""
 OBJECTIVE_WEIGHT = 4.0
-"""How much more a demand counts per used-up objective, from `EARLY` on."""
+"""Weight of the used-up part of an objective (`Demand.pressure`), from `EARLY` on."""
 
 Shrink = Callable[[Demand, int], Demand | Held]
-"""Return the demand for a plan of at most so many bytes."""
+"""Takes a demand and a number of bytes. Returns the demand for a plan of at most so many bytes, or `Held` if no plan is that small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Choice:
 
 
 def score(demand: Demand, now: datetime) -> float:
-    """Return the benefit per byte rewritten, weighted by priority, time of waiting and objectives. More is served first."""
+    """Return the benefit per byte rewritten, weighted by priority, waiting time and objectives. The highest score is served first."""
     benefit = demand.files_saved * FILE_BYTES + demand.log_bytes + UNSORTED_GAIN * demand.unsorted_bytes
     waited_s = max(0.0, (now - demand.since).total_seconds()) if demand.since is not None else 0.0
     weight = math.pow(2.0, (demand.priority - 50) / POINTS_PER_DOUBLING)
@@ -53,11 +54,11 @@ def arbitrate(
     shrink: Shrink,
     frees_at: datetime | None = None,
 ) -> list[Choice]:
-    """Return the outcome for each demand, in order of service.
+    """Return the outcome for each demand, the highest score first.
 
-    `spent_bytes`: rewritten in the last day, with what pending plans read. A demand that waits for the budget of the fleet lets those
-    behind it wait, too, so that small ones never use up what a large one waits for; one that never fits is passed over. `frees_at`: when
-    the oldest of the rewrites is a day old.
+    `spent_bytes`: bytes rewritten in the last day, and bytes that pending plans read. If a demand waits for the budget of the fleet, all
+    demands after it wait, too, so that small demands do not use up the bytes that a large one waits for. A demand whose smallest plan
+    exceeds the whole budget holds no other demand back. `frees_at`: when the oldest of the rewrites is a day old.
     """
     left = None if fleet.bytes_per_day is None else max(0, fleet.bytes_per_day - spent_bytes)
     outcome: list[Choice] = []

@@ -1,4 +1,4 @@
-"""What a decision takes and returns: a table as it is seen, a demand for a plan, and why there is none."""
+"""The values that decisions take and return: the view of a table, the demand for a plan, and the reason for no plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class View:
 
     @classmethod
     def of(cls, table: Table, options: Mapping[str, object] | None = None) -> View:
-        """Return the view of an open table, whose options `options` override. Raises `SchemaMismatch` for one without a schema."""
+        """Return the view of an open table. `options` override the table's. Raises `SchemaMismatch` for a table without a schema."""
         return cls(
             table.base_path,
             table.uid,
@@ -50,7 +50,7 @@ class View:
 
 
 SHORTEST_BACKOFF_S = 1.0
-"""A plan that was rolled back is never planned again without a pause: a setting of 0 would let planner and executor loop."""
+"""Shortest pause after a plan that was rolled back. With a setting of 0 and no such bound, planner and executor could loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Thresholds:
     backoff_s: float = 10.0
     """Pause after a clustering or log compaction that was rolled back, at least `SHORTEST_BACKOFF_S`; doubles with each further one in a row."""
     backoff_max_s: float = 600.0
-    """Longest such pause."""
+    """Longest pause after clusterings and log compactions that were rolled back."""
     interval_s: float = 600.0
     """Time from the end of a plan to the next one for what it left over without further writes, and from the cancellation of a
     compaction to the next one."""
@@ -86,7 +86,10 @@ class HeldBy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """No plan now: the kind of reason, one line, and when the decision may change without a commit (None: not by time alone)."""
+    """The decision for no plan: the kind of reason, the reason in one line, and when the decision may change without a commit.
+
+    `until` is None if time alone does not change the decision.
+    """
 
     by: HeldBy
     why: str
@@ -95,7 +98,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A plan that is due and may be published now, with what it costs and what it brings."""
+    """A plan that is due and may be published now, with its cost and its benefit."""
 
     base_path: str
     uid: str
@@ -104,17 +107,17 @@ class Demand:
     cost_bytes: int
     """Input that the plan reads and rewrites."""
     files_saved: int
-    """Files that readers open less: inputs without outputs."""
+    """Number of input files minus number of output files, at least 0."""
     log_bytes: int = 0
-    """Log bytes that readers merge no longer."""
+    """Bytes of log files that readers need not merge after the plan."""
     unsorted_bytes: int = 0
     """Input that no clustering has sorted yet, if the table has sort columns: its key ranges overlap, as far as the log shows."""
     pressure: float = 0.0
-    """How much of the objective is used up; 1: the bound is reached."""
+    """Used-up part of the objective; 1: the bound is reached."""
     priority: int = 50
     since: datetime | None = None
-    """Since when the table waits for this service: the oldest file that it would rewrite, or its last run."""
+    """Since when the table waits for this service: the time of the oldest file in the plan or, if it is later, of the last clustering."""
     trigger: Trigger | None = None
     """The thresholds with which the plan is due. Compaction has none for files, log compaction none at all."""
     max_bytes: int | None = None
-    """Most input of the plan, by the budget of the table or the fleet."""
+    """Most bytes of input of the plan, by the budget of the table or the fleet; None: no bound."""

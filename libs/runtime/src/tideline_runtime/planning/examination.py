@@ -1,4 +1,4 @@
-"""What one table needs of clustering, compaction or log compaction, and whether its policy lets the planner publish it now. Pure."""
+"""Whether one table needs a clustering, compaction or log compaction, and whether its policy lets the planner publish the plan now. Pure."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def services_of(view: View) -> tuple[TableService, ...]:
 def examine(
     service: TableService, view: View, policy: TablePolicy, thresholds: Thresholds, ledger: Ledger, now: datetime
 ) -> Demand | Held:
-    """Decide about one service of one table. The first reason that holds is given: off, paused, not due, backing off, window, budget.
+    """Decide about one service of one table. `Held` has the first reason that holds: off, paused, not due, backing off, window, budget.
 
-    A table that has used up `EARLY` of an objective is due whatever the thresholds say. A plan that does not fit what is left of the
-    budget is made smaller if it can be. Raises `SchemaMismatch` for sort columns that the table does not have.
+    A table that has used up `EARLY` of an objective is due whatever the thresholds say. A plan above the rest of the budget is made
+    smaller if that is possible. Raises `SchemaMismatch` for sort columns that the table does not have.
     """
     if not policy.is_on(service):
         return Held(HeldBy.OFF, f"{service} is off by {policy.given[f'services.{service}'].origin}")
@@ -69,7 +69,7 @@ def examine(
 
 
 def _unless_compacted(wanted: Demand, compaction: Demand | Held) -> Demand | Held:
-    """Return the log compaction that is wanted, unless a compaction may be published now: it merges these log files, too."""
+    """Return the demand for a log compaction, unless a compaction may be published now, which merges the same log files."""
     if isinstance(compaction, Held):
         return wanted
     return Held(HeldBy.NOT_DUE, f"a compaction is due, which merges the same log files ({compaction.why})")
@@ -116,7 +116,7 @@ def _demand(
     max_bytes: int | None,
     now: datetime,
 ) -> Demand | Held:
-    """Return the plan that the state asks for, without regard to windows and budgets."""
+    """Return the demand for a plan of at most `max_bytes` bytes of input (None: no bound). Ignores windows, pauses and budgets."""
     if service is TableService.COMPACTION and not view.is_merge_on_read:
         return Held(HeldBy.NOT_DUE, "only merge-on-read tables have log files to merge")
     if service is TableService.CLUSTERING:
@@ -132,7 +132,7 @@ def _demand(
         if rest is None:
             return Held(HeldBy.NOT_DUE, found.why)
         if now < rest.due_at:
-            # A plan of them is not made yet: for a table with many files, each write would cost another one.
+            # No plan is computed before that time: in a table with many files, each write would cost another computation.
             when = f"file groups that the last plan left over are examined at {rest.due_at:%H:%M:%S} UTC"
             return Held(HeldBy.NOT_DUE, f"{found.why}; {when}", rest.due_at)
         at_once = replace(trigger, min_commits=0)
@@ -151,7 +151,7 @@ def _trigger(service: TableService, view: View, thresholds: Thresholds, max_byte
     if service is TableService.CLUSTERING:
         return Trigger(2, 0, max_bytes) if is_urgent else Trigger(thresholds.min_files, thresholds.min_commits, max_bytes)
     if is_urgent:
-        # While a plan is pending, the backlog is as large as before it. So one without new writes waits for the end of the plan.
+        # While a plan is pending, the backlog is as large as before it. Without new writes, the next plan waits until that one ends.
         return Trigger(0, 1 if view.state.pending_compactions() else 0, max_bytes)
     return Trigger(0, view.options[COMPACTION_DELTA_COMMITS], max_bytes)
 
@@ -172,7 +172,7 @@ def _planned(service: TableService, view: View, trigger: Trigger, now: datetime)
 
 
 def _measured(service: TableService, view: View, due: Due) -> Demand:
-    """Return the demand with what the plan costs and brings."""
+    """Return the demand for a plan, with its cost and its benefit."""
     groups = due.body.groups  # type: ignore[union-attr]
     slices = [found for group in groups if (found := view.state.latest_slice(group)) is not None]
     inputs, outputs = sum(len(file_slice.paths) for file_slice in slices), len(slices)
@@ -212,9 +212,10 @@ def _later(one: datetime | None, other: datetime | None) -> datetime | None:
 
 
 def _backing_off_until(service: TableService, state: TableState, thresholds: Thresholds) -> datetime | None:
-    """Return when a service is tried again after its last plans were rolled back.
+    """Return when a service may be planned again; None if none of its plans was rolled back since the last completed one.
 
-    The launcher gave them up, or a writer won: the pause doubles. A compaction is rolled back only if a user cancels it.
+    Clusterings and log compactions are rolled back if the launcher gave them up or a writer won. Each further one in a row doubles the
+    pause. A compaction is rolled back only if a user cancels it; its pause is `Thresholds.interval_s`.
     """
     failed: list[datetime] = []
     for record in reversed(plans_of(service, state)):

@@ -1,4 +1,4 @@
-"""How much clustering, compaction and log compaction rewrote in the last day: read from the table logs, so that every process finds the same."""
+"""The bytes that clustering, compaction and log compaction wrote in the last day. Every process gets the same sum from the table logs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Ledger:
     rewrites: tuple[tuple[datetime, int], ...] = ()
 
     def spent(self, now: datetime) -> int:
-        """Return the bytes rewritten in the 24 hours before `now`."""
+        """Return the bytes written in the 24 hours before `now`."""
         return sum(size for at, size in self.rewrites if at > now - DAY)
 
     def frees_at(self, now: datetime) -> datetime | None:
-        """Return when the oldest of these rewrites is a day old; None without one."""
+        """Return when the oldest rewrite of the 24 hours before `now` is a day old; None without one."""
         return min((at + DAY for at, _ in self.rewrites if at > now - DAY), default=None)
 
     def with_entries(self, entries: Iterable[Entry], now: datetime) -> Ledger:
@@ -48,14 +48,15 @@ def rewrite_in(entry: Entry) -> tuple[datetime, int] | None:
 class Ledgers:
     """Ledgers of the tables of a service, kept up to date from their logs. Used by one thread.
 
-    An update reads the entries that completed a rewrite since the last one, and no others, unless some of the last day were archived
-    meanwhile: then all entries of the day. Rewrites that were lost (a failed attempt, a clustering that a writer beat) are not counted.
+    An update reads only the log entries that completed a rewrite since the last update. If archival may have removed instants of the last
+    day from the timeline meanwhile, it reads all entries of that day. Rewrites that did not complete (a failed attempt, a clustering that
+    lost to a writer) are not counted.
     """
 
     _known: dict[str, tuple[int, Ledger]] = field(default_factory=dict)
 
     def of(self, table: Table, now: datetime) -> Ledger:
-        """Return the ledger of a refreshed table."""
+        """Return the ledger of a refreshed table. Raises `StorageError` if the log cannot be read."""
         cursor, ledger = self._known.get(table.uid, (0, Ledger()))
         head = table.state.sequence
         if cursor != head:
@@ -64,11 +65,11 @@ class Ledgers:
         return ledger
 
     def total(self, uids: Iterable[str], now: datetime) -> int:
-        """Return what these tables rewrote in the last day, as of their last update."""
+        """Return the bytes that table services of these tables wrote in the last day, as of the last `of` of each table."""
         return sum(self._known[uid][1].spent(now) for uid in uids if uid in self._known)
 
     def frees_at(self, uids: Iterable[str], now: datetime) -> datetime | None:
-        """Return when the oldest of these rewrites is a day old; None without one."""
+        """Return when the oldest rewrite of these tables in the last day is a day old; None without one."""
         times = (self._known[uid][1].frees_at(now) for uid in uids if uid in self._known)
         return min((at for at in times if at is not None), default=None)
 
@@ -99,6 +100,6 @@ def _entries_since(table: Table, cursor: int, now: datetime) -> Iterable[Entry]:
 
 
 def _archived_recently(state: TableState, now: datetime) -> bool:
-    """Return whether archival may have taken rewrites of the last day off the timeline."""
+    """Return whether archival may have removed rewrites of the last day from the active timeline."""
     kept = [a.since for a in state.actions.values() if a.since and a.state is State.COMPLETED]
     return not kept or datetime.fromisoformat(min(kept)) > now - DAY

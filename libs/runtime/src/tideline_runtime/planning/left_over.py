@@ -1,7 +1,8 @@
-"""What the last plan of a service left over: it is due by time, although no write came since. Pure.
+"""File groups that the last plan of a service left over. They become due by time, even if no write completed since. Pure.
 
-Thresholds count writes since the last plan. A plan that a budget or a bound on input and output made smaller leaves file groups over, for
-which these writes came before it. Where writes end, no threshold would ever make them due.
+Thresholds count the writes since the last plan. A budget, or a bound on input and output, can make a plan smaller, so that it leaves file
+groups over. The writes to these groups completed before that plan, so the next count excludes them. If no further writes follow, no
+threshold would make the groups due.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from tideline_table.log import ActionRecord, TableState
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """File groups that waited already when the last plan was made, and from when on a plan with one of them is due by time."""
+    """File groups with writes from before the last plan, and the time (UTC) from which a plan with one of these groups is due."""
 
     groups: frozenset[FileGroupId]
     due_at: datetime
 
 
 def left_over(service: TableService, state: TableState, interval_s: float) -> LeftOver | None:
-    """Return what the last plan of clustering or compaction left over; None without such a plan, while one is pending, or for nothing.
+    """Return the file groups that the last completed plan of a service left over.
 
-    A plan that follows must name one of these groups. So each plan leaves fewer of them, and plans end where writes end.
+    None if the service has no completed plan, if a plan is pending, and if no group is left over. The next plan must name one of these
+    groups: then each plan leaves fewer groups over, and without further writes the plans come to an end.
     """
     records = plans_of(service, state)
     done = [record for record in records if record.state is State.COMPLETED]
@@ -49,7 +51,10 @@ def plans_of(service: TableService, state: TableState) -> list[ActionRecord]:
 
 
 def ended_at(record: ActionRecord) -> datetime | None:
-    """Return when the last transition of an action was recorded; of one without this time (Apache Hudi's), the time of its instant."""
+    """Return the time of the last transition of an action; of an action of Apache Hudi, for which it is not recorded, the instant's time.
+
+    None if neither can be parsed.
+    """
     try:
         return datetime.fromisoformat(record.since) if record.since else time_from_instant(record.instant)
     except (ValueError, CorruptMetadata):
@@ -69,6 +74,6 @@ def _waited(service: TableService, state: TableState, file_slice: FileSlice, seq
 
 
 def _is_before(state: TableState, instants: Iterable[str], sequence: int) -> bool:
-    """Return whether one of these writes completed before an entry of the log. Writes that are archived did."""
+    """Return whether one of these writes completed before the log entry `sequence`. Archived writes count as completed before."""
     records = (state.actions.get(instant) for instant in instants)
     return any(record is None or record.sequence < sequence for record in records)

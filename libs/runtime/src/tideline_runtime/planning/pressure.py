@@ -8,12 +8,15 @@ from datetime import datetime, timedelta
 from tideline_table.action import Backlog, Objectives, TableService
 
 EARLY = 0.8
-"""Part of an objective from which on the service is due, so that its plan ends before the bound is reached."""
+"""Used-up part of an objective from which the service is due, so that its plan ends before the bound is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """The largest used-up part of the objectives of a service, which one it is, and when it reaches `EARLY` by time alone."""
+    """The largest used-up part of the objectives of a service, the objective in one line, and when time alone makes the service due.
+
+    `early_at` is the time (UTC) at which the age of the oldest log reaches `EARLY` of its objective; None without such an objective.
+    """
 
     part: float = 0.0
     why: str = ""
@@ -21,7 +24,7 @@ class Pressure:
 
 
 def pressure_of(service: TableService, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
-    """Return how close a table is to the objectives that clustering or compaction keeps. A log compaction keeps none of them."""
+    """Return how close a table is to the objectives of clustering or compaction. A log compaction has no objectives."""
     if service is TableService.LOG_COMPACTION:
         return Pressure()
     if service is TableService.CLUSTERING:

@@ -32,13 +32,13 @@ ASSUMPTIONS = (
     "writes that filled small files, waited, or were repeated because of a recorded service are not undone",
 )
 _TICK = timedelta(minutes=15)
-"""How often decisions are made without an event: windows, budgets and ages change by time."""
+"""Interval of decisions without a recorded entry or the end of a job: windows, budgets and ages change by time."""
 ThresholdsOf = Callable[[TablePolicy], Thresholds]
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a policy would have done with one table, and what was recorded."""
+    """Counts of the jobs that a policy would have caused on one table, and of the recorded jobs."""
 
     base_path: str
     uid: str
@@ -81,7 +81,7 @@ class Outcome:
 
     @property
     def conflicts(self) -> int:
-        """Writes that met a clustering."""
+        """Writes to file groups of a pending clustering."""
         return sum(one.conflicts for one in self.tables)
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +107,9 @@ def replay(
 ) -> Outcome:
     """Replay the logs of the tables at these base paths from `since` to `until`. `options` are those of the planner's settings.
 
-    A table without a log, with a restore in the replayed time, or that cannot be read is left out with the reason.
+    `Outcome.left_out` has the reason for each table that has no log, has a restore among the entries that its log still holds, has
+    contradictory rules, or cannot be read. Raises `InvalidSetting` for settings of a policy that are not valid, and `SchemaMismatch` for
+    sort columns that a table does not have.
     """
     outcome, run = Outcome(), _Replay(policies, thresholds_of, since)
     recorded: list[tuple[datetime, int, str, Entry]] = []
@@ -141,10 +143,15 @@ class _Replay:
         self._free_at = since
 
     def add(self, base_path: str, options: Mapping[str, object]) -> list[tuple[datetime, int, str, Entry]]:
-        """Open a table. Return its recorded entries from `since` on; those before it are applied."""
+        """Open a table, apply its entries before `since`, and return those from `since` on with their times and sequences.
+
+        Raises `UnsupportedTable` for a table without a log and for a log with a restore.
+        """
         table = Table.open(base_path)
         if not table.has_log:
-            raise UnsupportedTable("a table without Tideline's log", expected="a table that Tideline created")
+            raise UnsupportedTable(
+                "a table without Tideline's log", expected="a table that Tideline created or shares with Apache Hudi"
+            )
         own = self._policies.of(base_path, table.uid)
         made = SimulatedTable(table, Options({**options, **own.options}))
         entries = list(recorded_entries(table))

@@ -38,19 +38,19 @@ _ACTIONS = {
     TableService.LOG_COMPACTION: (Action.LOG_COMPACTION, "LOG_COMPACT"),
 }
 _TOKEN, _MERGED_TOKEN = "0-0-0", "1-0-0"
-"""Write tokens in the names of simulated log files. That of a log compaction sorts behind that of a write."""
+"""Write tokens in the names of simulated log files. The token of a log compaction sorts after the token of a write."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted for one table."""
+    """Counts of a replay for one table."""
 
     clusterings: int = 0
     compactions: int = 0
     log_compactions: int = 0
     bytes_rewritten: int = 0
     conflicts: int = 0
-    """Writes that met a pending clustering of the same file groups."""
+    """Writes to file groups of a pending clustering."""
     most_small_files: int = 0
     largest_log_ratio: float = 0.0
     largest_log_age_s: float = 0.0
@@ -60,7 +60,10 @@ class Tally:
 
 @dataclass(slots=True)
 class SimulatedTable:
-    """File groups of a table as the replayed policy leaves them. A recorded file group stands for the simulated one with its rows."""
+    """The file groups of a table as the replayed policy leaves them.
+
+    `_stands_for` maps a recorded file group to the simulated group that has most of its rows.
+    """
 
     table: Table
     options: Options
@@ -78,7 +81,7 @@ class SimulatedTable:
             self._recorded_bytes[file_slice.group] = file_slice.size_bytes
 
     def apply(self, entry: Entry, *, counts: bool) -> None:
-        """Apply one recorded entry. Only what completed counts; `counts` is false before the replayed time."""
+        """Apply one recorded entry; entries that complete no action change nothing. `counts`: add recorded jobs and conflicts to the tally."""
         if entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
             return
         metadata, service = entry.body.metadata, action_name(entry.action, entry.operation)
@@ -92,7 +95,7 @@ class SimulatedTable:
             self._follow(metadata)
 
     def publish(self, demand: Demand, root: str, now: datetime) -> tuple[str, float] | None:
-        """Publish the plan of a demand. Return its instant and how long its job takes; None if no plan is that small."""
+        """Publish the plan of a demand. Return its instant and the duration of its job in seconds; None if no plan is that small."""
         found = self._planned(demand, root, now)
         if not isinstance(found, Due):
             return None
@@ -116,7 +119,10 @@ class SimulatedTable:
         return plan_compaction(self.state, self.options, now=now, max_bytes=demand.max_bytes, min_commits=least)
 
     def complete(self, instant: str, now: datetime) -> None:
-        """End the job of a plan, if no writer beat it meanwhile. A log compaction gives way to other services, too."""
+        """Complete the plan at the end of its job, unless a writer's commit has rolled it back.
+
+        A log compaction is rolled back if another service took one of its file groups.
+        """
         record = self.state.actions[instant]
         if not record.is_pending:
             return
@@ -142,7 +148,7 @@ class SimulatedTable:
         self.rewrites.append((now, written))
 
     def observe(self, now: datetime) -> None:
-        """Note the largest backlog."""
+        """Raise the largest backlog of the tally to the present one."""
         found, tally = backlog_of(self.state, self.options), self.tally
         tally.most_small_files = max(tally.most_small_files, found.small_files)
         if found.base_bytes:
@@ -277,20 +283,23 @@ class SimulatedTable:
         return self.state.sequence
 
     def _instant(self, now: datetime) -> str:
-        # Of its own series, so that it never meets a recorded one: it only distinguishes plans, and no rows are read by it.
+        # The last three digits are a counter, so that plans of one second differ. No rows are read as of these instants.
         self._number += 1
         return f"{now:%Y%m%d%H%M%S}{self._number % 1000:03d}"
 
 
 def _with_log(held: FileSlice, size_bytes: int, instant: str) -> FileSlice:
-    """Return a slice with another log file of a write. Its name is the one that a writer would give it."""
+    """Return the slice with one more log file of a write, named as a writer names it."""
     version = 1 + max((log.version for log in held.log_files), default=0)
     name = log_file_name(held.group.file_id, held.base_instant, version, _TOKEN)
     return replace(held, log_files=(*held.log_files, LogFile(name, size_bytes, instant, version)))
 
 
 def _named(held: FileSlice) -> FileSlice:
-    """Return a slice whose log files are named after it: no log compaction takes others. The recorded ones may be named after another slice."""
+    """Return the slice with log files that are named after it.
+
+    Recorded log files may be named after another slice, and a log compaction would leave those out.
+    """
     if is_mergeable(held):
         return held
     named = replace(held, log_files=())

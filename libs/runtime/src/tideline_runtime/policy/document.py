@@ -1,7 +1,7 @@
 """YAML with line numbers: a policy file as plain values, and the line of each of them.
 
-Scalars follow YAML 1.2's JSON schema: `on` and `22:00` are text. Anchors, aliases and tags are refused: what is written at a line
-is what holds there.
+Scalars follow YAML 1.2's JSON schema: `on` and `22:00` are text. Anchors, aliases and tags are refused, so that each line shows the
+value that holds there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def place_text(place: Sequence[str | int]) -> str:
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Parse a file. Raises `PolicyRefused` for text that is not YAML, and for YAML that policies do not use."""
+    """Parse a file. Raises `PolicyRefused` for an empty file, text that is not YAML, anchors, aliases, tags and deep nesting."""
 
     def refuse(line: int, found: str, expected: str) -> PolicyRefused:
         return PolicyRefused(source, [Problem(line, "", found, expected)])

@@ -10,7 +10,7 @@ from tideline_table.errors import InvalidOption
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a policy file: its line (from 1), the place by names and indexes, what was found and expected."""
+    """One error in a policy file: its line (from 1), its place by names and indexes, what was found and what was expected."""
 
     line: int
     place: str
@@ -38,7 +38,7 @@ class PolicyRefused(InvalidOption):
 
 
 class ContradictoryRules(InvalidOption):
-    """Two rules of equal rank that give one field of a table different values. No service works on the table until one is changed."""
+    """Two rules of equal rank give one field of a table different values. No service works on the table until a user changes a rule."""
 
     def __init__(self, base_path: str, field: str, origins: Sequence[str]) -> None:
         self.base_path, self.field = base_path, field

@@ -1,4 +1,4 @@
-"""A rule's body as flat fields: one dotted name for each value, with the place in the file that gives it."""
+"""The body of a rule as flat fields: for each value its dotted name and its place in the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Field:
 
 
 def fields_of(body: Body) -> Iterator[Field]:
-    """Yield the fields that a body gives. Two may have one name: a shorthand, and the option that it stands for."""
+    """Yield the fields that a body gives. Two fields may have the same name: a shorthand, and the option that it stands for."""
     for group in _GROUPS:
         yield from _of_group(group, getattr(body, group))
     for name in _WHOLE:
@@ -67,7 +67,7 @@ def fields_of(body: Body) -> Iterator[Field]:
 
 
 def _switches_log_compaction_on(body: Body) -> bool:
-    """Return whether the rule gives `services.logcompaction: true`, without a value of its own for the option that this stands for."""
+    """Return whether the rule gives `services.logcompaction: true`, and does not itself set the option `LOG_COMPACTION_ENABLE`."""
     given = body.services is not None and "logcompaction" in body.services.model_fields_set and body.services.logcompaction
     return given and LOG_COMPACTION_ENABLE.key not in (body.options or {})
 
@@ -78,7 +78,7 @@ def option_text(value: Any) -> str:
 
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted names as nested mappings."""
+    """Return the values of dotted names as nested mappings: `{"a.b": 1}` as `{"a": {"b": 1}}`."""
     found: dict[str, Any] = {}
     for name, value in fields.items():
         *outer, last = name.split(".")

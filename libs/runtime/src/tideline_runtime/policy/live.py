@@ -1,4 +1,4 @@
-"""The policy file of a running service: read again when it changes; the last good content stays in force."""
+"""The policy file of a running service. It is read again when it changes; the last valid content stays in force."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tideline_table.clock import Clock
 
 _log = get_logger(__name__)
 SETTLE_S = 1.0
-"""A file that changed is read once it has not changed for this long, because an editor may still be writing it."""
+"""Time without further changes after which a changed file is read, because an editor may still be writing the file."""
 _Stamp = tuple[int, int, int, int]
 
 
@@ -31,17 +31,18 @@ def _stamp(path: Path) -> _Stamp | None:
 class LivePolicies:
     """The policies of the file at `path`; without a path, none. Used by one thread.
 
-    The constructor reads the file and raises `PolicyRefused`: a service without any good policies does not start. Later, a file that
-    is missing or invalid is refused: it is logged, counted and kept in `refusal`, and the policies read before stay in force.
+    The constructor reads the file and raises `PolicyRefused` if it is missing or invalid: a service does not start without valid
+    policies. Later, the refusal of a missing or invalid file is logged, counted and kept in `refusal`, and the policies read before stay
+    in force.
     """
 
     path: Path | None
     clock: Clock
     metrics: Metrics | None = None
     refusal: str = field(default="", init=False)
-    """Why the present content of the file is not in force; empty if it is."""
+    """Why the present content of the file is not in force; empty if it is in force."""
     revision: int = field(default=0, init=False)
-    """Grows with every change of what is in force."""
+    """A number that grows with every change of the policies in force."""
     _policies: Policies = field(default_factory=Policies, init=False)
     _read: _Stamp | None = field(default=None, init=False)
     _seen: tuple[_Stamp | None, float] | None = field(default=None, init=False)
@@ -53,7 +54,7 @@ class LivePolicies:
             self._show()
 
     def current(self) -> Policies:
-        """Return the policies in force. Costs one look at the file's times; reads the file if it changed and has settled."""
+        """Return the policies in force. Makes one `stat` call, and reads the file if it changed and then stayed the same for `SETTLE_S`."""
         if self.path is None:
             return self._policies
         stamp, now_s = _stamp(self.path), self.clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""Sizes, durations, times of day and zones as people write them in a policy file. Each type checks and explains itself."""
+"""Types of a policy file for sizes, durations, times of day and zones. Each type checks its text and says what it expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the text of a policy file to `Policies`: every value checked, every problem with its line."""
+"""Parses the text of a policy file to `Policies`. Every value is checked, and every problem has its line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parse_policies(content: bytes | str, source: str) -> Policies:
         raise PolicyRefused(source, [Problem(1, "", f"no UTF-8 at byte {error.start}", "text in UTF-8")]) from None
     document = parse_document(text, source)
     try:
-        # As JSON, because its strict mode takes lists and texts for what JSON cannot write.
+        # As JSON, because pydantic's strict mode for JSON accepts a list for a tuple and text for a time, which JSON cannot express.
         parsed = PolicyFile.model_validate_json(json.dumps(document.values))
     except ValidationError as error:
         raise PolicyRefused(source, [_problem(document, e) for e in error.errors(include_url=False)]) from None
@@ -70,7 +70,7 @@ def _problem(document: Document, error: ErrorDetails) -> Problem:
 
 
 class _Reader:
-    """Builds rules from a parsed file, and collects what only the engine and the services can judge."""
+    """Builds rules from a parsed file, and collects the problems that only the engine and the services can find, in `problems`."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -109,7 +109,7 @@ class _Reader:
 
     def _pattern(self, text: str, place: Place) -> TablePattern | None:
         if "/" not in text:
-            # A relative folder would be another one for each service.
+            # Each service would resolve a relative folder against its own working directory.
             self._refuse(place, f"is {shortened(repr(text))}", "an absolute path, a file: URI or s3://bucket/path, with * and ?")
             return None
         try:

@@ -1,4 +1,4 @@
-"""Policies as a value: rules, and what they say about one table. Pure."""
+"""Policies as a value: rules, and the values that they give one table. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fleet:
     pending_plans: int | None = None
 
     def share(self, shard_count: int, held: int = 1) -> Fleet:
-        """Return the part of an instance that holds `held` of the shards."""
+        """Return the part of the bounds for an instance that holds `held` of `shard_count` shards. At least one pending plan is allowed."""
 
         def part(total: int | None) -> int | None:
             return None if total is None else total * held // shard_count
@@ -41,7 +41,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All rules of a policy file. `Policies()` says nothing about any table."""
+    """All rules of a policy file. `Policies()` has no rules."""
 
     source: str = ""
     defaults: Mapping[str, Given] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Policies:
         resource_options: Mapping[str, str] | None = None,
         resource_settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> TablePolicy:
-        """Return what holds for the table at this canonical base path.
+        """Return the policy of the table at this canonical base path.
 
         `resource_options` and `resource_settings` (by service) are those of the HudiTable resource of the table, which is narrower
         than every rule. Raises `ContradictoryRules` for two rules of equal rank with different values of a field.
@@ -82,7 +82,7 @@ class Policies:
 
 
 def _narrowest(base_path: str, name: str, given: list[tuple[Rank, Given]]) -> Given:
-    """Return the value of the narrowest rule. The order of `given` does not matter."""
+    """Return the value of the narrowest rule. Raises `ContradictoryRules` for different values of equally narrow rules."""
     rank = max(rank for rank, _ in given)
     tied = sorted((own for found, own in given if found == rank), key=lambda own: own.origin)
     if any(own.value != tied[0].value for own in tied):

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from tideline_runtime.registry import TablePattern
 
 Rank = tuple[int, ...]
-"""How narrow a rule is; compared as a tuple."""
+"""How narrow a rule is for a table. Of two ranks, the greater tuple is the narrower one."""
 _PATHS, _TAGS, _TABLE = 1, 2, 3
 RESOURCE: Rank = (4,)
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -19,7 +19,7 @@ _EVERY_DEPTH = "**"
 
 
 def is_uid(text: str) -> bool:
-    """Return whether the text is the uid of a table."""
+    """Return whether the text has the form of a table's uid."""
     return _UID.fullmatch(text) is not None
 
 
@@ -50,7 +50,11 @@ def matches(pattern: TablePattern, base_path: str) -> bool:
 
 
 def narrowness(pattern: TablePattern) -> Rank:
-    """Return how narrow a pattern is: levels without wildcards, then bounded depth, then characters that are no wildcards."""
+    """Return how narrow a pattern is.
+
+    The parts of the rank, the first one decides: folder levels before the first wildcard; no wildcard at all; no `**`; number of levels
+    with and after the first wildcard; characters of these levels that are no wildcards.
+    """
     levels = len([level for level in pattern.root.split("/") if level])
     is_bounded = _EVERY_DEPTH not in pattern.parts
     letters = sum(len(part.replace("*", "").replace("?", "")) for part in pattern.parts)
@@ -59,7 +63,7 @@ def narrowness(pattern: TablePattern) -> Rank:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tables by patterns, and single ones by base path or uid, without the excluded ones."""
+    """Tables by patterns, and single tables by base path or uid, without those that `exclude` matches."""
 
     paths: tuple[TablePattern, ...] = ()
     exclude: tuple[TablePattern, ...] = ()
@@ -67,7 +71,7 @@ class Group:
     """Canonical base paths and uids."""
 
     def rank(self, base_path: str, uid: str) -> Rank | None:
-        """Return how narrowly the group names the table; None if it does not."""
+        """Return how narrowly the group names the table; None if the table is not in the group."""
         if any(matches(pattern, base_path) for pattern in self.exclude):
             return None
         if base_path in self.tables or (uid and uid in self.tables):

@@ -21,7 +21,10 @@ _SORTED_BY = (CLUSTERING_SORT_COLUMNS, BULK_INSERT_SORT_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found: about what (a pattern, a rule, a base path), in one line. An error lets a service refuse or skip work."""
+    """One finding: its subject (a pattern, a rule or a base path), and one line of text.
+
+    `is_error`: a service would not start with it, or would skip the table. Other findings are warnings.
+    """
 
     subject: str
     text: str
@@ -32,7 +35,10 @@ class Finding:
 
 
 def found_tables(patterns: Iterable[str]) -> tuple[list[str], list[Finding]]:
-    """Return the base paths that patterns select now, and findings: patterns without a match or that cannot be searched."""
+    """Return the base paths that patterns select now, and a finding for each pattern that matches no table or cannot be searched.
+
+    Raises `InvalidSetting` for a pattern that is not valid.
+    """
     tables: dict[str, None] = {}
     findings: list[Finding] = []
     for text in patterns:
@@ -49,7 +55,7 @@ def found_tables(patterns: Iterable[str]) -> tuple[list[str], list[Finding]]:
 
 
 def check_fleet(settings: ServiceSettings, policies: Policies) -> list[Finding]:
-    """Return what is wrong with the settings of a service and with policies for the tables that the setting `tables` selects."""
+    """Return the findings about the settings of a service, and about policies, for the tables that the setting `tables` selects."""
     tables, findings = found_tables(settings.tables)
     options: Mapping[str, object] = getattr(settings, "options", None) or {}
     return [*findings, *check_tables(policies, tables, options=options, locks=settings.locks)]
@@ -58,7 +64,7 @@ def check_fleet(settings: ServiceSettings, policies: Policies) -> list[Finding]:
 def check_tables(
     policies: Policies, tables: Iterable[str], *, options: Mapping[str, object] | None = None, locks: str = ""
 ) -> list[Finding]:
-    """Return what is wrong with policies for these base paths: contradictions, options, sort columns, locks, rules without tables.
+    """Return the findings about policies for these base paths: contradictions, options, sort columns, locks, rules without tables.
 
     `options` are those of the service, which policies override; `locks` is a lock URL (empty: not checked).
     """

@@ -1,4 +1,4 @@
-"""What holds for one table, each value with the rule that gives it."""
+"""The policy of one table: each value with the rule that gives it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOPPED_BY_PAUSE = frozenset(TableService) - {TableService.ROLLBACK}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Origin:
-    """The origin of a value: what the rule is called, and its line in the policy file (0: not from the file)."""
+    """The origin of a value: the label of the rule, and the line of the value in the policy file (0: not from the file)."""
 
     rule: str
     line: int = 0
@@ -48,7 +48,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
-    """What holds for the table at `base_path`. `given` has every value that a rule gives, by dotted name, in order of name."""
+    """The policy of the table at `base_path`. `given` has every value that a rule gives, by dotted name, in order of name."""
 
     base_path: str
     uid: str = ""
@@ -59,7 +59,7 @@ class TablePolicy:
         return default if found is None or found.value is None else found.value
 
     def is_on(self, service: TableService) -> bool:
-        """Return whether the service is switched on. A pause is not regarded."""
+        """Return whether the service is switched on. A pause does not change the result."""
         return bool(self._value(f"services.{service.value}", True))
 
     def paused_at(self, now: datetime) -> Pause | None:
@@ -83,7 +83,7 @@ class TablePolicy:
 
     @property
     def priority(self) -> int:
-        """From 0 to 100; more is served first."""
+        """From 0 to 100. The table with the higher number is served first."""
         return int(self._value("priority", PRIORITY))
 
     @property
@@ -94,7 +94,7 @@ class TablePolicy:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """When plans may be published; empty: always."""
+        """The windows in which plans may be published; empty: always."""
         return tuple(self._value("windows", ()))
 
     @property

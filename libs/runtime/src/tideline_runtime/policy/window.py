@@ -26,7 +26,7 @@ class Window:
     days: frozenset[str] = frozenset(DAYS)
 
     def span(self, day: date) -> tuple[datetime, datetime] | None:
-        """Return the begin and end (UTC, exclusive) of the window that begins on this local day; None if none does."""
+        """Return begin (inclusive) and end (exclusive), in UTC, of the window that begins on this local day; None if none begins."""
         if DAYS[day.weekday()] not in self.days:
             return None
         last = day if self.ends > self.begins else day + _DAY
@@ -36,7 +36,7 @@ class Window:
         return datetime.combine(day, at, self.zone).astimezone(UTC)
 
     def spans(self, now: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """Yield the spans around `now` and of the week after it."""
+        """Yield the spans that begin from one local day before `now` to `_LOOK_AHEAD_DAYS` days after it."""
         today = now.astimezone(self.zone).date()
         for offset in range(-1, _LOOK_AHEAD_DAYS + 1):
             span = self.span(today + timedelta(days=offset))

@@ -23,7 +23,7 @@ class PodApi:
         self._workloads = f"/apis/apps/v1/namespaces/{namespace}"
 
     def create(self, pod: Pod) -> Pod | None:
-        """Create a pod; return None if one of its name exists."""
+        """Create a pod and return it; return None if a pod of this name exists."""
         try:
             return self._server.request("POST", self._pods, body=pod)
         except ApiServerRefused as error:
@@ -49,7 +49,7 @@ class PodApi:
         return self._server.watch(self._pods, resource_version, duration_s, {"labelSelector": selector})
 
     def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> Pod | None:
-        """Add annotations to a pod; return None if it is gone or another one has its name."""
+        """Add annotations to a pod and return it; return None if the pod is gone or another pod has its name."""
         metadata = {"uid": pod["metadata"]["uid"], "annotations": dict(annotations)}
         try:
             return self._server.request(
@@ -61,7 +61,10 @@ class PodApi:
             raise
 
     def delete(self, pod: Pod, *, unchanged: bool = False) -> None:
-        """Delete this very pod, with its grace period. With `unchanged` only if it is as described. Nothing if it is gone or differs."""
+        """Delete the pod with the uid of `pod`, with its grace period; do nothing if it is gone.
+
+        With `unchanged`, also do nothing if the pod has changed since `pod` was read.
+        """
         metadata = pod["metadata"]
         preconditions = {"uid": metadata["uid"]}
         if unchanged:
@@ -74,7 +77,7 @@ class PodApi:
                 raise
 
     def log_tail(self, name: str, max_bytes: int) -> bytes:
-        """Return the last bytes of a pod's log."""
+        """Return the last `max_bytes` bytes of a pod's log, of at most its last `_LOG_LINES` lines."""
         chunks: deque[bytes] = deque()
         held = 0
         query = {"tailLines": str(_LOG_LINES)}

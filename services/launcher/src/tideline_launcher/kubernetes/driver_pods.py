@@ -26,13 +26,13 @@ _log = get_logger(__name__)
 _SECTION = "launcher.kubernetes"
 _POLL_S = 5.0
 _FORGOTTEN_AFTER = timedelta(days=1)
-"""Ended pods whose end no launcher handles, because their table is gone, are deleted so long after the time to live."""
+"""Time after the time to live after which an ended pod is deleted although no launcher handled its end, because its table is gone."""
 
 
 class DriverPods:
-    """Implements `Applications` with a driver pod per application. Pods outlive the launcher; the next one finds them by their labels.
+    """Implements `Applications` with a driver pod per application. Pods outlive the launcher; the next launcher finds them by their labels.
 
-    The constructor raises `InvalidSetting`, and reaches the API server only if an owner is set.
+    The constructor reads the kubeconfig and the pod template, raises `InvalidSetting`, and sends no request to the API server.
     """
 
     name = "kubernetes"
@@ -63,7 +63,7 @@ class DriverPods:
         self._owner: dict[str, Any] | None = None
 
     def start(self, wake: Callable[[], None]) -> None:
-        """See `Applications.start`. Waits for the first list of pods."""
+        """See `Applications.start`. Reads the owner of the pods if one is set, and waits for the first list of pods."""
         if self._settings.owner and self._owner is None:
             self._owner = self._owner_reference()
         self._watch.start(wake, self._settings.request_timeout_s)
@@ -95,13 +95,15 @@ class DriverPods:
         wanted = [(plan.key, plan.attempt) for plan in spec.plans]
         if [(a.key, a.attempt) for a in self._applications(created)] != wanted:
             shown = ", ".join(f"attempt {attempt} at plan {key.instant}" for key, attempt in wanted)
-            raise LaunchRefused(f"pod {spec.name} belongs to something else", expected=shown)
+            raise LaunchRefused(
+                f"pod {spec.name} exists and makes other attempts", expected=shown, remedy="delete the pod if it is not needed"
+            )
         self._watch.put(created)
 
     def known(self) -> Sequence[Application]:
         """See `Applications.known`. A pod that was deleted before its end was handled is listed as lost."""
         pods = self._watch.pods()
-        # The watch reports later what this launcher did to a pod.
+        # The watch reports later that this launcher collected or deleted a pod.
         self._collected &= pods.keys()
         self._discarded &= pods.keys()
         found: dict[str, tuple[Application, ...]] = {}
@@ -112,18 +114,18 @@ class DriverPods:
                 found[name] = tuple(replace(a, is_collected=True) for a in applications) if is_collected else applications
         for name, applications in self._alive.items():
             if name not in found and name not in self._vanished:
-                self._look_again(name, applications, found)
+                self._read_missing(name, applications, found)
         self._alive = {name: applications for name, applications in found.items() if not applications[0].is_collected}
         return [a for applications in (*found.values(), *self._vanished.values()) for a in applications]
 
     def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
-        """See `Applications.attempts`. One request: any pod of several plans may run one of these."""
+        """See `Applications.attempts`. Sends one request, which also lists all pods of several plans: each may run one of these."""
         instants = ",".join(sorted({SHARED, *(key.instant for key in keys)}))
         listed = self._api.list(f"{self._selector},{INSTANT} in ({instants})")
         return [a for pod in listed.items for a in self._applications(pod) if a.key in keys]
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
-        """See `Applications.log_tail`. If the node does not give the log, the end that the pod's status holds."""
+        """See `Applications.log_tail`. If the log cannot be read, returns the last lines that the status of the pod holds."""
         try:
             return self._api.log_tail(driver, max_bytes)
         except (ApiServerRefused, DependencyDown) as error:
@@ -142,7 +144,7 @@ class DriverPods:
             self._api.annotate(pod, {COLLECTED: self._clock.now().isoformat()})
             self._collected.add(driver)
         elif any(a.end is not None for a in self._applications(pod)):
-            # If it has started meanwhile it has changed, and is left alone.
+            # A pod that has started meanwhile has changed, and then this request does nothing.
             self._api.delete(pod, unchanged=True)
             left = self._api.get(driver)
             if left is None or left["metadata"].get("deletionTimestamp"):
@@ -151,7 +153,7 @@ class DriverPods:
     def tidy(self) -> None:
         """See `Applications.tidy`. Deletes ended pods after their time to live."""
         now = self._clock.now()
-        # Those of tables that another launcher serves are not collected here.
+        # This launcher never collects pods of tables that another launcher serves.
         self._vanished = {n: a for n, a in self._vanished.items() if now - _ended(a) < _FORGOTTEN_AFTER}
         for pod in self._watch.pods().values():
             applications = self._applications(pod)
@@ -162,14 +164,14 @@ class DriverPods:
                 self._api.delete(pod)
 
     def close(self, grace_s: float) -> None:  # noqa: ARG002 - no pod is stopped
-        """See `Applications.close`. Pods run on."""
+        """See `Applications.close`. Pods continue to run."""
         self._watch.stop()
 
     def _applications(self, pod: Pod) -> tuple[Application, ...]:
         return applications_of(pod, self._clock.now(), self._start_timeout)
 
-    def _look_again(self, name: str, applications: tuple[Application, ...], found: dict[str, tuple[Application, ...]]) -> None:
-        """Find out whether a pod that the watch does not show is gone; the watch may not show a new one yet."""
+    def _read_missing(self, name: str, applications: tuple[Application, ...], found: dict[str, tuple[Application, ...]]) -> None:
+        """Read a pod that the watch does not show: the pod is gone, or it is so new that the watch has not reported it yet."""
         pod = self._api.get(name)
         now = self._applications(pod) if pod is not None else ()
         if now:

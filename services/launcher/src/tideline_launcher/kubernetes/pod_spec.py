@@ -26,16 +26,16 @@ COMPONENT = "app.kubernetes.io/component"
 DRIVER, EXECUTOR = "spark-driver", "spark-executor"
 EXECUTOR_CONTAINER = "spark-executor"
 SHARED = "shared"
-"""Value of the label of the instant (and of table, attempt and service where they differ) of a driver of several plans."""
+"""Value of the label `INSTANT` of a driver of several plans, and of its labels for table, attempt and service if the plans differ there."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
-"""The kubelet makes this file writable also where the root file system is read-only, and shows it in the pod's status."""
+"""The kubelet makes this file writable even if the root file system is read-only, and shows its content in the pod's status."""
 SPARK_DEFAULTS = f"{DOMAIN}/spark-defaults.conf"
 EXECUTOR_TEMPLATE = f"{DOMAIN}/executor.yaml"
 CONF_FOLDER = "/opt/spark/conf"
 DRIVER_PORT, BLOCK_PORT = 7078, 7079
 _MASTER = "spark.master"
 API_SERVER = "k8s://https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"
-"""The kubelet expands the variables. By its name a driver would find the API server only while the cluster's DNS answers."""
+"""The kubelet expands the variables. With a host name, a driver would find the API server only while the cluster's DNS answers."""
 _LISTS_JOINED = ("env", "envFrom", "volumes", "volumeMounts", "tolerations", "imagePullSecrets")
 
 Json = dict[str, Any]
@@ -43,9 +43,10 @@ _NEVER = datetime.fromtimestamp(0, UTC)
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
-    """Return `base` with the values of `over` put over it, level by level.
+    """Return `base` with the values of `over`, merged level by level.
 
-    Lists of environment, volumes, tolerations and pull secrets are joined, the first containers are merged, other values are replaced.
+    Lists of environment, volumes, tolerations and pull secrets are joined, the first containers are merged, other values of `base` are
+    replaced.
     """
     result: Json = dict(base)
     for key, value in over.items():
@@ -171,7 +172,7 @@ def spark_defaults(spec: ApplicationSpec, settings: KubernetesSettings) -> str:
 
 
 def applications_from(spec: ApplicationSpec) -> tuple[Application, ...]:
-    """Return the attempts that a spec describes, before they exist; their time of creation has no meaning."""
+    """Return the attempts that a spec describes, before they exist. `created` has no meaning."""
     resources, shared = spec.resources, shared_name_of(spec)
     return tuple(
         Application(

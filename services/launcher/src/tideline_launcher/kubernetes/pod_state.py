@@ -1,4 +1,4 @@
-"""What a driver pod says about its application: a pure function of the pod, as the API server describes it."""
+"""The attempts of a driver pod, and their state: pure functions of the pod, as the API server describes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TERMINAL = ("Succeeded", "Failed")
 
 
 def identity_text(applications: Sequence[Application]) -> str:
-    """Return the annotation that `applications_of` reads. One plan has the form that earlier launchers wrote and read, too."""
+    """Return the annotation that `applications_of` reads. For one plan, it has the form of launchers without shared applications."""
     first = applications[0]
     rest = {"executors": first.executors, "memory_step": first.memory_step}
     if not first.shared:
@@ -53,7 +53,7 @@ def is_terminal(pod: Pod) -> bool:
 def applications_of(pod: Pod, now: datetime, start_timeout: timedelta) -> tuple[Application, ...]:
     """Return the attempts that a driver pod makes, in their order; empty for a pod without the launcher's annotation.
 
-    A pod that does not start for longer than `start_timeout` counts as ended; the launcher has to delete it.
+    A pod that has not started within `start_timeout` counts as ended. The launcher must delete such a pod (`Applications.collect`).
     """
     metadata = pod["metadata"]
     annotations = metadata.get("annotations") or {}
@@ -86,7 +86,7 @@ def applications_of(pod: Pod, now: datetime, start_timeout: timedelta) -> tuple[
 
 
 def condition_of(pod: Pod) -> Condition | None:
-    """Return why a pod does not start, None for a pod that runs, has ended or only needs more time."""
+    """Return why a pod does not start; None for a pod that runs, that has ended, or whose status shows no obstacle."""
     status = _status(pod)
     if status.get("phase") != "Pending":
         return None
@@ -104,7 +104,7 @@ def condition_of(pod: Pod) -> Condition | None:
 
 
 def end_of(pod: Pod, now: datetime, start_timeout: timedelta) -> End | None:
-    """Return the end of the application, None while its death is not certain."""
+    """Return the end of the application; None while it is not certain that the application has ended."""
     status = _status(pod)
     metadata = pod["metadata"]
     if is_terminal(pod):

@@ -21,7 +21,7 @@ _SHORT_S = 1.0
 class PodWatch:
     """Lists the pods, then applies the changes that a watch reports; lists again when the watch ends, expires or fails.
 
-    Listing again also corrects what a watch may have missed. Rounds that end at once are followed by pauses of up to `max_pause_s`.
+    Listing again also adds changes that a watch has missed. A round that ends at once is followed by a pause of up to `max_pause_s`.
     """
 
     def __init__(self, api: PodApi, selector: str, duration_s: int, clock: Clock, max_pause_s: float = 30.0) -> None:
@@ -39,7 +39,7 @@ class PodWatch:
         self._thread: threading.Thread | None = None
 
     def start(self, wake: Callable[[], None], timeout_s: float) -> None:
-        """Begin to watch, and wait for the first list. Safe to repeat. Raises `DependencyDown`."""
+        """Begin to watch, and wait for the first list, at most `timeout_s`. Safe to repeat. Raises `DependencyDown`."""
         self._wake = wake
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pod-watch", daemon=True)
@@ -62,12 +62,12 @@ class PodWatch:
             return dict(self._pods)
 
     def put(self, pod: Pod) -> None:
-        """Show a pod that a request returned before the watch reports it."""
+        """Add a pod from the reply to a request, because the watch reports it later."""
         with self._lock:
             self._pods.setdefault(str(pod["metadata"]["name"]), pod)
 
     def stop(self) -> None:
-        """End the thread soon; it does not hold up the process."""
+        """Ask the thread to end. Returns at once; the thread does not keep the process from ending."""
         self._stopped.set()
 
     def _run(self) -> None:
