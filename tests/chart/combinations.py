@@ -46,6 +46,16 @@ EVERY_CONNECTION: dict[str, Any] = {
 }
 
 
+POLICY = """\
+# Of the platform team.
+version: 1
+rules:
+  - name: sales
+    match: {paths: ["s3://lake/sales/*"]}
+    windows: [{from: "22:00", to: "05:00", time_zone: Europe/Berlin}]
+"""
+
+
 def _with(*more: dict[str, Any]) -> dict[str, Any]:
     """`BASE` and what each of `more` says, the later one wins."""
     made = dict(BASE)
@@ -152,6 +162,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             }
         },
     ),
+    "policy": _with({"policy": {"content": POLICY}, "ingest": {"applications": [ORDERS]}}),
+    "own-policy": _with({"policy": {"configMap": {"name": "policies", "key": "fleet.yaml"}}}),
     "monitoring": _with(
         {
             "http": {"tokenForAll": True, "tokenSecret": {"name": "tideline-http"}},

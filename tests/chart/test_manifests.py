@@ -12,11 +12,12 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from tests.chart.combinations import BASE, COMBINATIONS, EVERY_CONNECTION, ORDERS, SERVICES
+from tests.chart.combinations import BASE, COMBINATIONS, EVERY_CONNECTION, ORDERS, POLICY, SERVICES
 from tests.chart.manifests import component_of, environment, matches, module_of, named, of_kind, pods, services
 from tests.chart.tools import CHART, ChartToolFailed, linted, object_schemas, rendered
 
 from tideline_runtime.members import import_all_declarations
+from tideline_runtime.policy import read_policies
 from tideline_runtime.settings import declared_settings
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
@@ -31,7 +32,7 @@ SECRET_VALUES = {
     "KAFKA_PASSWORD": "secret",
 }
 """What the Secrets hold that COMBINATIONS names."""
-GIVEN = {"authorities", "click-schemas", "existing-mirror", "existing-executor", "default"}
+GIVEN = {"authorities", "click-schemas", "existing-mirror", "existing-executor", "default", "policies"}
 """Objects that COMBINATIONS names and the chart does not make."""
 PLATFORM_COMPONENTS = ("mirror", "planner", "launcher", "cleaner", "lock-service")
 PATCHES = {
@@ -420,6 +421,26 @@ def test_a_changed_setting_rolls_the_pods_that_read_it_and_no_others():
     assert _checksums(changed(BASE, monitoring={"dashboard": {"enabled": True}})) == before
 
 
+def test_every_service_reads_the_policy_file_which_no_pod_is_replaced_for(tmp_path):
+    manifests = manifests_of("policy")
+    file = tmp_path / "policies.yaml"
+    file.write_text(named(manifests, "ConfigMap", "tideline-policy")["data"]["policies.yaml"])
+    assert file.read_text() == POLICY
+    assert len(read_policies(file).rules) == 1
+    for name, key in (("policy", "policies.yaml"), ("own-policy", "fleet.yaml")):
+        manifests = manifests_of(name)
+        for deployment in services(manifests):
+            spec = deployment["spec"]["template"]["spec"]
+            (volume,) = (v for v in spec["volumes"] if v["name"] == "policy")
+            (item,) = volume["configMap"]["items"]
+            (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "policy")
+            assert item["key"] == key
+            assert "subPath" not in mount, "a file that is mounted by itself does not follow its ConfigMap"
+            assert environment(manifests, deployment)["TIDELINE_POLICY_FILE"] == f"{mount['mountPath']}/{item['path']}"
+    changed_text = changed(BASE, policy={"content": POLICY + "# changed\n"}, ingest={"applications": [ORDERS]})
+    assert _checksums(changed_text) == _checksums(manifests_of("policy"))
+
+
 def test_a_changed_pod_template_rolls_the_launcher():
     def annotations(manifests):
         return named(manifests, "Deployment", "tideline-launcher-0")["spec"]["template"]["metadata"]["annotations"]
@@ -544,6 +565,14 @@ def test_the_probe_test_asks_every_shard():
         ({"ingest": {"applications": [ORDERS, ORDERS]}}, 'two applications have the name "orders"'),
         ({"mirror": {"settings": {"batch_entrys": 3}}}, "additional properties 'batch_entrys' not allowed"),
         ({"settings": {"poll_interval_s": -1}}, "/settings/poll_interval_s"),
+        (
+            {"policy": {"content": POLICY, "configMap": {"name": "policies"}}},
+            "policy.content and policy.configMap.name are both set",
+        ),
+        (
+            {"policy": {"content": POLICY}, "settings": {"policy_file": "/p.yaml"}},
+            "settings.policy_file is set beside policy.content",
+        ),
     ],
 )
 def test_values_that_cannot_work_are_refused_with_a_remedy(values, message):

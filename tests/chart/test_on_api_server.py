@@ -17,7 +17,7 @@ from tests.real.kubernetes_api import KubernetesApi
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 NAMESPACES = ("data", "jobs")
-ADMITTED = ("least", "trial", "ingest", "pod-template-and-trust", "policy-peers", "table-resources")
+ADMITTED = ("least", "trial", "ingest", "pod-template-and-trust", "policy-peers", "policy", "table-resources")
 PLURALS = {"NetworkPolicy": "networkpolicies"}
 DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict"}
 

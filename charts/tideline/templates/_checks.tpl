@@ -23,6 +23,12 @@
 {{- if and .Values.redis.address .Values.redis.urlSecret.name -}}
 {{- fail "redis.address and redis.urlSecret are both set; choose one of them" -}}
 {{- end -}}
+{{- if and .Values.policy.content .Values.policy.configMap.name -}}
+{{- fail "policy.content and policy.configMap.name are both set; choose one of them" -}}
+{{- end -}}
+{{- if and .Values.settings.policy_file (include "tideline.policy.configMap" .) -}}
+{{- fail "settings.policy_file is set beside policy.content or policy.configMap.name, which mount a policy file; choose one of them" -}}
+{{- end -}}
 {{- $security := .Values.kafka.security -}}
 {{- if and (hasPrefix "SASL" $security.protocol) (not $security.credentialsSecret.name) (not .Values.kafka.optionsSecret.name) -}}
 {{- fail (printf "kafka.security.protocol is %s without kafka.security.credentialsSecret.name; create a Secret with user name and password and name it" $security.protocol) -}}

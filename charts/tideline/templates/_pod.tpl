@@ -165,6 +165,9 @@ spec:
             {{- if $root.Values.trust.configMap.name }}
             - {name: trust, mountPath: /etc/tideline/trust, readOnly: true}
             {{- end }}
+            {{- if include "tideline.policy.configMap" $root }}
+            - {name: policy, mountPath: /etc/tideline/policy, readOnly: true}
+            {{- end }}
             {{- if $hasClientCertificate }}
             - {name: kafka-certificate, mountPath: /etc/tideline/kafka, readOnly: true}
             {{- end }}
@@ -178,6 +181,14 @@ spec:
           emptyDir: {sizeLimit: {{ $root.Values.scratch.stateSize }}}
         {{- if $root.Values.trust.configMap.name }}
         - {{- include "tideline.trustVolume" $root | nindent 10 }}
+        {{- end }}
+        {{- with include "tideline.policy.configMap" $root }}
+        # Without subPath, so that the file in the pod follows the ConfigMap.
+        - name: policy
+          configMap:
+            name: {{ . }}
+            items:
+              - {key: {{ ternary "policies.yaml" $root.Values.policy.configMap.key (ne $root.Values.policy.content "") }}, path: policies.yaml}
         {{- end }}
         {{- if $hasClientCertificate }}
         {{- with $root.Values.kafka.security.clientCertificateSecret }}

@@ -42,11 +42,19 @@ TIDELINE_EVENT_LOG: {{ printf "kafka://%s" (include "tideline.kafka.brokers" .ro
 {{- with .more }}
 {{ . }}
 {{- end }}
+{{- if include "tideline.policy.configMap" .root }}
+TIDELINE_POLICY_FILE: /etc/tideline/policy/policies.yaml
+{{- end }}
 {{- include "tideline.settingVariables" . }}
 {{- include "tideline.objectStore.variables" .root }}
 {{- if .root.Values.trust.configMap.name }}
 SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 {{- end }}
+{{- end -}}
+
+{{/* The ConfigMap with the policy file, empty without one. */}}
+{{- define "tideline.policy.configMap" -}}
+{{- if .Values.policy.content -}}{{ include "tideline.fullname" . }}-policy{{- else -}}{{ .Values.policy.configMap.name }}{{- end -}}
 {{- end -}}
 
 {{- define "tideline.tableResources.namespace" -}}
