@@ -51,7 +51,7 @@ test: java ## the tests on embedded adapters, three at a time: make test JOBS=4
 		-n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-faults: java ## generated inputs and histories, crash points, seeded bugs, hostile bytes, full disks, kills; at every call: SAMPLE_STEP=1
-	TIDELINE_SAMPLE_STEP=$(SAMPLE_STEP) $(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	SAMPLE_STEP=$(SAMPLE_STEP) $(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-spark: java ## DataFrames, data source, sink and applications on a local Spark
 	$(PYTEST) $(ON_SPARK) -m "not real and not cluster" -n 2 --dist loadfile --no-loadscope-reorder

@@ -127,7 +127,7 @@ def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
     storage.before, storage.after = before, after
 
 
-SAMPLE_STEP = int(os.environ.get("TIDELINE_SAMPLE_STEP", "2"))
+SAMPLE_STEP = int(os.environ.get("SAMPLE_STEP", "2"))
 
 
 def sampled(numbers: Sequence[int]) -> Sequence[int]:
