@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import jsonschema
@@ -11,9 +12,20 @@ from tests.unit.services.conftest import fleet
 from tests.unit.services.fleet import update, write
 
 from tideline_cli.policy_program import main
-from tideline_runtime.policy import is_open, parse_policies
+from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.planning import Thresholds
+from tideline_runtime.planning.replay import replay
+from tideline_runtime.policy import Policies, is_open, parse_policies
 from tideline_runtime.policy.model import policy_schema_text
-from tideline_table.action import TableService, run_clustering, run_log_compaction, schedule_clustering, schedule_log_compaction
+from tideline_table.action import (
+    TableService,
+    create_savepoint,
+    restore_to_savepoint,
+    run_clustering,
+    run_log_compaction,
+    schedule_clustering,
+    schedule_log_compaction,
+)
 from tideline_table.table import TableType
 
 __all__ = ["fleet"]
@@ -163,3 +175,54 @@ def test_a_replay_makes_log_compactions_where_the_planner_would(fleet, tmp_path,
     off = tried(services("false", "false"))
     assert (off["jobs"], off["bytes_rewritten"], off["recorded_jobs"]) == (0, 0, 1)
     assert logged.refresh().sequence == before, "a replay writes nothing"
+
+
+def names(base_paths):
+    return [path.rsplit("/", 1)[-1] for path in base_paths]
+
+
+def test_a_replay_leaves_out_a_table_that_its_rule_does_not_fit(fleet, tmp_path, capsys):
+    fits, wrong = fleet.create("fits"), fleet.create("wrong")
+    for n in range(4):
+        write(fits, 10 * n)
+        write(wrong, 10 * n)
+        fleet.clock.advance(3600)
+    small = "defaults: {settings: {planner: {clustering_min_files: 3, clustering_min_commits: 2}}}"
+    rule = f'{{match: {{tables: ["{wrong.base_path}"]}}, sort_columns: [colour]}}'
+    file = policy_file(tmp_path, f"{small}\nrules:\n  - {rule}\n")
+    command = ("test", file, "--since", "2020-01-01", "--tables", fleet.path("*"))
+    code, printed = run(capsys, *command, "--json")
+    document = json.loads(printed.out)
+    assert (code, names(one["base_path"] for one in document["tables"])) == (2, ["fits"])
+    assert document["jobs"] >= 1
+    assert names(document["left_out"]) == ["wrong"]
+    assert "sort column 'colour' is not in the schema" in next(iter(document["left_out"].values()))
+    code, printed = run(capsys, *command)
+    assert (code, f"{wrong.base_path} is left out: sort column 'colour'" in printed.err) == (2, True)
+
+
+def test_a_replay_without_a_table_that_it_cannot_replay_succeeds(fleet, tmp_path, capsys):
+    fits, restored = fleet.create("fits"), fleet.create("restored")
+    write(fits, 0)
+    first = write(restored, 0).instant
+    create_savepoint(restored, first)
+    write(restored, 10)
+    restore_to_savepoint(restored, first)
+    found = replayed(capsys, fleet, policy_file(tmp_path, "rules: []\n"))
+    assert (names(one["base_path"] for one in found["tables"]), names(found["left_out"])) == (["fits"], ["restored"])
+
+
+def test_a_replay_leaves_out_a_table_whose_settings_are_not_valid(fleet):
+    fits, wrong = fleet.create("fits"), fleet.create("wrong")
+    write(fits, 0)
+    write(wrong, 0)
+
+    def thresholds_of(own):
+        if own.base_path == wrong.base_path:
+            raise InvalidSetting("planner.x is 1", name="planner.x", origin="a rule")
+        return Thresholds()
+
+    since, until = fleet.clock.now() - timedelta(days=1), fleet.clock.now()
+    outcome = replay(Policies(), {}, thresholds_of, [fits.base_path, wrong.base_path], since, until)
+    assert ([one.base_path for one in outcome.tables], outcome.is_valid) == ([fits.base_path], False)
+    assert outcome.left_out == {wrong.base_path: "planner.x is 1"}

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tideline_cli.demo.__main__ import main as demo
+from tideline_cli.demo.run import DemoFailed
 from tideline_cli.up import run_services
 from tideline_runtime.errors import InvalidSetting
 
@@ -64,3 +65,12 @@ def test_a_demo_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys):
     (tmp_path / "file").write_text("")
     assert demo(tmp_path / "file" / "demo") == 1
     assert capsys.readouterr().err.startswith("tideline: error: Not a directory while writing")
+
+
+def test_a_demo_whose_services_do_not_start_reports_the_cause(tmp_path: Path, capsys, monkeypatch):
+    def fail(_):
+        raise DemoFailed("the services did not start")
+
+    monkeypatch.setattr("tideline_cli.demo.run.start_services", fail)
+    assert demo(tmp_path / "demo") == 1
+    assert capsys.readouterr().err == "tideline: error: the services did not start\n"

@@ -4,10 +4,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from tideline_events import open_event_log
+from tideline_events import TIMELINE, open_event_log
 from tideline_events.kafka import KafkaEventLog, KafkaSettings
+from tideline_events.kafka_options import accepted_options
+from tideline_events.kafka_subscription import KafkaSubscription
 from tideline_events.sqlite import SqliteEventLog
+from tideline_table.clock import SystemClock
 from tideline_table.errors import InvalidOption
 
 
@@ -37,6 +41,61 @@ def test_client_options_are_passed_on_but_not_shown() -> None:
     settings = KafkaSettings("h:1", client_options={"sasl.password": "secret"})
     assert settings.client()["sasl.password"] == "secret"
     assert "secret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"sasl.pasword": "hunter22"}, "'sasl.pasword'; the Kafka client answers: No such configuration property"),
+        ({"security.protocol": "hunter22", "client.rack": "a"}, "'security.protocol'; the Kafka client answers: Invalid value"),
+        ({"session.timeout.ms": "hunter22"}, "'session.timeout.ms'; the Kafka client answers: Invalid value"),
+        ({"error_cb": "hunter22"}, "'error_cb'; the Kafka client answers: expected error_cb property"),
+        ({"throttle_cb": "hunter22"}, "'throttle_cb'; the Kafka client answers: expected throttle_cb property"),
+        ({"default.topic.config": "hunter22"}, "'default.topic.config'; the Kafka client answers:"),
+        (
+            {"plugin.library.paths": "hunter22", "client.rack": "a"},
+            "'plugin.library.paths', 'client.rack'; the Kafka client answers:",
+        ),
+        (
+            {"security.protocol": "ssl", "ssl.key.pem": "hunter22"},
+            "'ssl.key.pem'; the Kafka client answers: Failed to create admin client",
+        ),
+    ],
+)
+def test_client_options_that_kafka_refuses_are_named_without_their_values(options: dict[str, str], found: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        open_event_log("kafka://127.0.0.1:1", client_options=options)
+    assert refused.value.found.startswith(f"event_log_options has {found}")
+    assert "correct event_log_options" in refused.value.remedy
+    assert "hunter22" not in str(refused.value)
+
+
+def test_options_that_only_a_producer_or_a_consumer_refuses() -> None:
+    log = open_event_log("kafka://127.0.0.1:1", client_options={"max.in.flight": "6"})
+    with pytest.raises(InvalidOption, match=r"has 'max.in.flight'; .* must be set <= 5"):
+        log.publisher("w")
+    settings = KafkaSettings("127.0.0.1:1", client_options={"fetch.max.bytes": "10"})
+    with pytest.raises(InvalidOption, match=r"has 'fetch.max.bytes'; .* must be >= `message.max.bytes`"):
+        KafkaSubscription(settings.client(), [TIMELINE.name], "group", 1, None, SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "shown"),
+    [
+        ({"sasl.password": "hunter22"}, "no hunter22.so, xhunter22", "no **********.so, x**********"),
+        ({"security.protocol": "ssl"}, "ssl.key.pem needs ssl", "ssl.key.pem needs **********"),
+        ({"enable.idempotence": "true", "sasl.password": "a"}, "a value is not true", "********** value is not true"),
+    ],
+)
+def test_values_of_options_are_hidden_in_what_the_client_answers(options: dict[str, str], text: str, shown: str) -> None:
+    with pytest.raises(InvalidOption) as refused, accepted_options(options):
+        raise ValueError(text)
+    assert refused.value.found.endswith(f"answers: {shown}")
+
+
+def test_an_error_of_a_client_that_its_options_do_not_cause_is_not_translated() -> None:
+    with pytest.raises(KafkaException), accepted_options({"client.rack": "a"}):
+        raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))
 
 
 def test_a_new_event_database_is_for_its_user_only(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING
 
 from tideline_ingest.errors import OffsetsLost, PoisonRecord
+from tideline_ingest.ingestion import IngestService
 from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_hudi_lock
 from tideline_locks.table_lock import attach_lock
@@ -358,3 +359,20 @@ def test_partitions_that_are_left_to_another_application_are_not_lost(storage, t
     del topics.records[T1]
     with pytest.raises(OffsetsLost, match="no longer has this partition"):
         run(application(topics, storage, tmp_path)[0], 1)
+
+
+@pytest.mark.parametrize("has_reader", [True, False])
+def test_kafka_options_that_the_client_refuses_are_named_without_their_values(storage, tmp_path, has_reader):
+    options = {"sasl.pasword": "hunter22"}
+    service, context = application(
+        numbered(1), storage, tmp_path, kafka_options=options, poison="dead_letter", dead_letter_topic="aside"
+    )
+    service = service if has_reader else IngestService(service._settings, context, storage=storage)
+    with pytest.raises(
+        InvalidSetting, match=r"ingest.kafka_options has 'sasl.pasword'; .* No such configuration property"
+    ) as caught:
+        service.start()
+    assert (caught.value.name, caught.value.origin) == ("ingest.kafka_options", "argument")
+    assert "correct ingest.kafka_options" in caught.value.remedy
+    assert "hunter22" not in str(caught.value)
+    service.stop()

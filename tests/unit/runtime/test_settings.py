@@ -187,6 +187,7 @@ def test_unknown_variable_is_refused_with_a_suggestion(variable, suggestion):
         ("[sweeper.retention]\nkeep = 1", "retention.keep", "did you mean retention.keep_commits?"),
         ("[digger]\ndeep_m = 1", "deep_m", "did you mean depth_m?"),
         ("[nowhere]\nx = 1", "nowhere", "remove or correct the name; docs/settings.md lists all settings"),
+        ("[console]\nx = 1", "console", "remove or correct the name; docs/settings.md lists all settings"),
     ],
 )
 def test_unknown_key_in_the_file_is_refused_with_a_suggestion(written, text, name, remedy):
@@ -209,8 +210,9 @@ def test_file_that_is_not_there(tmp_path):
     assert "No such file" in refused(tmp_path / "absent.toml").found
 
 
-def test_variables_of_services_that_are_not_here_are_nobodys_mistake(written):
-    settings = load(written("[console]\nanything = 1\n"), {"TIDELINE_CONSOLE__ANYTHING": "1", "TIDELINE_DIGGER__DEPTH_M": "deep"})
+def test_variables_of_services_that_are_not_here_are_nobodys_mistake(written, monkeypatch):
+    monkeypatch.setattr("tideline_runtime.settings.SERVICES", ("surveyor",))
+    settings = load(written("[surveyor]\nanything = 1\n"), {"TIDELINE_SURVEYOR__ANYTHING": "1", "TIDELINE_DIGGER__DEPTH_M": "deep"})
     assert settings.batch == 100
 
 

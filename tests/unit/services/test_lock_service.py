@@ -485,6 +485,27 @@ def test_a_forced_release_names_who_did_it_and_why(client, path, table, fleet, r
     ]
 
 
+def test_a_forced_release_before_the_first_poll_is_published_too(client, path, table, fleet, running):
+    service, _ = running
+    acquire(client, path, fence=4)
+    client.post(f"{path}/break", json={"owner": "operator", "force": True, "reason": "ann's host is gone"})
+    service.tick()
+    service.tick()
+    assert told(fleet, table) == [("force_released", "operator", "ann", 4)]
+
+
+def test_a_forced_release_of_a_table_that_the_shard_does_not_serve_has_no_event(table, fleet, request):
+    """All locks are in one store, so that the service ends any lease."""
+    service, context = lock_service(fleet, locks=f"memory:{request.node.name}-{fleet.folder}")
+    other = f"/v1/leases/{lock_name('another-uid')}"
+    with served(context) as client:
+        acquire(client, other)
+        broken = client.post(f"{other}/break", json={"owner": "operator", "force": True, "reason": "ann's host is gone"})
+    assert broken.json()["broken"]["owner"] == "ann"
+    service.tick()
+    assert fleet.events(LOCKS.name) == []
+
+
 def test_a_repeated_request_gets_its_lease_and_is_asked_for_its_fence(client, path):
     wish = {"lease_id": "0a1b", "fence": None}
     wanted = acquire(client, path, **wish)

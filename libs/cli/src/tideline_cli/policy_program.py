@@ -128,7 +128,10 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def test(arguments: argparse.Namespace) -> int:
-    """Replay table logs through a policy file, and print what it would have done. Return the exit code."""
+    """Replay table logs through a policy file, and print what it would have done. Return the exit code.
+
+    As for `check`, it is `EXIT_BAD_INPUT` if the policies do not fit a table.
+    """
     policies = read_policies(Path(arguments.argument[0]))
     settings = PlannerSettings.load(file=arguments.settings)
     tables, findings = found_tables(arguments.tables or settings.tables)
@@ -146,7 +149,7 @@ def test(arguments: argparse.Namespace) -> int:
         print_warning(str(finding))
     if arguments.json:
         print_json(outcome.to_json())
-        return 0
+        return 0 if outcome.is_valid else EXIT_BAD_INPUT
     columns = ("table", "jobs", "rewritten", "conflicts", "small files", "log ratio", "log age", "recorded jobs", "rewritten then")
     print_listing(columns, [_row(one) for one in outcome.tables], right=columns[1:])
     print_line(
@@ -157,7 +160,7 @@ def test(arguments: argparse.Namespace) -> int:
         print_line(f"assumed: {text}")
     for base_path, why in outcome.left_out.items():
         print_warning(f"{base_path} is left out: {why}")
-    return 0
+    return 0 if outcome.is_valid else EXIT_BAD_INPUT
 
 
 def _row(one: Replayed) -> tuple[object, ...]:

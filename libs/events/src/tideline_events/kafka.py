@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its public n
 
 from tideline_events.envelope import decode
 from tideline_events.errors import EventLogUnavailable, PoisonEvent, TopicMismatch
+from tideline_events.kafka_options import accepted_options
 from tideline_events.kafka_publisher import KafkaPublisher
 from tideline_events.kafka_subscription import KafkaSubscription, record_of
 from tideline_events.log import check_subscription
@@ -55,12 +56,18 @@ class KafkaSettings:
 
 
 class KafkaEventLog:
-    """`EventLog` on a Kafka cluster."""
+    """`EventLog` on a Kafka cluster.
+
+    Whatever creates a client raises `InvalidOption` if librdkafka refuses `client_options`: the constructor, and, for options of producers
+    or consumers only, `publisher`, `cursor`, `table_records` and `subscribe`.
+    """
 
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
-        self._admin = AdminClient(settings.client(), logger=_log)
+        client = settings.client()
+        with accepted_options(client):
+            self._admin = AdminClient(client, logger=_log)
 
     def ensure_topics(self) -> None:
         """See `EventLog.ensure_topics`. An existing topic keeps its partitions: another count would break the order of keys."""
@@ -158,7 +165,10 @@ class KafkaEventLog:
         }
         last: dict[bytes, Record] = {}
         deadline_s = self._clock.monotonic_s() + self._settings.timeout_s + self._settings.transaction_timeout_s
-        with closing(Consumer({**self._settings.client(), **options}, logger=_log)) as consumer:
+        client = self._settings.client()
+        with accepted_options(client):
+            opened = Consumer({**client, **options}, logger=_log)
+        with closing(opened) as consumer:
             consumer.assign([TopicPartition(TABLES.name, partition, OFFSET_BEGINNING) for partition in partitions])
             while ends:
                 message = consumer.poll(1.0)

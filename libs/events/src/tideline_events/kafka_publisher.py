@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tideline_events.envelope import stamped
 from tideline_events.errors import EventLogUnavailable, PublisherFenced, PublishUnknown
+from tideline_events.kafka_options import accepted_options
 from tideline_events.log import check_records, transition_records
 from tideline_events.payload import TableRecord, Transition
 from tideline_events.record import Record
@@ -44,7 +45,8 @@ class KafkaPublisher:
             "linger.ms": 0,
             "message.max.bytes": 1_048_576,
         }
-        self._producer = Producer(options, logger=_log)
+        with accepted_options(client):
+            self._producer = Producer(options, logger=_log)
         self._clock = clock
         self._writer_id = writer_id
         self._timeout_s = timeout_s

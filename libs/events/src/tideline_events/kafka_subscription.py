@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tideline_events.errors import CommitLost, EventLogUnavailable
+from tideline_events.kafka_options import accepted_options
 from tideline_events.log import POLL_LIMIT
 from tideline_events.record import Record
 from tideline_table.clock import Clock
@@ -48,7 +49,8 @@ class KafkaSubscription:
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
         }
-        self._consumer = Consumer(options, logger=_log)
+        with accepted_options(client):
+            self._consumer = Consumer(options, logger=_log)
         self._clock = clock
         self._group = group
         self._uncommitted: dict[tuple[str, int], int] = {}

@@ -24,7 +24,8 @@ def open_event_log(
     """Open the event log at `url`: `sqlite:///folder/events.db` (an absolute path) or `kafka://host:port,host:port`.
 
     The last three arguments are for Kafka: partitions and replicas (-1: the broker's default) of topics that must be created, and
-    `client_options`, which librdkafka gets unchanged, for TLS and SASL. Raises `InvalidOption` for any other URL.
+    `client_options`, which librdkafka gets unchanged, for TLS and SASL. Raises `InvalidOption` for any other URL, and for
+    client options that librdkafka refuses.
     """
     check_event_log_url(url)
     clock = clock or SystemClock()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from tideline_events.kafka_options import accepted_options
 from tideline_ingest.dead_letters import DeadLetters
 from tideline_ingest.errors import OffsetsLost
 from tideline_ingest.intake import Intake, TableIntake, is_registered
@@ -15,11 +18,12 @@ from tideline_ingest.topic_reader import Limits, TopicReader
 from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import LockProviders
 from tideline_runtime.contract import ServiceContext
+from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
 from tideline_runtime.storage_requests import StorageRequests
 from tideline_table.action import write_rows
 from tideline_table.config import PRIORITY_WAIT_S
-from tideline_table.errors import ProgressMoved
+from tideline_table.errors import InvalidOption, ProgressMoved
 from tideline_table.log import ProgressStep
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table import Table, check_stands
@@ -77,7 +81,7 @@ class IngestService:
     def start(self) -> None:
         """Open the table, check that the settings fit the table, and create the clients of Kafka and of the schema registry.
 
-        Raises the errors of `Table.open`, `Table.check_writable` and `TableIntake`.
+        Raises the errors of `Table.open`, `Table.check_writable` and `TableIntake`, and `InvalidSetting` for options that a client refuses.
         """
         settings, clock = self._settings, self._context.clock
         table = Table.open(
@@ -96,12 +100,16 @@ class IngestService:
         self._intake = TableIntake(settings, table, self._registry)
         if self._reader is None:
             group = f"tideline-ingest-{settings.application_id}"
-            self._reader = TopicReader(self._client, settings.topics, settings.partitions, group, settings.kafka_timeout_s, clock)
+            with self._accepted_options():
+                self._reader = TopicReader(
+                    self._client, settings.topics, settings.partitions, group, settings.kafka_timeout_s, clock
+                )
         self._context.health.require("kafka", self._reader.probe)
         if settings.poison == "dead_letter" and self._dead_letters is None:
-            self._dead_letters = DeadLetters(
-                self._client, settings.dead_letter_topic, settings.application_id, settings.kafka_timeout_s
-            )
+            with self._accepted_options():
+                self._dead_letters = DeadLetters(
+                    self._client, settings.dead_letter_topic, settings.application_id, settings.kafka_timeout_s
+                )
 
     def tick(self) -> float | None:
         """Ingest one batch, if records arrive within the poll interval.
@@ -143,6 +151,18 @@ class IngestService:
         if self._registry is not None:
             self._registry.close()
         self._locks.close()
+
+    @contextmanager
+    def _accepted_options(self) -> Iterator[None]:
+        """Translate the refusal of `kafka_options` by a client into `InvalidSetting`."""
+        name = "ingest.kafka_options"
+        try:
+            with accepted_options(self._client, name):
+                yield
+        except InvalidOption as error:
+            raise InvalidSetting(
+                error.found, name=name, origin=self._settings.origin("kafka_options"), expected=error.expected, remedy=error.remedy
+            ) from None
 
     def _goes_on(self) -> bool:
         self._context.health.beat()

@@ -29,6 +29,10 @@ class LeaseDirectory:
         # The mapping is replaced as a whole and never changed, so readers in other threads need no lock.
         self._base_paths = {lock_name(uid): base_path for uid, base_path in base_paths.items()}
 
+    def knows(self, name: str) -> bool:
+        """Return whether `name` is the lock of a table of this shard. Raises `ServiceBusy` before the first `update`."""
+        return name in self._known()
+
     def provider(self, name: str) -> RemoteLeases:
         """Return the provider of the lock `name`. Raises `UnknownLock`, or `ServiceBusy` before the first `update`."""
         known = self._known()

@@ -151,22 +151,24 @@ class LockService:
             self._note(table, Kind.HEARTBEAT_LOST, record.writer_id, now, instant=record.instant, reason=reason)
 
     def _queue_forced_releases(self) -> None:
-        """Queue the events of forced releases, of tables that this instance has polled before."""
+        """Queue the events of forced releases, of tables that the directory knows. A common lock store has leases of other tables, too."""
         while not self._api.forced.empty():
             forced = self._api.forced.get()
+            if not self._directory.knows(forced.lease.name):
+                continue
             uid = forced.lease.name.removeprefix(lock_name(""))
             if uid in self._seen:
                 # A user ended this lease. Compared with the last poll, its end would look like a release by the holder.
                 self._seen[uid] = None
-                self._queue(
-                    uid,
-                    Kind.FORCE_RELEASED,
-                    forced.by,
-                    forced.time,
-                    token=forced.lease.token,
-                    previous_owner=forced.lease.owner,
-                    reason=forced.reason,
-                )
+            self._queue(
+                uid,
+                Kind.FORCE_RELEASED,
+                forced.by,
+                forced.time,
+                token=forced.lease.token,
+                previous_owner=forced.lease.owner,
+                reason=forced.reason,
+            )
 
     def _note(
         self,

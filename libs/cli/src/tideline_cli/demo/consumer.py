@@ -33,9 +33,10 @@ class CommitConsumer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait until it has ended."""
+        """Stop the thread, if it was started, and wait until it has ended."""
         self._stopped.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _backfill(self, uid: str, first: int, last: int) -> Iterable[Transition]:
         return backfill(self._tables[uid], first, last)

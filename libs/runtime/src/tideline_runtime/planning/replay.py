@@ -19,7 +19,7 @@ from tideline_runtime.planning.replay_table import BYTES_PER_S, START_S, Simulat
 from tideline_runtime.policy import Policies, TablePolicy
 from tideline_table.action import pending_bytes, pending_rewrites
 from tideline_table.config import Options
-from tideline_table.errors import TidelineError, UnsupportedTable
+from tideline_table.errors import StorageError, TidelineError, UnsupportedTable
 from tideline_table.hudi import Action
 from tideline_table.log import Entry, TableState
 from tideline_table.table import Table
@@ -67,7 +67,15 @@ class Outcome:
 
     tables: list[Replayed] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
+    is_valid: bool = True
+    """Whether no table is left out because of an error that `tideline policy check` reports."""
     largest_day_bytes: int = 0
+
+    def leave_out(self, base_path: str, error: TidelineError) -> None:
+        """Record why a table could not be replayed."""
+        self.left_out[base_path] = str(error)
+        if not isinstance(error, StorageError | UnsupportedTable):
+            self.is_valid = False
 
     @property
     def jobs(self) -> int:
@@ -108,16 +116,16 @@ def replay(
     """Replay the logs of the tables at these base paths from `since` to `until`. `options` are those of the planner's settings.
 
     `Outcome.left_out` has the reason for each table that has no log, has a restore among the entries that its log still holds, has
-    contradictory rules, or cannot be read. Raises `InvalidSetting` for settings of a policy that are not valid, and `SchemaMismatch` for
-    sort columns that a table does not have.
+    contradictory rules, lacks a sort column of its rules, gets settings or options that are not valid, or cannot be read.
     """
-    outcome, run = Outcome(), _Replay(policies, thresholds_of, since)
+    outcome = Outcome()
+    run = _Replay(policies, thresholds_of, since, outcome.leave_out)
     recorded: list[tuple[datetime, int, str, Entry]] = []
     for base_path in tables:
         try:
             recorded += run.add(base_path, options)
         except TidelineError as error:
-            outcome.left_out[base_path] = str(error)
+            outcome.leave_out(base_path, error)
     # A writer's clock may be ahead of this one.
     last = max((at for at, *_ in recorded), default=until)
     run.run(sorted(recorded, key=lambda own: own[:3]), max(until, last + _TICK))
@@ -131,21 +139,33 @@ def replay(
 
 
 class _Replay:
-    """The fleet of a replay. Jobs run one after the other."""
+    """The fleet of a replay. Jobs run one after the other.
 
-    def __init__(self, policies: Policies, thresholds_of: ThresholdsOf, since: datetime) -> None:
+    A table for which a decision fails is removed, and `leave_out` is called with the error. The budgets of the fleet then count without
+    its jobs.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        thresholds_of: ThresholdsOf,
+        since: datetime,
+        leave_out: Callable[[str, TidelineError], None],
+    ) -> None:
         self.tables: dict[str, SimulatedTable] = {}
         self._policies = policies
         self._own: dict[str, TablePolicy] = {}
+        self._thresholds: dict[str, Thresholds] = {}
         self._thresholds_of = thresholds_of
         self._since = since
+        self._leave_out = leave_out
         self._jobs: list[tuple[datetime, str, str]] = []
         self._free_at = since
 
     def add(self, base_path: str, options: Mapping[str, object]) -> list[tuple[datetime, int, str, Entry]]:
         """Open a table, apply its entries before `since`, and return those from `since` on with their times and sequences.
 
-        Raises `UnsupportedTable` for a table without a log and for a log with a restore.
+        Raises `UnsupportedTable` for a table without a log and for a log with a restore, and what `thresholds_of` raises.
         """
         table = Table.open(base_path)
         if not table.has_log:
@@ -153,7 +173,7 @@ class _Replay:
                 "a table without Tideline's log", expected="a table that Tideline created or shares with Apache Hudi"
             )
         own = self._policies.of(base_path, table.uid)
-        made = SimulatedTable(table, Options({**options, **own.options}))
+        made, thresholds = SimulatedTable(table, Options({**options, **own.options})), self._thresholds_of(own)
         entries = list(recorded_entries(table))
         times = [datetime.fromisoformat(entry.recorded) for entry in entries]
         if any(entry.action is Action.RESTORE for entry in entries):
@@ -172,7 +192,7 @@ class _Replay:
             made.begin_with(folded.latest_slices())
             made.state.actions = {a.instant: a for a in folded.actions.values() if not a.is_pending}
             made.state.sequence = folded.sequence
-        self.tables[base_path], self._own[base_path] = made, own
+        self.tables[base_path], self._own[base_path], self._thresholds[base_path] = made, own, thresholds
         return [(at, e.sequence, base_path, e) for at, e in zip(times, entries, strict=True) if at >= self._since]
 
     def run(self, recorded: list[tuple[datetime, int, str, Entry]], until: datetime) -> None:
@@ -187,11 +207,13 @@ class _Replay:
                 break
             if self._jobs and at_job == now:
                 _, base_path, instant = heapq.heappop(self._jobs)
-                self.tables[base_path].complete(instant, now)
+                if base_path in self.tables:
+                    self.tables[base_path].complete(instant, now)
             elif position < len(recorded) and at_entry == now:
                 _, _, base_path, entry = recorded[position]
-                self.tables[base_path].apply(entry, counts=True)
-                self.tables[base_path].observe(now)
+                if base_path in self.tables:
+                    self.tables[base_path].apply(entry, counts=True)
+                    self.tables[base_path].observe(now)
                 position += 1
             else:
                 base_path = ""
@@ -201,7 +223,7 @@ class _Replay:
             self._decide(now, [base_path] if base_path else list(self.tables))
 
     def _decide(self, now: datetime, changed: list[str]) -> None:
-        demands = [found for base in changed for found in self._demands(base, now)]
+        demands = [found for base in changed if base in self.tables for found in self._demands(base, now)]
         if not demands:
             return
         fleet = self._policies.fleet
@@ -220,16 +242,23 @@ class _Replay:
             heapq.heappush(self._jobs, (self._free_at, demand.base_path, instant))
 
     def _demands(self, base_path: str, now: datetime) -> list[Demand]:
-        table, own = self.tables[base_path], self._own[base_path]
-        view, thresholds, ledger = self._view(table), self._thresholds_of(own), Ledger(tuple(table.rewrites))
-        found = (examine(service, view, own, thresholds, ledger, now) for service in services_of(view))
+        """Return what a table needs now. Leaves the table out, and returns nothing, if its policy does not fit it."""
+        table, own, thresholds = self.tables[base_path], self._own[base_path], self._thresholds[base_path]
+        ledger = Ledger(tuple(table.rewrites))
+        try:
+            view = self._view(table)
+            found = [examine(service, view, own, thresholds, ledger, now) for service in services_of(view)]
+        except TidelineError as error:
+            del self.tables[base_path]
+            self._leave_out(base_path, error)
+            return []
         return [one for one in found if isinstance(one, Demand)]
 
     def _shrunk(self, demand: Demand, max_bytes: int, now: datetime) -> Demand | Held:
         if demand.cost_bytes <= max_bytes:
             return replace(demand, max_bytes=max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes))
         table, own = self.tables[demand.base_path], self._own[demand.base_path]
-        return shrunk(demand, self._view(table), own, self._thresholds_of(own), now, max_bytes)
+        return shrunk(demand, self._view(table), own, self._thresholds[demand.base_path], now, max_bytes)
 
     @staticmethod
     def _view(table: SimulatedTable) -> View:
