@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.fuzz.targets import TARGETS
 
-RUNS = 20_000
+RUNS = 10_000
 PROCESSES = 2
 ROOT = Path(__file__).parents[2]
 
