@@ -80,8 +80,7 @@ def filters_of(path: Path) -> dict[str, bool]:
     return found
 
 
-@pytest.mark.parametrize("index", ["bloom", "global_bloom"])
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(("kind", "index"), [(Kind.COW, "bloom"), (Kind.MOR, "global_bloom")])
 def test_both_upsert_one_table_twenty_times_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind, index: str) -> None:
     """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
     turns = Turns(apache_hudi, workdir / "table", kind, request={"index_type": index.upper()})

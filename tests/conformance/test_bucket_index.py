@@ -158,7 +158,7 @@ def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: Apache
     assert index is not None
     assert index.text == "3 bucket(s) by id"
     held.check(f"{kind}, shared")
-    write_in_turn(turns, held)
+    write_in_turn(turns, held, 10)
     Comparison().rows(Table.open(str(turns.path)).read(), read_hudi_rs(turns.path), f"{kind}", "hudi-rs")
     one = Table.open(str(turns.path)).snapshot()
     # By columns, too, if the properties of the table say with which types it was created.
@@ -167,10 +167,10 @@ def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: Apache
     assert one.read(where="id = 'k0003'").equals(one.read(where="_hoodie_record_key = 'k0003'"))
 
 
-def write_in_turn(turns: Turns, held: Expected) -> None:
-    """Twenty steps with updates, new keys, deletions, a clustering of ours, and compactions of both."""
+def write_in_turn(turns: Turns, held: Expected, steps: int = 20) -> None:
+    """Steps with updates, new keys, deletions, a clustering of ours, and, after the tenth one, compactions of both."""
     kind = turns.kind
-    for step in range(20):
+    for step in range(steps):
         here, ts = step % 2 == 0, step + 2
         if step in (8, 13):
             held.delete(range(step, step + 6), ts, here=here)
