@@ -14,7 +14,8 @@ import pytest
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.service_strategies import Proof, Strategy, impossible, reasons
-from tests.conformance.stories.story import Library, Story, kept_stories
+from tests.conformance.stories.story import Story
+from tests.conformance.story_library import Library, kept_stories
 
 IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
 NO_REASONS: dict[Cell, str] = {}

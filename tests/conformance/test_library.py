@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from tests.conformance.matrix import Kind, Topic
 from tests.conformance.peers.apache_hudi import PeerFailed
-from tests.conformance.stories.story import Library, Maker, Step, Story
+from tests.conformance.stories.story import Maker, Step, Story
+from tests.conformance.story_library import Library
 
 WAIT_S = 60.0
 ROWS = pa.table({"id": ["a"]})

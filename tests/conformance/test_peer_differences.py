@@ -20,7 +20,8 @@ from tests.conformance.stories.life import AVRO_LOGS, EVENT_TIME, KEYS
 from tests.conformance.stories.merging import MODELS, ORDERING, PAYLOAD, UNAVAILABLE
 from tests.conformance.stories.rows import marked_deleted, trips
 from tests.conformance.stories.schemas import ordered
-from tests.conformance.stories.story import Library, Maker, Recorded, Story
+from tests.conformance.stories.story import Maker, Recorded, Story
+from tests.conformance.story_library import Library
 
 from tideline_table.action import write_rows
 from tideline_table.errors import InstantNotFound, UnsupportedTable

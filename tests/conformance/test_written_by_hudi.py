@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 import pytest
 from tests.conformance.matrix import Cell, Comparison, Direction, Matrix
 from tests.conformance.stories.catalogue import STORIES
-from tests.conformance.stories.story import START, Library, Story
+from tests.conformance.stories.story import START, Story
+from tests.conformance.story_library import Library
 
 from tideline_table.table import Table
 

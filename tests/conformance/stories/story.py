@@ -1,27 +1,21 @@
 """Tables that the real Apache Hudi makes step by step, and what it reads from them after each step.
 
-A story is made ahead or when its first step is asked for. After a step the table is copied, modification times kept (Hudi 1.x derives
-completion times of version-6 instants from them), and Hudi's own answers are recorded beside the copy. None of our code takes part, so whole
-stories are kept in the cache folder for later sessions, until a story, the peer or Hudi's release changes.
+After a step the table is copied, modification times kept (Hudi 1.x derives completion times of version-6 instants from them), and Hudi's own
+answers are recorded beside the copy. `tests.conformance.story_library` makes and keeps stories.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
 import shutil
-import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import feather
-from tests.artifacts import REPOSITORY_ROOT, cache_folder
 from tests.conformance.matrix import KEY, Kind, Topic
-from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed, PeerInstant, QueryType
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerInstant, QueryType
 
 COMMON = {
     "hoodie.bulkinsert.shuffle.parallelism": "2",
@@ -184,129 +178,8 @@ class Recorded:
         return found
 
 
-_DECIDES = ("stories/*.py", "peers/*.py", "matrix.py")
-"""Files below `tests/conformance` that decide what stories are like."""
-
-
-def kept_stories() -> Path:
-    """The folder in the cache for stories of these definitions, this peer and this release of Hudi."""
-    here = REPOSITORY_ROOT / "tests" / "conformance"
-    files = [
-        REPOSITORY_ROOT / "requirements" / "peer-hudi.txt",
-        *(file for pattern in _DECIDES for file in sorted(here.glob(pattern))),
-    ]
-    digest = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files))
-    return cache_folder() / "stories" / digest.hexdigest()[:16]
-
-
-class Library:
-    """Stories made so far. Whole ones are moved to the folder `kept` if there is one, and those that are there are used again.
-
-    `make_ahead` makes stories in a thread while other tests run. `hudi` gives a peer that only the library asks.
-    """
-
-    def __init__(self, hudi: Callable[[], ApacheHudi], folder: Path, kept: Path | None = None) -> None:
-        self._hudi = hudi
-        self._folder = folder
-        self._kept = kept
-        self._failures: dict[str, tuple[str, str]] = {}
-        self._making = threading.Lock()
-        """Held while a story is made: one at a time."""
-        self._at_work = threading.Lock()
-        """Held during each step that is made ahead, and by who wants none."""
-        self._may_go_on = threading.Event()
-        self._may_go_on.set()
-        self._ahead: threading.Thread | None = None
-        self._is_closing = threading.Event()
-
-    def make_ahead(self, stories: Sequence[Story]) -> None:
-        """Begin to make the stories, in this order."""
-        assert self._ahead is None
-        self._ahead = threading.Thread(target=self._make_all, args=(stories,), name="stories")
-        self._ahead.start()
-
-    @contextlib.contextmanager
-    def resting(self) -> Iterator[None]:
-        """Nothing is made ahead inside: for tests that want the machine for themselves. They may not ask for a step."""
-        self._may_go_on.clear()
-        try:
-            with self._at_work:
-                yield
-        finally:
-            self._may_go_on.set()
-
-    def close(self) -> None:
-        """Leave what was not asked for unmade."""
-        self._is_closing.set()
-        if self._ahead is not None:
-            self._ahead.join()
-
-    def step(self, story: Story, name: str) -> Recorded:
-        """The table after step `name`. Raises AssertionError with Hudi's words when Hudi could not get there."""
-        folder = self._made(story, ahead=False)
-        where = folder / f"{story.names.index(name):02}-{name.replace(' ', '-')}"
-        recorded = Recorded(where / "table", where)
-        if not (where / "snapshot.arrow").exists():
-            at, message = self._failures[story.name]
-            raise AssertionError(f"Apache Hudi could not make {story.name} beyond the step {at!r}: {message}")
-        return recorded
-
-    def _make_all(self, stories: Sequence[Story]) -> None:
-        for story in stories:
-            if self._is_closing.is_set():
-                return
-            # Whatever fails here fails again in the test that asks for the story.
-            with contextlib.suppress(Exception):
-                self._made(story, ahead=True)
-
-    def _made(self, story: Story, *, ahead: bool) -> Path:
-        folder = self._folder / story.name
-        kept = self._kept / story.name if self._kept is not None else folder
-        with self._making:
-            if kept.exists() and kept != folder:
-                return kept
-            if not (folder / "finished").exists() and story.name not in self._failures:
-                shutil.rmtree(folder, ignore_errors=True)
-                self._make(story, folder, ahead=ahead)
-            if (folder / "finished").exists() and kept != folder:
-                _move(folder, kept)
-                return kept
-        return folder
-
-    def _make(self, story: Story, folder: Path, *, ahead: bool) -> None:
-        maker = Maker(self._hudi(), folder / "live", story)
-        step = story.steps[0]
-        try:
-            for number, step in enumerate(story.steps):
-                if ahead:
-                    # A lock alone would be taken again before who waits for it wakes up.
-                    self._may_go_on.wait()
-                with self._at_work if ahead else contextlib.nullcontext():
-                    if ahead and self._is_closing.is_set():
-                        return
-                    step.do(maker)
-                    _record(maker, folder / f"{number:02}-{step.name.replace(' ', '-')}", step)
-        except PeerFailed as error:
-            self._failures[story.name] = (step.name, _causes(str(error)))
-            return
-        shutil.rmtree(maker.base)
-        (folder / "finished").touch()
-
-
-def _move(story: Path, kept: Path) -> None:
-    """Move a story, which appears as a whole. If another session was faster, its story stays."""
-    begun = kept.with_name(f".{kept.name}-{uuid.uuid4().hex}")
-    shutil.copytree(story, begun)
-    try:
-        begun.rename(kept)
-    except OSError:
-        if not kept.exists():
-            raise
-        shutil.rmtree(begun)
-    shutil.rmtree(story)
-
-
-def _record(maker: Maker, folder: Path, step: Step) -> None:
+def record(maker: Maker, folder: Path, step: Step) -> None:
+    """Copy the table and record what Hudi reads."""
     shutil.copytree(maker.base, folder / "table", copy_function=shutil.copy2)
     story = maker.story
     last = step is story.steps[-1]
@@ -337,9 +210,3 @@ def _save(rows: pa.Table, path: Path) -> None:
 
 def _load(path: Path) -> pa.Table:
     return feather.read_table(str(path), memory_map=False)
-
-
-def _causes(message: str) -> str:
-    """The first line of each cause: Java's messages repeat whole traces."""
-    lines = message.splitlines()
-    return "\n".join([lines[0], *(line for line in lines if line.startswith(("caused by", "Caused by:")))])
