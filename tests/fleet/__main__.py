@@ -24,7 +24,7 @@ def main() -> int:
     given = parser.parse_args()
     began_s = time.monotonic()
     is_large = given.tables >= LARGE
-    size = Size(given.tables, given.rounds, 300.0, 900.0, 300.0 if is_large else 90.0, 60.0 if is_large else 0.0)
+    size = Size(given.tables, given.rounds, 300.0, 900.0, 300.0 if is_large else 150.0, 60.0 if is_large else 0.0)
     with tempfile.TemporaryDirectory(prefix="tideline-fleet-") as made:
         folder = given.folder or Path(made)
         with performed(size, folder.resolve(), lambda line: print(line, flush=True), print) as run:
