@@ -68,8 +68,9 @@ def compacted_log(base: Path, ordering: str, log_format: str, indexed: Sequence[
     return table, pa.concat_tables(parts)
 
 
-@pytest.mark.parametrize("log_format", ["avro", "parquet"])
-@pytest.mark.parametrize("ordering", ["ts", ""], ids=["event-time", "commit-time"])
+@pytest.mark.parametrize(
+    ("ordering", "log_format"), [("ts", "avro"), ("", "parquet")], ids=["event-time-avro", "commit-time-parquet"]
+)
 def test_a_log_compaction_beside_writers(
     apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path, ordering: str, log_format: str
 ) -> None:

@@ -172,7 +172,7 @@ def test_12_nobody_reads_parts_of_deleted_records(maker: Maker) -> None:
         Table.open(str(maker.base)).read()
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@pytest.mark.parametrize("version", [6, 9])
 def test_13_hudi_does_not_read_its_hfile_blocks(apache_hudi: ApacheHudi, workdir: Path, version: int) -> None:
     made = {}
     for kind in ("hfile", "avro"):

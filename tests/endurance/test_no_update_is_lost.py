@@ -46,7 +46,7 @@ def minio() -> Iterator[ObjectStoreServer]:
         yield server
 
 
-@pytest.fixture(params=["local", "minio"])
+@pytest.fixture
 def base_path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "local":
         return f"file:{tmp_path / 'table'}"
@@ -57,7 +57,12 @@ def base_path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.timeout(900 * max(1, COMMITS // 25))
-@pytest.mark.parametrize("table_type", [TableType.COW, TableType.MOR])
+@pytest.mark.parametrize(
+    ("base_path", "table_type"),
+    [("local", TableType.COW), ("minio", TableType.MOR)],
+    indirect=["base_path"],
+    ids=["local", "minio"],
+)
 def test_no_acknowledged_update_is_lost(base_path: str, table_type: TableType, redis_server: RedisServer, tmp_path: Path) -> None:
     folder = tmp_path / "ledgers"
     folder.mkdir()

@@ -37,7 +37,7 @@ def start_session(bundle: str, folder: str, memory_mb: int) -> SparkSession:
         "spark.app.name": "apache-hudi-peer",
         "spark.driver.memory": f"{memory_mb}m",
         "spark.driver.extraClassPath": bundle,
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -Xshare:auto -Djava.io.tmpdir={folder}",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Djava.io.tmpdir={folder}",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": folder,
