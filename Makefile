@@ -12,7 +12,6 @@ PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
-SAMPLE_STEP ?= 2
 SEED_START ?= 0
 SCALE ?= 0.2
 PLANS ?= 200
@@ -51,7 +50,7 @@ test: java ## the tests on embedded adapters, three at a time: make test JOBS=4
 		-n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-faults: java ## generated inputs and histories, crash points, seeded bugs, hostile bytes, full disks, kills; at every call: SAMPLE_STEP=1
-	SAMPLE_STEP=$(SAMPLE_STEP) $(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-spark: java ## DataFrames, data source, sink and applications on a local Spark
 	$(PYTEST) $(ON_SPARK) -m "not real and not cluster" -n 2 --dist loadfile --no-loadscope-reorder

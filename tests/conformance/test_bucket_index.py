@@ -158,7 +158,7 @@ def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: Apache
     assert index is not None
     assert index.text == "3 bucket(s) by id"
     held.check(f"{kind}, shared")
-    write_in_turn(turns, held, 10)
+    write_in_turn(turns, held, 16)
     Comparison().rows(Table.open(str(turns.path)).read(), read_hudi_rs(turns.path), f"{kind}", "hudi-rs")
     one = Table.open(str(turns.path)).snapshot()
     # By columns, too, if the properties of the table say with which types it was created.
@@ -168,7 +168,7 @@ def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: Apache
 
 
 def write_in_turn(turns: Turns, held: Expected, steps: int = 20) -> None:
-    """Steps with updates, new keys, deletions, a clustering of ours, and, after the tenth one, compactions of both."""
+    """Steps with updates, new keys, deletions, a clustering of ours, and compactions of both, of which the last follows the sixteenth step."""
     kind = turns.kind
     for step in range(steps):
         here, ts = step % 2 == 0, step + 2
@@ -183,7 +183,7 @@ def write_in_turn(turns: Turns, held: Expected, steps: int = 20) -> None:
             else:
                 held.upsert([*numbers, *old], ts, here=here)
         # What a step does wrong is still there some steps later, and a query of Apache Hudi takes half as long as a write.
-        if step % 5 == 4:
+        if step % 5 == 4 or step == steps - 1:
             held.check(f"{kind}, step {step} by {'Tideline' if here else 'Apache Hudi'}")
         if step == 6:
             table = turns.open()

@@ -53,9 +53,8 @@ def resize(
 ) -> None:
     """Split the buckets of an exclusive table with a bucket index in place; with consistent hashing, split and merge them by size.
 
-    Reads and writes all rows of the partitions whose number changes (with consistent hashing: of the buckets that change), as one commit.
-    Other writers continue. Each of their commits into these partitions makes the command begin again, at most
-    tideline.write.conflict.retries times. Run it when few writers are at work. Run it again after a failure.
+    Rewrites all rows of the partitions whose number changes (with consistent hashing: of the buckets that change), as one commit. Writers
+    continue; each of their commits there makes the command begin again, at most tideline.write.conflict.retries times. Run it when few write.
     """
     progress = Progress("files", None)
     table = open_writable(path, settings_from(settings), locks, progress)

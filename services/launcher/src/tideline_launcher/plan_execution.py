@@ -162,10 +162,7 @@ class LauncherService:
         return [chosen for chosen in decision.launch if not self._context.stopping.is_set() and self._launch(chosen)]
 
     def _launch(self, launch: Launch) -> bool:
-        """Launch the next attempt at each plan, except at plans of which the platform still runs an attempt.
-
-        Return false if the platform refused the application.
-        """
+        """Launch the next attempt at each plan of which the platform runs none. Return false if it refused the application."""
         known = self._applications.attempts([plan.key for plan in launch.plans])
         alive = {a.key for a in known if a.end is None}
         requests = tuple(self._request(plan, known) for plan in launch.plans if plan.key not in alive)
