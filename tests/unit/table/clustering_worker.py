@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset  # With pandas, which it imports, 40 MB. The engine imports it when it reads a file.
 
 from tideline_table.action import run_clustering
 from tideline_table.table import Table
