@@ -348,6 +348,31 @@ def test_first_and_last_key():
     assert len(list(file.blocks_of([entries[-1][0], b"key-9"]))) == 1
 
 
+@pytest.mark.parametrize("longer", [0, 1], ids=["even", "uneven"])
+def test_the_blocks_of_many_keys(longer, monkeypatch):
+    wanted = [(f"key-{number:06}{'x' * (longer * number % 3)}".encode(), b"v" * (number % 90)) for number in range(20_000)]
+    file = HFile(hfile_bytes(wanted, {}))
+    keys = [key for key, _ in wanted[:-1:50]] + [wanted[-1][0]]
+    for limit in (1, 300_000, 2**20):
+        monkeypatch.setattr("tideline_table.log_format.hfile_entries._BYTES_AT_ONCE", limit)
+        batches = list(file.blocks_of(keys))
+        assert [(row["key"], row["value"]) for batch in batches for row in batch.to_pylist()] == wanted
+        assert (len(batches) < len(list(file.entries()))) == (limit > 1 and not longer)
+
+
+def test_an_entry_that_reaches_into_the_next_block_is_found(monkeypatch):
+    """With the entries of both blocks together, it would fit."""
+    content = [(b"k%d" % number, b"v" * 70_000) for number in range(3)]
+    file = HFile(hfile_bytes(content, {}, compressed=False))
+    blocks = [block for _, block in file._blocks(file._root, b"DATABLK*")]
+    assert len(blocks) == 3
+    whole = b"".join(blocks)
+    torn = [memoryview(whole)[:70_000], memoryview(whole)[70_000:]]
+    monkeypatch.setattr(file, "_blocks", lambda references, magic: zip(file._root, torn, strict=False))
+    with pytest.raises(CorruptMetadata):
+        list(file.blocks_of([key for key, _ in content]))
+
+
 def test_keys_are_found_in_files_that_are_joined_in_several_parts(monkeypatch):
     monkeypatch.setattr(hfile_writer, "_JOINED_BYTES", 100_000)
     wanted = [(f"key-{number:06}".encode(), b"v" * (number % 90)) for number in range(5_000)]

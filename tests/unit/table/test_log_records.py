@@ -12,7 +12,7 @@ from tests.unit.table.tables import compact, new_table, open_table, write
 
 from tideline_table.action import create_index
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
-from tideline_table.log_format import hfile
+from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table import LogRecords, RecordIndex, base_files, log_records
 from tideline_table.metadata_table.base_files import BaseFiles
 from tideline_table.metadata_table.key_lookup import record_index_of
@@ -193,8 +193,8 @@ def test_blocks_of_base_files_are_decoded_once_for_random_keys(table, monkeypatc
         write(table, [(f"m{number}", "p", 1, "x")])
     part, index = part_of(table), RecordIndex(table.storage)
     decoded: list[int] = []
-    real = hfile._entries
-    monkeypatch.setattr(hfile, "_entries", lambda block, **more: decoded.append(1) or real(block, **more))
+    real = HFile._unpacked
+    monkeypatch.setattr(HFile, "_unpacked", lambda *given: decoded.append(1) or real(*given))
     held = {key for key, *_ in rows}
     absent = pa.array([key for key in (f"{number:05}" for number in range(10_007)) if key not in held])
     for some in (rows[:500], rows[500:]):

@@ -12,13 +12,16 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from isal import isal_zlib
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.log_format.checksum import crc32c
+from tideline_table.log_format.hfile_entries import ENTRY_SCHEMA, corrupt, entries_of_block, entries_of_blocks, hadoop_length
 from tideline_table.log_format.protobuf import read_fields, read_varint
 
 TRAILER_BYTES = 4096
@@ -27,22 +30,17 @@ MAX_BLOCK_BYTES = 256 * 1024 * 1024
 MAX_FILE_BYTES = 2**31 - 1
 _HEADER = struct.Struct(">8siiqbii")
 _ENTRY = struct.Struct(">qi")
-_LENGTHS = struct.Struct(">ii")
 _DATA, _META = b"DATABLK*", b"METABLKc"
 _ROOT, _LEAF, _INNER = b"IDXROOT2", b"IDXLEAF2", b"IDXINTE2"
 _FILE_INFO, _TRAILER, _PROTOBUF = b"FILEINF2", b'TRABLK"$', b"PBUF"
 _MAX_LEVELS = 8
+_UNPACKING_ERROR = cast("type[Exception]", isal_zlib.error)
+"""The type stub of ISA-L declares an instance."""
 _GZIP, _NONE = 1, 2
 _ENCRYPTION_KEY = 13
 _CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: zlib.crc32, 2: crc32c}
-_ROW_SUFFIX_BYTES = 10
-"""Size of the fields after the row in a key: family length, timestamp and type."""
-_ROW_SUFFIX = b"\0\x7f" + b"\xff" * 7 + b"\x04"
-"""These fields as HBase's writer and Tideline's set them: no family, the latest timestamp, the type `put`."""
 _MID_KEY_BYTES = 16
 _WITH_MVCC = (1).to_bytes(4, "big")
-ENTRY_SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
-"""The columns of the entries of an HFile."""
 
 ByteSource = bytes | memoryview
 
@@ -76,7 +74,7 @@ class HFile:
 
     def __init__(self, content: ByteSource) -> None:
         if len(content) > MAX_FILE_BYTES:
-            raise _corrupt(f"{len(content)} bytes", f"at most {MAX_FILE_BYTES}")
+            raise corrupt(f"{len(content)} bytes", f"at most {MAX_FILE_BYTES}")
         self._content = memoryview(content)
         self.size_bytes = len(content)
         self._trailer = _read_trailer(self._content)
@@ -95,7 +93,7 @@ class HFile:
         for reference, block in self._blocks(_root_index(metas, trailer.meta_entries, 0), _META):
             room_bytes -= len(block)
             if room_bytes < 0:
-                raise _corrupt("meta blocks above the size limit", f"at most {MAX_BLOCK_BYTES} bytes in total")
+                raise corrupt("meta blocks above the size limit", f"at most {MAX_BLOCK_BYTES} bytes in total")
             self.meta_blocks[reference.key.decode("utf-8", "replace")] = bytes(block)
 
     @property
@@ -119,22 +117,25 @@ class HFile:
         found = 0
         last: bytes | None = None
         for reference, block in self._data_blocks():
-            batch = _entries(block, has_mvcc=self._has_mvcc)
+            batch = entries_of_block(block, has_mvcc=self._has_mvcc)
             if not batch.num_rows:
                 continue
             keys = batch.column(0)
             if (last is not None and keys[0].as_py() <= last) or not is_ascending(keys):
-                raise _corrupt(f"a data block at {reference.offset} with keys out of order", "each key once, in order")
+                raise corrupt(f"a data block at {reference.offset} with keys out of order", "each key once, in order")
             last = keys[-1].as_py()
             found += batch.num_rows
             if found > self.entry_count:
                 break
             yield batch
         if found != self.entry_count:
-            raise _corrupt(f"{found} entries or more" if found > self.entry_count else f"{found} entries", f"{self.entry_count}")
+            raise corrupt(f"{found} entries or more" if found > self.entry_count else f"{found} entries", f"{self.entry_count}")
 
     def blocks_of(self, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of the data blocks that can hold one of `keys` (ascending); of all blocks if the index has levels."""
+        """Yield the entries of the data blocks that can hold one of `keys` (ascending); of all blocks if the index has levels.
+
+        A batch has the entries of several blocks.
+        """
         if self._trailer.levels > 1:
             yield from self.entries()
             return
@@ -142,8 +143,8 @@ class HFile:
         end = len(keys) if self.last_key is None else bisect.bisect_right(keys, self.last_key)
         begins = [*(bisect.bisect_left(keys, _row(reference.key)) for reference in self._root), end]
         wanted = [number for number, (begin, end) in enumerate(pairwise(begins)) if begin < end]
-        for _, block in self._blocks([self._root[number] for number in wanted], _DATA):
-            yield _entries(block, has_mvcc=self._has_mvcc)
+        blocks = (block for _, block in self._blocks([self._root[number] for number in wanted], _DATA))
+        yield from entries_of_blocks(blocks, has_mvcc=self._has_mvcc)
 
     def read(self) -> pa.Table:
         """Return all entries as a table with the columns `key` and `value`."""
@@ -164,7 +165,7 @@ class HFile:
         free = 0
         for reference in references:
             if reference.offset < free:
-                raise _corrupt(f"an index entry for a block at {reference.offset}", f"an offset of at least {free}")
+                raise corrupt(f"an index entry for a block at {reference.offset}", f"an offset of at least {free}")
             block, free = self._block(reference.offset, magic)
             yield reference, block
 
@@ -172,47 +173,47 @@ class HFile:
         """Return the decompressed data of the block at `offset`, and the offset of the next block."""
         place = f"the block {magic.decode('latin-1')} at {offset}"
         if not 0 <= offset <= self._end - _HEADER.size:
-            raise _corrupt(place, f"offsets inside the {self._end} bytes before the trailer")
+            raise corrupt(place, f"offsets inside the {self._end} bytes before the trailer")
         found, on_disk, unpacked, _, kind, per_checksum, with_header = _HEADER.unpack_from(self._content, offset)
         if found != magic:
-            raise _corrupt(f"{bytes(found)!r} at {offset}", f"{magic!r}")
+            raise corrupt(f"{bytes(found)!r} at {offset}", f"{magic!r}")
         end = offset + _HEADER.size + on_disk
         data_end = offset + with_header
         if on_disk < 0 or end > self._end or not _HEADER.size <= with_header <= on_disk + _HEADER.size:
-            raise _corrupt(f"{place} of {on_disk} bytes with {with_header} bytes of data", "sizes that fit into the file")
+            raise corrupt(f"{place} of {on_disk} bytes with {with_header} bytes of data", "sizes that fit into the file")
         if not 0 <= unpacked <= MAX_BLOCK_BYTES:
-            raise _corrupt(f"{place} that unpacks to {unpacked} bytes", f"0 to {MAX_BLOCK_BYTES}")
+            raise corrupt(f"{place} that unpacks to {unpacked} bytes", f"0 to {MAX_BLOCK_BYTES}")
         self._verify(place, self._content[offset:data_end], self._content[data_end:end], kind, per_checksum)
         return self._unpacked(place, self._content[offset + _HEADER.size : data_end], unpacked), end
 
     def _verify(self, place: str, data: memoryview, checksums: memoryview, kind: int, per_checksum: int) -> None:
         if kind not in (0, *_CHECKSUMS) or per_checksum <= 0:
-            raise _corrupt(f"{place} with checksums of kind {kind} per {per_checksum} bytes", "kind 0, 1 or 2")
+            raise corrupt(f"{place} with checksums of kind {kind} per {per_checksum} bytes", "kind 0, 1 or 2")
         pieces = -(-len(data) // per_checksum)
         if len(checksums) != 4 * pieces:
-            raise _corrupt(f"{place} with {len(checksums)} bytes of checksums", f"{4 * pieces}")
+            raise corrupt(f"{place} with {len(checksums)} bytes of checksums", f"{4 * pieces}")
         compute = _CHECKSUMS.get(kind)
         if compute is None:
             return
         for number in range(pieces):
             piece = data[number * per_checksum : (number + 1) * per_checksum]
             if compute(piece) != int.from_bytes(checksums[4 * number : 4 * number + 4], "big"):
-                raise _corrupt(f"{place} with a wrong checksum", "the bytes that were written")
+                raise corrupt(f"{place} with a wrong checksum", "the bytes that were written")
 
     def _unpacked(self, place: str, packed: memoryview, size_bytes: int) -> memoryview:
         if self._trailer.codec == _NONE:
             data = packed
         else:
-            unpacker = zlib.decompressobj(wbits=31)
+            unpacker = isal_zlib.decompressobj(wbits=31)
             try:
                 # One byte more than the declared size is enough to detect a wrong declaration.
                 data = memoryview(unpacker.decompress(packed, size_bytes + 1))
-            except zlib.error as error:
-                raise _corrupt(f"{place} that cannot be unpacked ({error})", "gzip") from None
+            except _UNPACKING_ERROR as error:
+                raise corrupt(f"{place} that cannot be unpacked ({error})", "gzip") from None
             if len(data) <= size_bytes and not unpacker.eof:
-                raise _corrupt(f"{place} whose gzip data ends early", f"{size_bytes} bytes")
+                raise corrupt(f"{place} whose gzip data ends early", f"{size_bytes} bytes")
         if len(data) != size_bytes:
-            raise _corrupt(f"{place} that unpacks to another size", f"{size_bytes} bytes")
+            raise corrupt(f"{place} that unpacks to another size", f"{size_bytes} bytes")
         return data
 
 
@@ -221,17 +222,13 @@ def _row(key: bytes) -> bytes:
     return key[2 : 2 + int.from_bytes(key[:2], "big")]
 
 
-def _corrupt(found: str, expected: str) -> CorruptMetadata:
-    return CorruptMetadata(f"an HFile with {found}", expected=expected, remedy="restore the file")
-
-
 def _read_trailer(content: memoryview) -> _Trailer:
     start = len(content) - TRAILER_BYTES
     if start < 0 or content[start : start + 8] != _TRAILER:
-        raise _corrupt("no trailer", f"a trailer in the last {TRAILER_BYTES} bytes")
+        raise corrupt("no trailer", f"a trailer in the last {TRAILER_BYTES} bytes")
     major = int.from_bytes(content[-3:], "big")
     if major != 3:
-        raise _corrupt(f"version {major}", "version 3")
+        raise corrupt(f"version {major}", "version 3")
     fields = dict(_delimited(content[start + 8 : -4]))
     if _ENCRYPTION_KEY in fields:
         raise UnsupportedTable("an encrypted HFile", expected="no encryption")
@@ -240,7 +237,7 @@ def _read_trailer(content: memoryview) -> _Trailer:
     if trailer.codec not in (_GZIP, _NONE):
         raise UnsupportedTable(f"an HFile with codec {trailer.codec}", expected="gzip or no codec")
     if not 1 <= trailer.levels <= _MAX_LEVELS:
-        raise _corrupt(f"an index of {trailer.levels} levels", f"1 to {_MAX_LEVELS}")
+        raise corrupt(f"an index of {trailer.levels} levels", f"1 to {_MAX_LEVELS}")
     return trailer
 
 
@@ -248,13 +245,13 @@ def _delimited(content: memoryview) -> list[tuple[int, int | memoryview]]:
     """Read the fields of a message that follows its length."""
     length, at = read_varint(content, 0)
     if length > len(content) - at:
-        raise _corrupt(f"a message of {length} bytes", f"at most {len(content) - at}")
+        raise corrupt(f"a message of {length} bytes", f"at most {len(content) - at}")
     return list(read_fields(content[at : at + length]))
 
 
 def _file_info(content: memoryview) -> dict[str, bytes]:
     if content[:4] != _PROTOBUF:
-        raise _corrupt("file info in another encoding", f"{_PROTOBUF!r} at the start")
+        raise corrupt("file info in another encoding", f"{_PROTOBUF!r} at the start")
     found: dict[str, bytes] = {}
     for number, pair in _delimited(content[4:]):
         if number != 1 or isinstance(pair, int):
@@ -270,11 +267,11 @@ def _root_index(content: memoryview, count: int, tail_bytes: int) -> list[_Refer
     HBase encodes the length of a key as Hadoop does. That encoding and the one of protobuf agree below 128. Protobuf lengths are
     used if the entries fit the size of the index only with them.
     """
-    for length_of in (_hadoop_length, read_varint):
+    for length_of in (hadoop_length, read_varint):
         found = _index_entries(content, count, length_of)
         if found is not None and found[1] in (len(content), len(content) - tail_bytes):
             return found[0]
-    raise _corrupt(f"an index of {len(content)} bytes that does not hold {count} entries", "as many as the trailer says")
+    raise corrupt(f"an index of {len(content)} bytes that does not hold {count} entries", "as many as the trailer says")
 
 
 def _index_entries(
@@ -299,97 +296,20 @@ def _index_entries(
     return found, at
 
 
-def _hadoop_length(content: memoryview, at: int) -> tuple[int, int]:
-    """Read a number in the encoding of `WritableUtils.writeVLong`. Return it and the offset after it."""
-    first = int.from_bytes(content[at : at + 1], "big", signed=True)
-    if first >= -112:
-        return first, at + 1
-    size = -112 - first
-    if size > 8 or at + 1 + size > len(content):
-        raise _corrupt(f"a truncated or negative number at {at}", "a length")
-    return int.from_bytes(content[at + 1 : at + 1 + size], "big"), at + 1 + size
-
-
 def _leaf_index(content: memoryview) -> list[_Reference]:
     """Read the entries of a leaf or intermediate index: a count, count + 1 offsets, then the entries."""
     count = int.from_bytes(content[:4], "big", signed=True) if len(content) >= 4 else -1
     start = 4 * (count + 2)
     if count < 0 or start > len(content):
-        raise _corrupt(f"a leaf index of {len(content)} bytes for {count} entries", "as many as it says")
+        raise corrupt(f"a leaf index of {len(content)} bytes for {count} entries", "as many as it says")
     places = np.frombuffer(content, dtype=">i4", count=count + 1, offset=4).astype(np.int64)
     if places[0] != 0 or (np.diff(places) < _ENTRY.size).any() or places[-1] != len(content) - start:
-        raise _corrupt("a leaf index whose entries overlap", "entries one after the other")
+        raise corrupt("a leaf index whose entries overlap", "entries one after the other")
     found = []
     for begin, end in zip((places[:-1] + start).tolist(), (places[1:] + start).tolist(), strict=True):
         offset, size_bytes = _ENTRY.unpack_from(content, begin)
         found.append(_Reference(offset, size_bytes, bytes(content[begin + _ENTRY.size : end])))
     return found
-
-
-def _entries(content: memoryview, *, has_mvcc: bool) -> pa.RecordBatch:
-    """Read the rows and values of a data block."""
-    data = np.frombuffer(content, dtype=np.uint8)
-    found = _even_entries(content, data) if has_mvcc else None
-    begins, keys, values = found or _each_entry(content, has_mvcc=has_mvcc)
-    rows = data[begins].astype(np.int64) << 8 | data[begins + 1]
-    families = data[np.minimum(begins + 2 + rows, len(content) - 1)] if len(begins) else begins
-    if (rows + 2 + _ROW_SUFFIX_BYTES != keys).any() or families.any():
-        raise _corrupt("a key with a column or a malformed row", "the length of a row, the row and ten bytes")
-    # One array of rows, values and what is between them: Arrow picks the pieces without an index for each octet.
-    bounds = np.stack([begins + 2, begins + 2 + rows, begins + keys, begins + keys + values], axis=1).ravel()
-    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(content)]
-    pieces = pa.Array.from_buffers(pa.binary(), max(len(bounds) - 1, 0), buffers)
-    columns = [pieces.take(pa.array(np.arange(first, len(pieces), 4))) for first in (0, 2)]
-    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
-
-
-_Places = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of each entry: the offset of its key, and the lengths of key and value."""
-
-
-def _even_entries(content: memoryview, data: np.ndarray) -> _Places | None:
-    """Find entries whose rows have the length of the first one, without a step of Python for each of them.
-
-    None unless each entry begins where the one before it ends: octets in a value that look like the end of a key do not mislead.
-    """
-    row = int.from_bytes(content[_LENGTHS.size : _LENGTHS.size + 2], "big")
-    lengths = np.fromiter(map(len, bytes(content).split(_ROW_SUFFIX)[:-1]), dtype=np.int64)
-    begins = np.cumsum(lengths + _ROW_SUFFIX_BYTES) - (row + 2 + _ROW_SUFFIX_BYTES)
-    heads = begins - _LENGTHS.size
-    if not len(heads) or heads[0] != 0 or (lengths < row + 2 + _LENGTHS.size).any():
-        return None
-    keys, values = data[heads[:, None] + np.arange(_LENGTHS.size)].view(">i4").T.astype(np.int64)
-    ends = begins + keys + values
-    fits = (
-        (keys == row + 2 + _ROW_SUFFIX_BYTES).all()
-        and (values >= 0).all()
-        and np.array_equal(ends + 1, np.append(heads[1:], len(content)))
-    )
-    return (begins, keys, values) if fits and (data[ends] <= 127).all() else None
-
-
-def _each_entry(content: memoryview, *, has_mvcc: bool) -> _Places:
-    """Find the entries one after the other."""
-    starts: list[int] = []
-    lengths: list[tuple[int, int]] = []
-    at, end = 0, len(content)
-    while at < end:
-        if at + _LENGTHS.size > end:
-            raise _corrupt("a truncated entry", "two lengths")
-        key, value = pair = _LENGTHS.unpack_from(content, at)
-        starts.append(at + _LENGTHS.size)
-        lengths.append(pair)
-        if key < 2 + _ROW_SUFFIX_BYTES or value < 0:
-            raise _corrupt(f"an entry with a key of {key} and a value of {value} bytes", "a row with its suffix, and a value")
-        at += _LENGTHS.size + key + value
-        if has_mvcc:
-            if at >= end:
-                raise _corrupt("a truncated entry", "a version number after it")
-            at = _hadoop_length(content, at)[1] if content[at] > 127 else at + 1
-    if at != end:
-        raise _corrupt(f"entries of {at} bytes in a block of {end}", "entries that fill their block")
-    keys, values = np.array(lengths, dtype=np.int64).reshape(-1, 2).T
-    return np.array(starts, dtype=np.int64), keys, values
 
 
 def is_ascending(keys: pa.Array) -> bool:

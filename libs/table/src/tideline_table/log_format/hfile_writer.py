@@ -19,7 +19,8 @@ from isal import igzip
 
 from tideline_table.errors import InvalidRecord
 from tideline_table.log_format.avro.encode import octets_of
-from tideline_table.log_format.hfile import ENTRY_SCHEMA, is_ascending
+from tideline_table.log_format.hfile import is_ascending
+from tideline_table.log_format.hfile_entries import ENTRY_SCHEMA
 
 BLOCK_BYTES = 64 * 1024
 """A data block ends with the entry that reaches this size."""

@@ -6,7 +6,7 @@ Random keys lie in all blocks of a file. After a look-up that decoded most block
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ MOST_BYTES = 64 * 1024 * 1024
 """Bytes of base files that a process keeps. Others are read for each look-up whose keys are in their range."""
 MOST_HASHES = 8_000_000
 """Hashes of their keys that a process keeps, of four bytes each."""
+_JOINED_ENTRIES = 65_536
+"""Entries of a file that are joined, about 6 MB."""
 
 
 class BaseFiles:
@@ -53,19 +55,21 @@ class BaseFiles:
         return found
 
     def look_up(self, part: MetadataPartition, group: int, keys: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of the blocks that can hold one of `keys` (ascending). Errors as `open_base`."""
-        file, decoded = self.open(part, group), 0
-        for batch in file.blocks_of(keys):
-            decoded += batch.num_rows
-            yield batch
+        """Yield the entries of the blocks that can hold one of `keys` (ascending), many blocks at a time. Errors as `open_base`."""
+        file = self.open(part, group)
         with self._mutex:
             room = self._most_hashes - sum(map(len, self._hashes.values()))
             is_wanted = part.base == self._base and group not in self._hashes and file.entry_count <= room
+        decoded, hashes = 0, list[np.ndarray]()
+        for batch in _joined(file.blocks_of(keys)):
+            decoded += batch.num_rows
+            hashes += [_hashes_of(batch)] if is_wanted else []
+            yield batch
         if is_wanted and 2 * decoded >= file.entry_count:
-            hashes = np.sort(np.concatenate([string_hashes(batch.column("key").cast(pa.string())) for batch in file.entries()]))
+            known = hashes if decoded == file.entry_count else list(map(_hashes_of, _joined(file.entries())))
             with self._mutex:
                 if part.base == self._base:
-                    self._hashes[group] = hashes
+                    self._hashes[group] = np.sort(np.concatenate(known))
 
     def open(self, part: MetadataPartition, group: int) -> HFile:
         """Return the base file of a file group. Errors as `open_base`."""
@@ -82,3 +86,20 @@ class BaseFiles:
                 if sum(file.size_bytes for file in self._files.values()) + found.size_bytes <= self._most_bytes:
                     self._files[group] = found
         return found
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join blocks: what a look-up does for each batch takes as long as to decode a block."""
+    held, count = list[pa.RecordBatch](), 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= _JOINED_ENTRIES:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held, count = [], 0
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+
+
+def _hashes_of(entries: pa.RecordBatch) -> np.ndarray:
+    return string_hashes(entries.column("key").cast(pa.string()))

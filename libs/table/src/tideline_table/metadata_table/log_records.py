@@ -16,7 +16,8 @@ from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.log.metadata import Delta, MetadataPartition
-from tideline_table.log_format.hfile import ENTRY_SCHEMA, HFile
+from tideline_table.log_format.hfile import HFile
+from tideline_table.log_format.hfile_entries import ENTRY_SCHEMA
 from tideline_table.metadata_table.layout import file_id_of, file_path, log_name, timeline_path
 from tideline_table.metadata_table.partition import Records
 from tideline_table.metadata_table.reading import log_changes, names_in

@@ -16,7 +16,7 @@ from tideline_table.index.java_hash import string_hashes
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log.state import TableState
-from tideline_table.log_format.hfile import ENTRY_SCHEMA
+from tideline_table.log_format.hfile_entries import ENTRY_SCHEMA
 from tideline_table.log_format.hfile_writer import JoinedEntries, batch_of
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.reader.read_plan import LogRule
