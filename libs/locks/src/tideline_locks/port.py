@@ -81,7 +81,7 @@ class LeaseSource(Protocol):
 
 
 class LockProvider(LeaseSource, Protocol):
-    """Leases by name (design: architecture, principle 3 and "A commit").
+    """Leases by name (docs/architecture.md).
 
     `fence` is the head sequence of the table log that the caller saw. The provider keeps the greatest granted fence per name,
     across releases, and rejects older ones with `StaleFence`. The lease's `token` is that fence. A provider may lose its state

@@ -33,7 +33,7 @@ class History:
     """Whether the next attempt shares no application, because an attempt ended without a result. The plan may have killed its driver, and
     then it must not affect other plans; or another plan killed the driver, and then it must not affect this plan again."""
     needs_spark: bool = False
-    """Whether the next attempt runs on Spark: the plan killed a resident worker, was too large for one, or took too long there."""
+    """Whether the next attempt runs on Spark: an attempt in a resident worker failed or was lost, for whatever reason."""
     condition: Condition | None = None
     """Why the last attempt did not start."""
 

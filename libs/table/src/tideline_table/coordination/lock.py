@@ -1,6 +1,6 @@
 """What a transaction requires of a lock.
 
-The lock of an exclusive table serves efficiency and fairness, never correctness (design: principle 3). The correctness of a shared
+The lock of an exclusive table serves efficiency and fairness, never correctness: the table log decides. The correctness of a shared
 table depends on the lock that Apache Hudi's writers take, too, because nothing else excludes them.
 """
 

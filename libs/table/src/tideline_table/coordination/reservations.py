@@ -1,8 +1,7 @@
 """File-group reservations: writers post the file groups that they will write, and later writers of these wait.
 
 Without reservations, the loser of two writes to one file group learns of it at its commit, after it wrote all of its files. They
-only save time: a store that loses them, returns wrong ones or does not answer changes no decision of the conflict check (architecture,
-principle 3).
+only save time: a store that loses them, returns wrong ones or does not answer changes no decision of the conflict check.
 
 A writer that lost often posts with priority. Then other writers wait until it ends or dies: the pessimistic mode of the
 specification's concurrency chapter, per file group, for writers that would starve.

@@ -1,4 +1,4 @@
-"""Entries of the table log: one entry per transition of the table's timeline (design: "One table log")."""
+"""Entries of the table log: one entry per transition of the table's timeline (docs/design/table-log.md)."""
 
 from __future__ import annotations
 

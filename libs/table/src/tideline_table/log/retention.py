@@ -1,4 +1,4 @@
-"""Retention and trimming of table log entries (design: "Checkpoints come before deletion of entries").
+"""Retention and trimming of table log entries. A checkpoint comes before the deletion of entries.
 
 A suspended writer could create an entry again under a deleted name. Therefore trimming first writes a marker with the last sequence
 to delete. After each append the writer looks for a marker at or above its sequence: if there is one, its sequence was not the head.

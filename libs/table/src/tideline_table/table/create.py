@@ -72,7 +72,7 @@ class TableRequest:
     meta_fields: bool = True
     """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
     index_type: str = ""
-    """`BLOOM` or `GLOBAL_BLOOM`: kept with the table; empty for a bucket index, and if each writer names its index."""
+    """`BLOOM`, `GLOBAL_BLOOM` or `RECORD_INDEX`: kept with the table; empty for a bucket index, and if each writer names its index."""
     buckets: int | None = None
     """The number of buckets of a table with a bucket index; None for a table without."""
     bucket_engine: Engine = Engine.SIMPLE
@@ -187,7 +187,7 @@ def index_request(
     *,
     several_file_groups: bool = False,
 ) -> IndexRequest:
-    """Return the request for the index named `index`: `bucket`, `bloom`, `global_bloom`, or empty if the table keeps none.
+    """Return the request for the index named `index`: `bucket`, `bloom`, `global_bloom`, `record_index`, or empty if the table keeps none.
 
     `bucket_engine` is `simple` or `consistent`; empty for `simple`, and for other indexes. `partition_buckets` is as in `TableRequest`.
 

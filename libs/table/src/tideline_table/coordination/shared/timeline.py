@@ -1,4 +1,4 @@
-"""The timeline of a table that Apache Hudi's writers share (design: "A commit", shared mode).
+"""The timeline of a table that Apache Hudi's writers share (docs/design/shared-tables.md).
 
 Every step is taken under the lock that both engines honour: list the timeline, append to the log what Apache Hudi did, decide on
 that, create the timeline files (the commit point), then append the mirror entry. If a writer dies before its mirror entry, the next
