@@ -29,7 +29,7 @@ def resize(
         option(
             metavar="N",
             help="The new number of buckets in each partition to which no rule of --partition-buckets applies: a multiple of the present "
-            "one. Not with consistent hashing: there, --option hoodie.bucket.index.max.num.buckets and min.num.buckets say how far "
+            "one, or any with --overwrite. Not with consistent hashing: there, --option hoodie.bucket.index.max.num.buckets and min.num.buckets say how far "
             "buckets are split and merged by their sizes.",
         ),
     ] = None,

@@ -48,7 +48,7 @@ PRIORITY_AFTER = Option(
     3,
     "After this many lost conflicts, a write locks the file groups that it needs, and other writes of them wait. In a table shared with "
     "Apache Hudi, conflicts lost to Apache Hudi's writers do not count, because those do not wait; a write that loses this many of them "
-    "in spite of the lock fails.",
+    "in spite of the lock gives up its priority.",
     unit="conflicts",
     minimum=1,
 )

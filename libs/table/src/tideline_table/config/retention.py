@@ -68,7 +68,7 @@ KEEP_MAX_COMMITS = Option(
     minimum=2,
 )
 ARCHIVAL_BATCH = Option("hoodie.commits.archival.batch", 10, "Records in one block of an archive file.", unit="records", minimum=1)
-ARCHIVE_AUTOMATIC = Option("hoodie.archive.automatic", True, "The cleaner archives after each clean.")
+ARCHIVE_AUTOMATIC = Option("hoodie.archive.automatic", True, "The cleaner archives an exclusive table at each check of it.")
 ARCHIVAL_MIN_AGE_S = Option(
     "tideline.archive.min.age",
     3600.0,
