@@ -17,10 +17,16 @@ from tests.unit.table.archives import FEW, INSERT, OLD_S, TASK_S, UPDATE, clean,
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
 
 from tideline_table.action import (
+    Outcome,
+    Reason,
+    Rules,
+    TableService,
     archive,
     create_savepoint,
     delete_late_files,
     delete_savepoint,
+    judge,
+    maintain,
     restore_to_savepoint,
     roll_back_dead,
     run_archival,
@@ -31,6 +37,7 @@ from tideline_table.action.archival import run as table_archival
 from tideline_table.action.archival.late_files import OrphanCleanup
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
+from tideline_table.config import TASK_MAX_LIFETIME_S
 from tideline_table.errors import (
     CorruptMetadata,
     HistoryUnavailable,
@@ -424,6 +431,31 @@ def test_a_cleanup_asks_nothing_without_need(old):
     assert delete_late_files(looking, FEW) == OrphanCleanup()
     assert not [path for call, path in faulty.calls[start:] if call.startswith("list")]
     assert HEAL_DEADLINE_S < OLD_S
+
+
+def test_a_cleanup_reaches_new_rollbacks_behind_those_that_it_knows(monkeypatch):
+    """A savepoint keeps rolled-back writes on the timeline for years; each cleanup takes a limited number of them."""
+    table, _, clock = new_table()
+    create_savepoint(table, write(table, [("a", "p", 1, "saved")]).instant)
+    monkeypatch.setattr(table_archival, "MOST_CHECKED", 1)
+    undone = []
+    for _ in range(2):
+        lost = WriteTransaction.begin(table.timeline, table.lock, "UPSERT", table.write_action())
+        lost.roll_back()
+        undone.append(lost.instant)
+        clock.advance(table.options[TASK_MAX_LIFETIME_S] + 1)
+    write(table, [("a", "p", 2, "later")])
+    assert delete_late_files(table) == OrphanCleanup(frozenset(undone[1:]))
+
+
+def test_maintenance_leaves_an_archival_alone_that_its_rules_hold(old):
+    table, _, _ = old
+    at = schedule_archival(table, FEW)
+    assert at is not None
+    rules = Rules(held={service: Reason("a pause") for service in TableService}, options=FEW)
+    assert judge(table, TableService.ARCHIVAL, rules).outcome is Outcome.HELD
+    assert {step.outcome for step in maintain(table, rules)} == {"nothing"}
+    assert table.refresh().is_pending(at)
 
 
 def test_savepoints_and_archival():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tideline_table.action.archival.late_files import OrphanCleanup, clean_up_orphans, delete_staging, due
+from tideline_table.action.archival.late_files import MOST_CHECKED, OrphanCleanup, clean_up_orphans, delete_staging, due
 from tideline_table.action.archival.plan import (
     OPERATION,
     StateFile,
@@ -77,7 +77,7 @@ def delete_late_files(table: Table, options: Mapping[str, object] | None = None)
         still_new = now - timedelta(seconds=chosen[TASK_MAX_LIFETIME_S])
         known = {record.instant for record in due(state, older, chosen, still_new)}
         waiting += [a for a in due(state, older, chosen, now) if a.instant not in known]
-    return clean_up_orphans(table.storage, state, waiting) if waiting else OrphanCleanup()
+    return clean_up_orphans(table.storage, state, waiting[:MOST_CHECKED]) if waiting else OrphanCleanup()
 
 
 def delete_half_written(table: Table, options: Mapping[str, object] | None = None) -> tuple[str, ...]:

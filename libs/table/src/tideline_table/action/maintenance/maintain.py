@@ -29,6 +29,8 @@ ORDER = (
 """Dead writers first, because they hold back cleaning and archival; compaction before clustering, which then reads no log files. A log
 compaction merges what compaction leaves."""
 _READY = frozenset({Outcome.DUE, Outcome.PLANNED})
+_NOT_NOW = frozenset({Outcome.OFF, Outcome.HELD, Outcome.NOT_APPLICABLE, Outcome.RUNNING})
+"""Outcomes with which a step does nothing. Without a due plan, the step of archival still cleans up late files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def maintain(table: Table, rules: Rules, *, dry_run: bool = False, on_step: OnSt
         elif dry_run or (verdict.outcome not in _READY and service is not TableService.ARCHIVAL):
             is_ready = verdict.outcome in _READY
             steps.append(Step(service, "due" if is_ready else "nothing", verdict.why, verdict.instants if is_ready else ()))
-        elif verdict.outcome in (Outcome.OFF, Outcome.NOT_APPLICABLE, Outcome.RUNNING):
+        elif verdict.outcome in _NOT_NOW:
             steps.append(Step(service, "nothing", verdict.why))
         else:
             steps.append(_attempt(table, service, rules, verdict.why))
