@@ -40,7 +40,7 @@ from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
-from tideline_table.metadata_table import StoredMetadata
+from tideline_table.metadata_table import FindingKind, StoredMetadata
 from tideline_table.metadata_table.layout import FILES_FOLDER, PROPERTIES_PATH, TIMELINE_FOLDER, base_name, file_path, log_name
 from tideline_table.metadata_table.partition import Records, by_group, groups_of_keys, mapping_of, newest_records
 from tideline_table.metadata_table.reading import live, read_files, slice_files
@@ -266,6 +266,28 @@ def test_what_the_writer_of_the_last_entry_did_not_create_is_created_by_the_next
         storage.delete(path)
     assert open_table(storage, clock, "healer").timeline.heal(0)
     assert {path: content for path, content in listing(storage).items() if path in whole} == whole
+
+
+def test_no_partition_is_dropped_if_one_of_them_is_missing():
+    table, _, _ = indexed()
+    write(table, A)
+    create_index(table, ["column_stats"])
+    before = known(table)
+    with pytest.raises(IndexNotFound, match="record_index"):
+        drop_index(table, ["column_stats", "record_index"])
+    assert known(table) == before
+    assert kinds(table) == []
+
+
+def test_findings_about_the_files_of_the_metadata_table_name_paths():
+    table, storage, _ = indexed()
+    write(table, A)
+    base = file_path(base_name(known(table).base))
+    content = storage.read(base)
+    storage.put(base, content[: len(content) // 2])
+    assert [(found.kind, found.path) for found in check_index(table)] == [(FindingKind.DAMAGED_FILE, FILES_FOLDER)]
+    storage.delete(base)
+    assert [(found.kind, found.path) for found in check_index(table)] == [(FindingKind.MISSING_FILE, base)]
 
 
 def test_creating_and_dropping_twice():

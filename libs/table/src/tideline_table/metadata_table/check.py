@@ -120,16 +120,16 @@ def _partition(source: Source, part: MetadataPartition) -> Iterator[Finding]:
 def _contents(storage: Storage, state: TableState, known: MetadataPartition) -> Iterator[Finding]:
     there = slice_files(storage, known)
     for name in there.foreign:
-        yield Finding(FindingKind.FOREIGN_FILE, name, "a file of another writer")
+        yield Finding(FindingKind.FOREIGN_FILE, file_path(name), "a file of another writer")
     expected = {delta.version for delta in known.deltas if delta.version}
     for version in sorted(expected - set(there.groups[0].versions)):
-        yield Finding(FindingKind.MISSING_FILE, log_name(known.base, version), "no log file of a delta commit")
+        yield Finding(FindingKind.MISSING_FILE, file_path(log_name(known.base, version)), "no log file of a delta commit")
     try:
         listed = read_files(storage, known, there)
     except ObjectNotFound as error:
-        yield Finding(FindingKind.MISSING_FILE, error.found, "no base file")
+        yield Finding(FindingKind.MISSING_FILE, error.path, f"no file of {known.name}")
     except TidelineError as error:
-        yield Finding(FindingKind.DAMAGED_FILE, error.found, error.expected)
+        yield Finding(FindingKind.DAMAGED_FILE, folder_of(known.name), f"{error.found}, expected {error.expected}")
     else:
         yield from _compared(storage, files_of(state), listed)
 

@@ -82,13 +82,16 @@ def _add(table: Table, name: str, columns: Sequence[str]) -> None:
 def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
     """Delete partitions of the metadata table; readers use the table log and footers instead. Return what it was.
 
-    Dropping `files` deletes the whole metadata table. Raises `IndexNotFound` if a partition is not there.
+    Dropping `files` deletes the whole metadata table. Raises `IndexNotFound`, and deletes nothing, if a partition is not there.
     """
     check_exclusive(table)
     table.check_writable(keyed=False)
     wanted = _checked(partitions)
     dropped = known_index(table.state)
-    for name in (FILES,) if FILES in wanted else wanted:
+    names = (FILES,) if FILES in wanted else wanted
+    for name in names:
+        known_partition(table.state, name)
+    for name in names:
         _drop(table, name)
     return dropped
 
