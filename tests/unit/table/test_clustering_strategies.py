@@ -8,6 +8,7 @@ import pytest
 from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, log_stat, new_table, write
 
 from tideline_table.action import request_clustering, schedule_clustering
+from tideline_table.action.clustering import column_ranges
 from tideline_table.action.clustering.column_ranges import ColumnRange, FooterRanges
 from tideline_table.action.clustering.partition_filter import filtered_partitions
 from tideline_table.action.clustering.plan import plan_clustering
@@ -323,6 +324,14 @@ def test_ranges_of_files_with_other_types_or_without_statistics_are_unknown(hist
     assert set(FooterRanges(table.storage, schema)(table.slices(), ["ts", "v"])[table.slices()[0].group]) == {"ts", "v"}
     evolved = schema.set(schema.get_field_index("ts"), pa.field("ts", pa.string()))
     assert set(FooterRanges(table.storage, evolved)(table.slices(), ["ts", "v"])[table.slices()[0].group]) == {"v"}
+
+
+def test_ranges_stay_known_where_more_are_read_than_are_kept(monkeypatch):
+    table = filled()
+    slices, ranges = table.slices(), FooterRanges(table.storage, with_meta_fields(table.schema))
+    monkeypatch.setattr(column_ranges, "_KEPT", 1)
+    ranges(slices[:-1], ["ts"])
+    assert all("ts" in found for found in ranges(slices, ["ts"]).values())
 
 
 def test_log_only_slices_are_grouped_by_age(history):

@@ -65,7 +65,8 @@ class FooterRanges:
                 found = list(pool.map(lambda path: read_column_ranges(self._storage, path, columns), missing))
             with self._lock:
                 if len(self._known) > _KEPT:
-                    self._known.clear()
+                    asked = frozenset(paths)
+                    self._known = {key: held for key, held in self._known.items() if key[0] in asked}
                 for path, ranges in zip(missing, found, strict=True):
                     self._known |= {(path, column): self._range(column, ranges.get(column)) for column in columns}
         known = self._known

@@ -90,9 +90,10 @@ def by_overlap(slices: Sequence[FileSlice], context: PlanContext) -> list[Group]
     """
     columns = overlap_columns(context.options)
     known = [s for s in slices if all(context.range_of(s, c) is not None for c in columns)]
+    grouped = frozenset(s.group for s in known)
     limit = context.options[CLUSTERING_MAX_GROUP_BYTES]
     groups = [part for found in _components(known, columns, context) for part in _bounded(found, limit)]
-    unknown = sorted((s for s in slices if s not in set(known)), key=_age)
+    unknown = sorted((s for s in slices if s.group not in grouped), key=_age)
     return [g for g in groups if not _is_clustered(g, context.state)] + _bounded(unknown, limit)
 
 
