@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 import tideline
+from tideline_spark import data_source_write
 from tideline_spark.data_source_write import StreamWriter, WriteOptions, Writer
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import InvalidOption, StorageError
 from tideline_table.storage import STAGING
 
 ROWS = pa.table({"id": ["a", "b", "c"], "n": pa.array([1, 2, 3], pa.int64())})
@@ -53,6 +54,18 @@ def test_an_aborted_write_leaves_nothing(table):
     writer = Writer(options(table))
     writer.abort([writer.write(iter(MORE.to_batches())), None])
     assert (commits(table), staged(table)) == (1, [])
+
+
+def test_a_commit_stands_if_its_staged_rows_cannot_be_deleted(table, monkeypatch, caplog):
+    def refuse(*_):
+        raise StorageError("no answer")
+
+    writer = Writer(options(table))
+    tasks = [writer.write(iter(MORE.to_batches())), None]
+    monkeypatch.setattr(data_source_write, "open_storage", refuse)
+    writer.commit(tasks)
+    assert (commits(table), len(staged(table))) == (2, 1)
+    assert "could not be deleted: no answer" in caplog.text
 
 
 def test_a_write_beyond_the_limit_is_refused(table):

@@ -7,6 +7,7 @@ of staged rows; `tideline_spark.write.write_dataframe` and `tideline_spark.sink`
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,13 @@ from tideline_spark.options import SPARK_COLLECT_BYTES
 from tideline_spark.sink import BatchMark, progress_key, write_once
 from tideline_table.action import write_rows
 from tideline_table.config import Options
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import InvalidOption, TidelineError
 from tideline_table.log import ProgressStep
 from tideline_table.storage import STAGING, open_storage
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
+_LOGGER = logging.getLogger(__name__)
 _APPENDS = (Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.DELETE)
 _OVERWRITES = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
 _NAMES = ("path", "operation", "locks", "query_id")
@@ -124,11 +126,14 @@ def staged_rows(options: WriteOptions, table: Table, messages: Sequence[object])
 
 
 def forget(options: WriteOptions, messages: Sequence[object]) -> None:
-    """Delete what tasks stored. What killed tasks left, the cleaner deletes with other staged objects."""
-    storage = open_storage(options.path)
-    for message in messages:
-        if isinstance(message, Staged) and message.path:
-            storage.delete(message.path)
+    """Delete what tasks stored. A failure is a warning: the write has ended, and the cleaner deletes staged objects that stay."""
+    try:
+        storage = open_storage(options.path)
+        for message in messages:
+            if isinstance(message, Staged) and message.path:
+                storage.delete(message.path)
+    except TidelineError as error:
+        _LOGGER.warning("staged rows of a write could not be deleted: %s", error)
 
 
 def _opened(options: WriteOptions) -> Table:
