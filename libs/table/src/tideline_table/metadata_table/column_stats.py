@@ -89,7 +89,7 @@ class ColumnStatsPartition:
             wanted, found = expected.get(key), held.get(key)
             if wanted == found:
                 continue
-            path = f"{folder_of(COLUMN_STATS)}/{key.decode()}"
+            path = f"{folder_of(COLUMN_STATS)}/{key.decode(errors='replace')}"
             if found is None:
                 yield Finding(FindingKind.NOT_LISTED, path, _shown(wanted))
             else:

@@ -28,18 +28,13 @@ UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable,
 """Errors for data files that stay unreadable, other than those of the storage."""
 
 
-def at_once(do: Callable[..., Result], arguments: Iterable[tuple[object, ...]], count: int = -1) -> list[Result]:
-    """Call `do` with each of the arguments in some threads, and return the results in order. Raises what the first failing call raises.
-
-    Arguments are made in this thread, one after the other, while earlier calls run. `count` is their number, if they have no length.
-    """
-    if count < 0:
-        arguments = list(arguments)
-        count = len(arguments)
-    if count < 2:
-        return [do(*call) for call in arguments]
-    with ThreadPoolExecutor(min(_AT_ONCE, count), thread_name_prefix="metadata") as pool:
-        return list(pool.map(lambda call: do(*call), arguments))
+def at_once(do: Callable[..., Result], arguments: Iterable[tuple[object, ...]]) -> list[Result]:
+    """Call `do` with each of the arguments in some threads, and return the results in order. Raises what the first failing call raises."""
+    calls = list(arguments)
+    if len(calls) < 2:
+        return [do(*call) for call in calls]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(calls)), thread_name_prefix="metadata") as pool:
+        return list(pool.map(lambda call: do(*call), calls))
 
 
 def begin_instant(storage: Storage, instant: str, action: Action) -> None:

@@ -153,7 +153,7 @@ class RecordIndexPartition:
             (FindingKind.WRONG_RECORD, moved, "key(s) in another file group than it says"),
         ):
             if keys:
-                yield Finding(kind, RECORD_INDEX, f"{len(keys)} {what}, the first {keys[0].decode()!r}")
+                yield Finding(kind, RECORD_INDEX, f"{len(keys)} {what}, the first {keys[0].decode(errors='replace')!r}")
 
 
 def _group_in(datum: bytes) -> FileGroupId | str:
