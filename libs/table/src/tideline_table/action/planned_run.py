@@ -1,4 +1,4 @@
-"""Steps that runs of clustering, compaction and log compaction share: choose a plan, begin an attempt, delete the files of a superseded attempt."""
+"""Steps that runs of clustering, compaction and log compaction share: choose a plan, begin an attempt, delete the files of superseded attempts."""
 
 from __future__ import annotations
 
@@ -100,6 +100,17 @@ def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequenc
     for path in sorted({*marked, *(s.path for s in stats)} - committed):
         forget_index(table.storage, path)
         table.storage.delete(path)
+
+
+def delete_earlier_attempts(table: Table, instant: str, attempt: int) -> None:
+    """Delete the files of attempts before `attempt`, which can never complete: they carry the instant and would count as committed.
+
+    The files of a later attempt stay, because it may be about to commit them.
+    """
+    for path in list(marked_files(table.storage, instant)):
+        if -1 < attempt_of(path) < attempt:
+            forget_index(table.storage, path)
+            table.storage.delete(path)
 
 
 def lost_attempt(service: TableService, instant: str) -> TransactionRolledBack:

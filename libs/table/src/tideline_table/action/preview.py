@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tideline_table.action.clean.plan import file_sizes
 from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.action.maintenance.verdict import Rules, decide
 from tideline_table.config import CLEAN_MAX_SHARE
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.log.plan import CleanPlanned, ClusteringPlanned, CompactionPlanned, Plan, path_named
-from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
 
 
@@ -47,7 +47,7 @@ def preview_due(table: Table, service: TableService) -> Preview | Reason:
 
 def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -> Preview:
     """Return a plan of one of `PREVIEWED` in numbers."""
-    sizes = _sizes(table.state)
+    sizes = file_sizes(table.state)
     match plan:
         case ClusteringPlanned():
             groups = [_of_clustering(g["slices"], sizes) for g in plan.plan["clusteringPlan"]["inputGroups"]]
@@ -79,12 +79,3 @@ def _group(partition: str, paths: list[str], sizes: Mapping[str, int]) -> GroupP
     named = [parse_base_file_name(p.rsplit("/", 1)[-1]) or parse_log_file_name(p.rsplit("/", 1)[-1]) for p in paths]
     ids = tuple(sorted({name.file_id for name in named if name is not None}))
     return GroupPreview(partition, ids, len(paths), sum(sizes.get(path, 0) for path in paths))
-
-
-def _sizes(state: TableState) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for s in state.every_slice():
-        if s.base_file:
-            found[s.path] = s.size_bytes
-        found.update(zip(s.log_paths, (log.size_bytes for log in s.log_files), strict=True))
-    return found

@@ -226,7 +226,7 @@ def check_share(state: TableState, paths: Iterable[str], options: Options) -> No
     allowed = options[CLEAN_MAX_SHARE]
     if not allowed:
         return
-    sizes = _sizes(state)
+    sizes = file_sizes(state)
     freed = sum(sizes.get(path, 0) for path in paths)
     live = sum(file_slice.total_bytes for file_slice in state.latest_slices())
     if freed > allowed * live:
@@ -238,7 +238,8 @@ def check_share(state: TableState, paths: Iterable[str], options: Options) -> No
         )
 
 
-def _sizes(state: TableState) -> dict[str, int]:
+def file_sizes(state: TableState) -> dict[str, int]:
+    """Return the size of each data file of the table by its path."""
     return {
         path: size
         for s in state.every_slice()

@@ -24,7 +24,13 @@ from tideline_table.action.clustering.task import (
     planned_versions,
 )
 from tideline_table.action.decision import Check, Due, Reason, TableService
-from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
+from tideline_table.action.planned_run import (
+    begin_attempt,
+    delete_earlier_attempts,
+    delete_lost_attempt,
+    lost_attempt,
+    pending_plan,
+)
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
@@ -52,12 +58,11 @@ from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
-from tideline_table.log_format.key_index import forget_index
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import open_storage
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
-from tideline_table.writer.marker import forget_markers, marked_files
+from tideline_table.writer.marker import forget_markers
 
 _ROUNDS = 5
 """How often a clustering carries over what was written, before it takes the lock of commits."""
@@ -217,7 +222,7 @@ def _commit_clustering(
 ) -> Committed:
     """Commit the files `stats`. Log files that are carried over are added to `carried` as soon as they are written."""
     table, instant = begun.table, begun.instant
-    _delete_earlier_attempts(begun)
+    delete_earlier_attempts(table, instant, begun.attempt)
     replaced: dict[str, list[str]] = {}
     for task in begun.tasks:
         replaced.setdefault(task.partition_path, []).extend(task.replaces)
@@ -285,12 +290,3 @@ def _append(
                 if not carry.follow(table.state):
                     raise
     raise AssertionError("the last round returns or raises")
-
-
-def _delete_earlier_attempts(begun: ClusteringRun) -> None:
-    # Files of superseded attempts carry this instant and would count as committed. Only attempts before this one can never
-    # complete; a later attempt may be about to commit its files.
-    for path in marked_files(begun.table.storage, begun.instant):
-        if -1 < attempt_of(path) < begun.attempt:
-            forget_index(begun.table.storage, path)
-            begun.table.storage.delete(path)

@@ -8,7 +8,13 @@ from functools import partial
 from tideline_table.action.decision import Check, Due, Reason, TableService
 from tideline_table.action.log_compaction.plan import find_log_compaction_conflict, plan_log_compaction, planned_slices
 from tideline_table.action.log_compaction.task import LogCompactionTask, check_merged, merge_log
-from tideline_table.action.planned_run import attempt_of, begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
+from tideline_table.action.planned_run import (
+    begin_attempt,
+    delete_earlier_attempts,
+    delete_lost_attempt,
+    lost_attempt,
+    pending_plan,
+)
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
@@ -27,10 +33,9 @@ from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
-from tideline_table.log_format.key_index import forget_index
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
-from tideline_table.writer.marker import forget_markers, marked_files
+from tideline_table.writer.marker import forget_markers
 
 RunLogCompactions = Callable[[Sequence[LogCompactionTask]], Sequence[WriteStat]]
 """Runs tasks, and returns the write stat of each."""
@@ -158,11 +163,7 @@ def _check_unchanged(state: TableState, instant: str, tasks: Sequence[LogCompact
 def _commit(
     table: Table, instant: str, attempt: int, tasks: Sequence[LogCompactionTask], stats: tuple[WriteStat, ...], options: Options
 ) -> Committed:
-    # Files of earlier attempts carry this instant and would count as committed.
-    for path in list(marked_files(table.storage, instant)):
-        if -1 < attempt_of(path) < attempt:
-            forget_index(table.storage, path)
-            table.storage.delete(path)
+    delete_earlier_attempts(table, instant, attempt)
     pass_instant(table.timeline, max((task.file_slice.base_instant for task in tasks), default=""), opens=False)
     entry = _complete(table, instant, attempt, tasks, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
     forget_markers(table.storage, instant)
