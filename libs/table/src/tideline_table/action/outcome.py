@@ -37,7 +37,7 @@ def check_one_each(service: str, tasks: Sequence[PlannedTask], wanted: Sequence[
     if problems := [f"{kind} {', '.join(which)}" for kind, which in kinds if which]:
         raise VerificationFailed(
             f"{service} {tasks[0].instant if tasks else 'without tasks'}: {'; '.join(problems)}",
-            expected=f"one result of each of its {len(tasks)} task(s)",
+            expected=f"one result of each of {len(wanted)} task(s)",
             remedy="nothing was committed; check the logs of its tasks, then run it again",
         )
 

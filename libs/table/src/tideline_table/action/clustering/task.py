@@ -125,7 +125,7 @@ def clustering_tasks(
             raise UnsupportedTable(
                 f"clustering plan {instant} makes {group['numOutputFileGroups']} file group(s) of {len(slices)}, in a table with {buckets.text}",
                 expected="one of one: rows stay in their bucket",
-                remedy="roll the plan back: tideline run rollback PATH",
+                remedy=f"cancel it: tideline job cancel PATH {instant}",
             )
         tasks.append(
             ClusteringTask(

@@ -66,9 +66,13 @@ def in_transaction(
     try:
         return stage(transaction)
     except ObjectNotFound as error:
-        # A base file that was visible at the begin is gone: another action replaced it, and a clean deleted it.
+        # A file that was visible at the begin is gone: another action replaced it, and a clean deleted it.
         transaction.roll_back()
-        raise WriteConflict(f"base file {error.path} was cleaned while this write ran", with_instant="") from error
+        raise WriteConflict(
+            f"file {error.path} is gone",
+            expected="the files that the write found when it began: a clean may have deleted this one",
+            with_instant="",
+        ) from error
     except CommitUnknown:
         transaction.abandon()
         raise

@@ -156,9 +156,12 @@ class _Resize:
             for bucket in np.unique(buckets).tolist():
                 file_id = new_bucket_file_id(self.begun.instant, partition, bucket)
                 found.append(write_moved(self.table, self.begun, at, partition, rows, buckets == bucket, file_id))
-        if sum(r.stat.num_writes for r in found if r.stat is not None) != read:
+        written = sum(r.stat.num_writes for r in found if r.stat is not None)
+        if written != read:
             raise VerificationFailed(
-                f"a resize of {', '.join(s.group.file_id for s in slices)} in {partition!r} changed rows", expected=f"{read} rows"
+                f"a resize of {', '.join(s.group.file_id for s in slices)} in {partition!r} wrote {written} rows",
+                expected=f"the {read} rows that it read",
+                remedy="nothing was committed and the table is as before; check memory and disks of the machine, and report it",
             )
         return found
 

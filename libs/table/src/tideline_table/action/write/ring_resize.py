@@ -208,6 +208,11 @@ class _Resize:
                     expected=f"rows of {', '.join(target.prefix for target in move.targets)} only",
                 )
             results.append(write_moved(self.table, begun, number + len(results), name, rows, nodes == node, ids[node]))
-        if sum(r.stat.num_writes for r in results if r.stat is not None) != rows.num_rows:
-            raise VerificationFailed(f"a resize of partition {name!r} changed rows", expected=f"{rows.num_rows} rows")
+        written = sum(r.stat.num_writes for r in results if r.stat is not None)
+        if written != rows.num_rows:
+            raise VerificationFailed(
+                f"a resize of partition {name!r} wrote {written} rows",
+                expected=f"the {rows.num_rows} rows that it read",
+                remedy="nothing was committed and the table is as before; check memory and disks of the machine, and report it",
+            )
         return results
