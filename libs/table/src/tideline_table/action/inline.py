@@ -52,7 +52,8 @@ def run_inline(
 ) -> tuple[InlineService, ...]:
     """Plan, or plan and run, the services that the options ask writers for, where one is due; call it behind a commit.
 
-    Raises no `TidelineError`: errors are logged and returned. Where both options of a service are set, the plan is run.
+    Errors of the services are logged and returned. Where both options of a service are set, the plan is run. Raises `InvalidOption` for
+    options that cannot be read, which a write with the same options has refused before its commit.
     """
     chosen = table.options.merged(options or {})
     found = []

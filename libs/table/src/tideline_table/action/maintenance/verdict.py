@@ -113,7 +113,11 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
 
 
 def judge(table: Table, service: TableService, rules: Rules) -> Verdict:
-    """Return the verdict about `service` for the last refreshed state. Never raises an error of the engine: see `Outcome.FAILED`."""
+    """Return the verdict about `service` for the last refreshed state.
+
+    An error of the decision is a verdict, too (`Outcome.FAILED`). Raises `InvalidOption` for options that cannot be read, and the errors
+    of storage if the heartbeats of pending actions cannot be read.
+    """
     excluded = _not_applicable(table, service)
     if excluded is not None:
         return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
