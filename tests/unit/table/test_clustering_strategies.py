@@ -9,6 +9,7 @@ from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, content
 
 from tideline_table.action import request_clustering, schedule_clustering
 from tideline_table.action.clustering import column_ranges
+from tideline_table.action.clustering import run as clustering_run
 from tideline_table.action.clustering.column_ranges import ColumnRange, FooterRanges
 from tideline_table.action.clustering.partition_filter import filtered_partitions
 from tideline_table.action.clustering.plan import plan_clustering
@@ -242,6 +243,21 @@ def test_strategies_of_an_installed_package(history, tmp_path, monkeypatch):
         write(table, [("k00", "p", 99, "x")], **update)
     cluster(table)
     assert table.read().column("ts").to_pylist() == [21, 20, 11, 10, 1, 0]
+
+
+def test_a_clustering_whose_tasks_cannot_be_made_is_rolled_back(monkeypatch):
+    def refuse(*_):
+        raise InvalidOption("an execution strategy", expected="one that is installed here")
+
+    table = filled()
+    schedule_clustering(table)
+    monkeypatch.setattr(clustering_run, "clustering_tasks", refuse)
+    with pytest.raises(InvalidOption, match="installed here"):
+        cluster(table)
+    monkeypatch.undo()
+    assert not list(table.refresh().pending_clusterings())
+    assert schedule_clustering(table)
+    assert cluster(table) is not None
 
 
 @pytest.mark.parametrize("name", ["reject", "org.apache.hudi.client.clustering.update.strategy.SparkRejectUpdateStrategy"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import fastavro
@@ -494,6 +495,26 @@ def test_of_several_records_of_a_key_the_newest_counts(pieces):
     arrays = [(pa.array([k.encode() for k, _ in p], pa.binary()), pa.array([d for _, d in p], pa.binary())) for p in pieces]
     found = newest_records(arrays)
     assert list(mapping_of(found).items()) == sorted((key, datum) for key, datum in expected.items() if datum is not None)
+
+
+@pytest.mark.parametrize("file_groups", [1, 4])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_keys_that_one_binary_array_cannot_hold(encoded, file_groups, monkeypatch):
+    def piece(numbers: Iterable[int], datum: bytes) -> tuple[pa.Array, pa.Array]:
+        keys = pa.array([f"k{number:03}".encode() for number in numbers], pa.binary())
+        data = pa.array([datum] * len(keys), pa.binary())
+        return keys, data.dictionary_encode() if encoded else data
+
+    pieces = [piece(range(100), b"old"), piece(range(50, 200), b"new")]
+    small = newest_records(pieces)
+    monkeypatch.setattr("tideline_table.metadata_table.partition._MOST_OCTETS", 100)
+    large = newest_records(pieces)
+    assert (small.column("key").type, large.column("key").type) == (pa.binary(), pa.large_binary())
+    gone = pa.array(["x1", "x2"], pa.large_string())
+    found, expected = by_group(Records(large, gone), file_groups), by_group(Records(small, gone.cast(pa.string())), file_groups)
+    assert [hfile_bytes(group.updates, {}) for group in found] == [hfile_bytes(group.updates, {}) for group in expected]
+    for group, plain in zip(found, expected, strict=True):
+        assert (group.updates.schema, group.deletes) == (plain.updates.schema, plain.deletes)
 
 
 @given(st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)), st.integers(1, 12))

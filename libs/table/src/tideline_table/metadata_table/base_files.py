@@ -65,7 +65,7 @@ class BaseFiles:
             decoded += batch.num_rows
             hashes += [_hashes_of(batch)] if is_wanted else []
             yield batch
-        if is_wanted and 2 * decoded >= file.entry_count:
+        if is_wanted and decoded and 2 * decoded >= file.entry_count:
             known = hashes if decoded == file.entry_count else list(map(_hashes_of, _joined(file.entries())))
             with self._mutex:
                 if part.base == self._base:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 _SHORT = 2**16
 _MOST_JOINED = 100_000
 """Records that are joined for all file groups together, about 10 MB of the record index. More are joined for one file group at a time."""
+_MOST_OCTETS = 2**31 - 1
 NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())] * 2, schema=ENTRY_SCHEMA)
 
 
@@ -55,10 +56,13 @@ class Records:
 
 
 def newest_records(pieces: Sequence[tuple[pa.Array, pa.Array]]) -> pa.RecordBatch:
-    """Merge keys and data, the oldest first: of several data of a key the last counts. A key whose last datum is null has no record."""
+    """Merge keys and data, the oldest first: of several data of a key the last counts. A key whose last datum is null has no record.
+
+    Keys are of the type `large_binary` if they do not fit into `binary`; `by_group` makes `binary` of them.
+    """
     if not pieces:
         return NO_RECORDS
-    keys, data = pa.concat_arrays([piece[0] for piece in pieces]), _concatenated([piece[1] for piece in pieces])
+    keys, data = joined_octets([piece[0] for piece in pieces]), _concatenated([piece[1] for piece in pieces])
     order = pc.sort_indices(keys)  # equal keys stay in their order
     keys, data = keys.take(order), data.take(order)
     last = np.append(np.asarray(pc.not_equal(keys[1:], keys[:-1])), True) if len(keys) else np.empty(0, dtype=bool)
@@ -68,10 +72,16 @@ def newest_records(pieces: Sequence[tuple[pa.Array, pa.Array]]) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays([keys, data], names=ENTRY_SCHEMA.names)
 
 
+def joined_octets(pieces: Sequence[pa.Array]) -> pa.Array:
+    """Concatenate arrays of octets: as `binary`, or as `large_binary` if they are more than the offsets of the former can reach."""
+    kind = pa.binary() if sum(piece.nbytes for piece in pieces) <= _MOST_OCTETS else pa.large_binary()
+    return pa.concat_arrays([piece.cast(kind) for piece in pieces])
+
+
 def _concatenated(data: Sequence[pa.Array]) -> pa.Array:
     """Concatenate data. All encoded by dictionary stay so, with the dictionaries one after the other."""
     if not all(isinstance(piece, pa.DictionaryArray) for piece in data):
-        return pa.concat_arrays([piece.dictionary_decode() if isinstance(piece, pa.DictionaryArray) else piece for piece in data])
+        return joined_octets([piece.dictionary_decode() if isinstance(piece, pa.DictionaryArray) else piece for piece in data])
     firsts = np.cumsum([0, *(len(piece.dictionary) for piece in data[:-1])])
     codes = np.concatenate([np.asarray(piece.indices) + first for piece, first in zip(data, firsts, strict=True)])
     values = pa.concat_arrays([piece.dictionary for piece in data])
@@ -172,20 +182,31 @@ def groups_of_hashes(hashes: np.ndarray, file_groups: int) -> np.ndarray:
 def by_group(records: Records, file_groups: int) -> list[Records]:
     """Return the records of each file group, with the hashes of their keys if there are several."""
     if file_groups == 1:
-        return [records]
-    updates, updates_from, held_hashes = _grouped(records.updates.column("key").cast(pa.string()), file_groups)
+        return [replace(records, updates=_small(records.updates), deletes=records.deletes.cast(pa.string()))]
+    updates, updates_from, held_hashes = _grouped(_texts(records.updates.column("key")), file_groups)
     deletes, deletes_from, gone_hashes = _grouped(records.deletes, file_groups)
     held, gone = records.updates.take(updates), records.deletes.take(deletes)
-    joined = JoinedEntries.of(held) if 0 < held.num_rows <= _MOST_JOINED else None
+    is_joined = 0 < held.num_rows <= _MOST_JOINED and not any(pa.types.is_large_binary(column.type) for column in held.columns)
+    joined = JoinedEntries.of(held) if is_joined else None
     return [
         Records(
-            held.slice(first, last - first),
-            gone.slice(begin, end - begin),
+            _small(held.slice(first, last - first)),
+            gone.slice(begin, end - begin).cast(pa.string()),
             np.concatenate([held_hashes[first:last], gone_hashes[begin:end]]),
             joined.slice(first, last) if joined is not None and last > first else None,
         )
         for (first, last), (begin, end) in zip(pairwise(updates_from), pairwise(deletes_from), strict=True)
     ]
+
+
+def _texts(octets: pa.Array) -> pa.Array:
+    return octets.cast(pa.large_string() if pa.types.is_large_binary(octets.type) else pa.string())
+
+
+def _small(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records of one file group, whose octets fit into `binary`: HFiles are smaller than 2 GiB."""
+    columns = [held.cast(pa.binary()) if pa.types.is_large_binary(held.type) else held for held in records.columns]
+    return pa.RecordBatch.from_arrays(columns, names=ENTRY_SCHEMA.names)
 
 
 def _grouped(keys: pa.Array, file_groups: int) -> tuple[pa.Array, list[int], np.ndarray]:

@@ -30,7 +30,7 @@ from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.metadata_table.finding import Finding, FindingKind
-from tideline_table.metadata_table.partition import Records, Source, mapping_of, newest_records
+from tideline_table.metadata_table.partition import Records, Source, joined_octets, mapping_of, newest_records
 from tideline_table.metadata_table.reading import carried_over
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_base_file
@@ -179,8 +179,9 @@ class _Changes:
         updates = newest_records(self.updates)
         if not any(map(len, self.deletes)):
             return Records(updates)
-        gone = _without(pc.unique(pa.concat_arrays(self.deletes)), updates.column("key")).cast(pa.string())
-        return Records(updates, gone.take(pc.sort_indices(gone)))
+        gone = _without(pc.unique(joined_octets(self.deletes)), updates.column("key"))
+        gone = gone.take(pc.sort_indices(gone))
+        return Records(updates, gone.cast(pa.large_string() if pa.types.is_large_binary(gone.type) else pa.string()))
 
     def take_files(self, stats: Sequence[WriteStat]) -> None:
         """Add the keys that written files add to their file groups or take from them."""
@@ -301,6 +302,8 @@ def _base_keys(source: Source, path: str, instant: str = "") -> pa.Array:
 
 
 def _without(keys: pa.Array, others: pa.Array) -> pa.Array:
+    if keys.type != others.type:
+        keys, others = keys.cast(pa.large_binary()), others.cast(pa.large_binary())
     return keys.filter(pc.invert(pc.is_in(keys, value_set=others)))
 
 

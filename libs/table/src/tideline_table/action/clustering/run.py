@@ -180,22 +180,22 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
     based_on = dict(planned.read or planned_versions(planned.plan))
     try:
         rings = ClusteredRings.begin(table, instant, based_on)
-    except WriteConflict:
+        tasks = clustering_tasks(
+            table.storage.root,
+            instant,
+            planned.plan,
+            table.log_rule(),
+            table.schema,
+            table.footer_schema(),
+            entry.sequence,
+            options,
+            table.definition.buckets,
+            rings.before,
+        )
+        tasks = [replace(task, inputs=tuple(with_merged_logs(table.state, s) for s in task.inputs)) for task in tasks]
+    except TidelineError:
         roll_back(table.timeline, instant, force=True, attempt=entry.sequence)
         raise
-    tasks = clustering_tasks(
-        table.storage.root,
-        instant,
-        planned.plan,
-        table.log_rule(),
-        table.schema,
-        table.footer_schema(),
-        entry.sequence,
-        options,
-        table.definition.buckets,
-        rings.before,
-    )
-    tasks = [replace(task, inputs=tuple(with_merged_logs(table.state, s) for s in task.inputs)) for task in tasks]
     is_possible = table.definition.type is TableType.MOR and not table.is_shared
     carries = is_possible and (carries_over(options) or plan_carries_over(planned.plan))
     return ClusteringRun(
