@@ -29,6 +29,16 @@ MESSAGE_LIMIT = 20_000
 # Without these, Hudi 1.2 upgrades every table that it writes or calls a procedure on to version 9.
 TABLE_VERSION = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
 
+# The code that C1 makes of Spark and Hudi does not fit into its default cache of 48 MB, and their classes not into the first metaspace.
+JVM = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=240m",
+    "-XX:MetaspaceSize=512m",
+    "-XX:+UseSerialGC",
+    "-Xms1000m",
+    "-Xmn400m",
+)
+
 
 def start_session(bundle: str, folder: str, memory_mb: int) -> SparkSession:
     """A small local session in UTC. The bundle goes on the class path: as `spark.jars` it would be copied at every start."""
@@ -37,7 +47,7 @@ def start_session(bundle: str, folder: str, memory_mb: int) -> SparkSession:
         "spark.app.name": "apache-hudi-peer",
         "spark.driver.memory": f"{memory_mb}m",
         "spark.driver.extraClassPath": bundle,
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Djava.io.tmpdir={folder}",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} {' '.join(JVM)}",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": folder,
