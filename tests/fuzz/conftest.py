@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.fuzz.targets import TARGETS
 
-RUNS = 10_000
+RUNS = 5_000
 PROCESSES = 2
 ROOT = Path(__file__).parents[2]
 

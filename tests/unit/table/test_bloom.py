@@ -123,8 +123,9 @@ def test_broken_filters_are_refused(content, is_dynamic):
         BloomFilter.from_bytes(content, is_dynamic=is_dynamic)
 
 
-def test_keys_of_many_lengths_have_the_hashes_that_each_has_alone():
-    keys = ["", "a", "k" * 3, "k" * 4, "é漢😀", "longer than others " * 9, *(f"key {n * n}" for n in range(500)), "x" * 70_000]
+def test_keys_of_many_lengths_have_the_hashes_that_each_has_alone(monkeypatch):
+    monkeypatch.setattr("tideline_table.bloom._WORK_BYTES", 5_000)
+    keys = ["", "a", "k" * 3, "k" * 4, "é漢😀", "longer than others " * 9, *(f"key {n * n}" for n in range(500)), "x" * 7_000]
     together = BloomFilter.sized(600, 1e-9).with_keys(KeyBytes(pa.array(keys)))
     alone = BloomFilter.sized(600, 1e-9)
     for key in keys:
