@@ -95,10 +95,15 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held.append(batch)
         count += batch.num_rows
         if count >= _JOINED_ENTRIES:
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            yield from _combined(held)
             held, count = [], 0
     if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        yield from _combined(held)
+
+
+def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found
 
 
 def _hashes_of(entries: pa.RecordBatch) -> np.ndarray:
