@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -13,6 +16,22 @@ os.environ["TZ"] = "UTC"
 # Machines that run the tests do other work: a time limit for one example fails at random.
 hypothesis.settings.register_profile("without_deadline", deadline=None)
 hypothesis.settings.load_profile("without_deadline")
+
+IN_MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 << 30
+"""What temporary folders of all test processes may need at once."""
+
+# On a disk, most of the time of a test is fsync. pytest reads this variable before it makes its first folder.
+if IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
+
+@pytest.fixture
+def disk_path():
+    """A temporary folder on a disk, for tests of what a disk does."""
+    with tempfile.TemporaryDirectory(prefix="tideline-test-") as folder:
+        yield Path(folder)
+
 
 ONE_PROCESS = ("tests/spark/",)
 """Folders whose tests share what is dear to start: a JVM that has compiled their queries before."""

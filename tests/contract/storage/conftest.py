@@ -36,6 +36,12 @@ def seaweedfs() -> Iterator[ObjectStoreServer]:
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """Take a disk: these tests are about what it does."""
+    return disk_path
+
+
+@pytest.fixture
 def prefix() -> str:
     """A place of its own for each test, with a name that has to be quoted."""
     return next(_prefixes)
