@@ -36,9 +36,11 @@ class Tables:
         key_fields: tuple[str, ...] = ("id",),
         options: Mapping[str, object] | None = None,
         type: TableType = TableType.COW,  # noqa: A002 - as the request has it
+        meta_fields: bool = True,
     ) -> Table:
         path = str(self.folder / name)
-        create_table(path, TableRequest("t", schema, key_fields, partition_fields, ordering_field, type))
+        request = TableRequest("t", schema, key_fields, partition_fields, ordering_field, type, meta_fields=meta_fields)
+        create_table(path, request)
         return Table.open(path, options={**self.defaults, **(options or {})})
 
 

@@ -83,6 +83,15 @@ def test_look_ups_by_record_key(spark: SparkSession, written: tuple[Table, list[
         read(spark, table, keys=keys, since=1)
 
 
+@pytest.mark.parametrize("kind", TableType)
+def test_look_ups_in_tables_without_meta_fields(spark: SparkSession, tables: Tables, kind: TableType) -> None:
+    table = tables.create("bare", type=kind, ordering_field="", meta_fields=False)
+    write_rows(table, rows(0, 6, 1), Operation.INSERT)
+    found = read(spark, table, keys=["k000001", "k000004", "nowhere"], columns=["ts", "id"]).toArrow()
+    assert sorted(found["id"].to_pylist()) == ["k000001", "k000004"]
+    assert read(spark, table, keys=["nowhere"]).count() == 0
+
+
 def test_incremental(spark: SparkSession, written: tuple[Table, list[int]]) -> None:
     table, ends = written
     for since, until, count in [("", ends[0], 30), (ends[0], "", 19), (ends[0], ends[1], 10), (ends[2], "", 0)]:

@@ -5,10 +5,22 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.table.tables import History, base_stat, cluster, contents, instant, new_table, open_table, rows_of, write
+from tests.unit.table.tables import (
+    SCHEMA,
+    History,
+    base_stat,
+    cluster,
+    contents,
+    instant,
+    new_table,
+    open_table,
+    rows_of,
+    write,
+)
 
 from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
 from tideline_table.action.write import run as module
+from tideline_table.clock import ManualClock
 from tideline_table.coordination import SchemaStep, WriteSet, find_conflict
 from tideline_table.errors import SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
@@ -16,6 +28,8 @@ from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.hudi.write_stats import SCHEMA_KEY
 from tideline_table.schema import META_FIELDS
 from tideline_table.schema.avro import avro_evolved
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 EVOLVE = {"tideline.write.schema.evolution": "evolve"}
@@ -224,6 +238,25 @@ def bare():
     table, storage, clock = new_table(meta_fields=False)
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "y")], Operation.BULK_INSERT)
     return table, storage, clock
+
+
+@pytest.mark.parametrize("kind", TableType)
+@pytest.mark.parametrize("partitions", [(), ("part",)])
+@pytest.mark.parametrize("keys", [("id",), ("id", "ts")])
+def test_look_ups_derive_the_keys_of_rows_without_meta_fields(kind, partitions, keys):
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    create_table(storage.root, TableRequest("t1", SCHEMA, keys, partitions, type=kind, meta_fields=False), clock, storage)
+    table = open_table(storage, clock)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "y"), ("c", "p", 1, "z")], Operation.BULK_INSERT)
+    write(table, [("d", "p", 1, "u")], Operation.INSERT)
+
+    def key(name):
+        return name if len(keys) == 1 else f"id:{name},ts:1"
+
+    assert table.look_up([key("99")], ["id"]).num_rows == 0
+    assert table.look_up([key("b"), key("d"), key("e")], ["v"]).sort_by("v").to_pylist() == [{"v": "u"}, {"v": "y"}]
+    assert table.look_up([key("a"), key("c")], ["id"], where="v = 'z'").to_pylist() == [{"id": "c"}]
 
 
 def test_rows_are_added_without_meta_fields(bare):

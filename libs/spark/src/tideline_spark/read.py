@@ -106,11 +106,12 @@ def _rows(
     schema = spark_schema(found.output(columns))
     wanted = None if keys is None else sorted_keys(keys)
     if wanted is not None:
-        if found.commit_times is not None or not table.definition.has_meta_fields:
-            raise InvalidOption("keys of an incremental query, or of a table without meta fields", expected="a snapshot query")
+        if found.commit_times is not None:
+            raise InvalidOption("keys of an incremental query", expected="a snapshot query")
         found = table.narrowed(found, wanted) if len(wanted) else replace(found, slices=())
     filled = found.rule.path_columns
     by_value = (filled is not None and not filled.only_fill) or found.rule.versions is not None
+    by_value |= wanted is not None and found.rule.keygen is not None  # the engine derives the keys of rows without meta fields
     by_engine = {s for s in found.slices if by_value or not s.base_file}
     by_engine |= older_types(table, found, schema.names) | lost_values(found, schema.names)
     with_logs = [s for s in found.slices if s.log_files and s not in by_engine]

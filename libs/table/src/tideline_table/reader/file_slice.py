@@ -75,8 +75,7 @@ def _scan_files(
 ) -> Generator[pa.RecordBatch, None, bool]:
     if not file_slice.log_files:
         if file_slice.base_file:
-            wanted = _both(plan.where, _key_filter(plan.rule, plan.keys))
-            yield from plan.rule.open_base(storage, file_slice, plan.schema).filtered(plan.columns, wanted)
+            yield from _base_rows(storage, file_slice, plan)
         return bool(file_slice.base_file) and plan.where is None and plan.keys is None
     blocks = _blocks(storage, file_slice, plan, indexes)
     if is_merged_by_cells(blocks, plan):
@@ -97,6 +96,17 @@ def _scan_files(
         keeps_keys = plan.where is None and plan.keys is None and bool(is_record.all()) and met == len(outcome.keys)
     yield from _winning_log_rows(storage, plan, content.pieces, outcome.positions[is_record & ~lost])
     return keeps_keys
+
+
+def _base_rows(storage: Storage, file_slice: FileSlice, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a slice without log files."""
+    base = plan.rule.open_base(storage, file_slice, plan.schema)
+    if plan.keys is None or plan.rule.keygen is None:
+        yield from base.filtered(plan.columns, _both(plan.where, _key_filter(plan.rule, plan.keys)))
+        return
+    # No column holds the record key: it is derived from the rows.
+    for batch in base.filtered(plan.part(plan.emitted | plan.key_columns).names, plan.where):
+        yield from plan.output(plan.with_keys(pa.Table.from_batches([batch])))
 
 
 def read_slice(
