@@ -24,14 +24,16 @@ EARLY = {
     "tideline.log.retained.entries": 10,
     "tideline.log.checkpoint.interval": 2,
 }
+ROUNDS, WRITES = 2, 6
 MINE: Row = ("k", "p", 1, "mine")
 
 
 def archived_meanwhile(other: Table, clock: object, instant: str) -> None:
     """Others write for weeks; archival takes `instant` off the timeline, its entries leave the log."""
-    for round_ in range(3):
-        for number in range(14):
-            clock.advance(DAY_S)  # type: ignore[attr-defined]
+    begun = other.state.sequence + 1
+    for round_ in range(ROUNDS):
+        for number in range(WRITES):
+            clock.advance(4 * DAY_S)  # type: ignore[attr-defined]
             write(other, [(f"o{round_}-{number}", "q", 1, "x")])
         if other.definition.type is TableType.MOR:
             compact(other)
@@ -39,6 +41,7 @@ def archived_meanwhile(other: Table, clock: object, instant: str) -> None:
         archive(other)
     assert instant not in other.state.actions
     assert instant < other.state.archived_before
+    assert other.timeline.log.trimmed_to() > begun
 
 
 def at_completion(act: Callable[[Entry], None]) -> Callable[[Entry], None]:
@@ -105,7 +108,7 @@ def test_commit_whose_place_was_trimmed_and_archived_counts_once(parties, monkey
     assert done.attempts == 1
     found = contents(open_table(storage, clock, "reader"))
     assert found.count(MINE) == 1
-    assert len(found) == 2 + 3 * 14
+    assert len(found) == 2 + ROUNDS * WRITES
 
 
 def test_compaction_whose_place_was_trimmed_and_archived_keeps_its_files(monkeypatch: pytest.MonkeyPatch) -> None:

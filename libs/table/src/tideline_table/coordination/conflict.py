@@ -67,13 +67,14 @@ class SliceGrew(WriteConflict):
 
 
 def check_still_own(state: TableState, instant: str) -> None:
-    """Raise `TransactionRolledBack` unless `instant` is inflight and not fenced."""
+    """Raise `TransactionRolledBack` unless `instant` is inflight and not fenced; `RestoredMeanwhile` if the table was restored since."""
     record = state.actions.get(instant)
     if record is None or record.state is not State.INFLIGHT or record.fenced_by:
-        by = f" by {record.fenced_by}" if record and record.fenced_by else ""
+        # Not only the restore that fenced it: archival may have removed the record, and recovery may have been faster.
+        restores = [a.instant for a in state.actions.values() if a.action is Action.RESTORE and a.instant > instant]
+        if restores:
+            raise _restored(instant, min(restores))
         fence = state.actions.get(record.fenced_by) if record else None
-        if fence is not None and fence.action is Action.RESTORE:
-            raise _restored(instant, fence.instant)
         if fence is not None and fence.is_by_hudi:
             remedy = (
                 "begin again; if its heartbeat was fresh, the other writer cleans failed writes eagerly: "
@@ -81,6 +82,7 @@ def check_still_own(state: TableState, instant: str) -> None:
             )
         else:
             remedy = "its heartbeat had expired; begin again"
+        by = f" by {record.fenced_by}" if record and record.fenced_by else ""
         raise TransactionRolledBack(f"instant {instant} was rolled back{by}", expected="an inflight instant", remedy=remedy)
 
 
