@@ -28,12 +28,12 @@ from tideline_table.hudi.history import history_instants, manifest_files
 from tideline_table.hudi.instant import (
     Action,
     State,
-    parse_as_of,
     parse_layout_two_name,
     parse_timeline_file_name,
     time_from_instant,
 )
 from tideline_table.hudi.listing import TimelineFolders, timeline_listing
+from tideline_table.hudi.point import parse_as_of
 from tideline_table.hudi.properties import format_properties, parse_properties
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
 from tideline_table.hudi_written import hudi_written_state, read_archived_instants

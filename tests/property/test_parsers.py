@@ -16,13 +16,13 @@ from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.instant import (
     Action,
     State,
-    parse_as_of,
     parse_timeline_file_name,
     time_from_instant,
     timeline_file_name,
 )
 from tideline_table.hudi.listing import TimelineFolders, list_timeline
 from tideline_table.hudi.plans import ROLLBACK_PLAN, encode_document
+from tideline_table.hudi.point import parse_as_of
 from tideline_table.hudi.properties import format_properties, parse_properties
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from tests.unit.table.tables import new_table, write
 
-from tideline_table.errors import CorruptMetadata, IllegalTransition, InvalidOption
+from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.hudi.instant import (
     TRANSITIONS,
     Action,
@@ -12,7 +12,6 @@ from tideline_table.hudi.instant import (
     check_transition,
     instant_from_time,
     next_instant,
-    parse_as_of,
     parse_timeline_file_name,
     time_from_instant,
     timeline_file_name,
@@ -118,28 +117,6 @@ def test_instants_rise_by_milliseconds_through_a_clock_that_goes_far_back():
     first = write(table, [("a", "p", 1, "x")]).instant
     clock.advance(-HOUR_S)
     assert write(table, [("a", "p", 2, "y")]).instant == next_instant(clock.now(), first) == str(int(first) + 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (T, T),
-        ("20260131235959", "20260131235959999"),
-        ("2026-01-31", "20260131000000000"),
-        ("2026-01-31 23:59:59", "20260131235959000"),
-        ("2026-01-31 23:59:59.987", T),
-        ("2026-01-31T23:59:59.987Z", T),
-        ("2026-02-01T01:59:59.987+02:00", T),
-    ],
-)
-def test_as_of(text, expected):
-    assert parse_as_of(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "202601312359599", "2026-01-31T25:00:00", "2026", "20260131"])
-def test_as_of_refusals(text):
-    with pytest.raises(InvalidOption):
-        parse_as_of(text)
 
 
 @pytest.mark.parametrize("before", list(State))

@@ -8,7 +8,6 @@ import typer
 
 from tideline_cli.arguments import AsJson, TablePath, option
 from tideline_cli.report import print_json, print_line, print_listing, print_result
-from tideline_table.hudi import parse_as_of
 from tideline_table.table import Table, known_lease, leases_of, release_lease, renew_lease, take_lease
 
 app = typer.Typer()
@@ -32,7 +31,7 @@ def take(
 ) -> None:
     """Take a lease for a reader outside of Tideline, such as a Spark job. Renew it before it expires, and release it at the end."""
     table = Table.open(path)
-    taken = take_lease(table, parse_as_of(as_of) if as_of else "", holder=holder, reads=reads, ttl_s=ttl)
+    taken = take_lease(table, as_of, holder=holder, reads=reads, ttl_s=ttl)
     text = f"lease {taken.lease_id} keeps instant {taken.instant} until {taken.expires:%Y-%m-%d %H:%M:%S} UTC"
     print_result(taken.to_json(), f"{text}; end it: tideline lease release {path} {taken.lease_id}", as_json=as_json)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import pyarrow as pa
@@ -18,10 +18,10 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_result, print_warning, stdout_bytes
 from tideline_cli.sinks import JsonDocument, RowFormat, RowSink, file_sink, format_of, stdout_sink
 from tideline_table.errors import InvalidOption
-from tideline_table.hudi import WRITE_ACTIONS, State, parse_as_of
+from tideline_table.hudi import WRITE_ACTIONS, State
 from tideline_table.reader import parse_where
 from tideline_table.schema import with_meta_fields
-from tideline_table.table import HeldLease, Table, parse_point
+from tideline_table.table import HeldLease, Table
 
 app = typer.Typer()
 
@@ -112,15 +112,16 @@ def read(
     query = _Query(
         columns=column_names(columns) or None,
         keys=tuple(keys or ()),
-        as_of=parse_as_of(as_of) if as_of else "",
+        as_of=as_of,
         read_optimized=read_optimized,
-        since=parse_point(since),
-        until=parse_point(until),
+        since=since,
+        until=until,
         changes=changes,
     )
     query.check()
     progress = Progress("files", None)
     table = open_readable(path, progress=progress)
+    query = query.on(table)
     if query.as_of:
         _warn_before_the_first_write(table, query.as_of)
     condition = parse_where(where, with_meta_fields(table.schema_at(query.as_of))) if where.strip() else None
@@ -184,6 +185,11 @@ class _Query:
             raise InvalidOption(f"{others[0]} together with {_TIMES}", expected="options of one kind of query")
         if self.read_optimized and self.keys:
             raise InvalidOption("--key together with --read-optimized", expected="options of one kind of query")
+
+    def on(self, table: Table) -> _Query:
+        """Return the query with its points as the table's own. Raises `InvalidOption` for text that is no point."""
+        as_of, since, until = table.instant_of(self.as_of), table.point_of(self.since), table.point_of(self.until)
+        return replace(self, as_of=as_of, since=since, until=until)
 
     def leased(self, table: Table) -> HeldLease:
         """Return a lease, to be held as a context, on the oldest state that the query reads. Raises the errors of `take_lease`."""

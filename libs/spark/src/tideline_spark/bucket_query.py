@@ -22,6 +22,7 @@ from tideline_spark.options import SPARK_BUCKET_MEMORY_BYTES
 from tideline_spark.read import rows_of
 from tideline_spark.session import use_this_python
 from tideline_table.errors import InvalidOption, SchemaMismatch
+from tideline_table.hudi import Point
 from tideline_table.schema import without_meta_fields
 from tideline_table.table import BucketTable, KeyCheck, Snapshot, Table, colocated_groups, colocated_join, slices_by_part
 
@@ -41,14 +42,14 @@ class BucketScan:
     """One table of a query by buckets.
 
     `columns` names the columns of the result, or maps columns of the table to their names in the result (default: all but the meta fields).
-    `where` selects rows of the table before they are joined or grouped: SQL text or an expression, as for `tideline.Table.scan`. `as_of` is an instant
-    of the table (inclusive).
+    `where` selects rows of the table before they are joined or grouped: SQL text or an expression, as for `tideline.Table.scan`. `as_of` is an instant,
+    a date or a time (inclusive), as for `tideline_spark.read.read`.
     """
 
     table: Table | str
     columns: Sequence[str] | Mapping[str, str] | None = None
     where: pc.Expression | str | None = field(default=None, compare=False)
-    as_of: str = ""
+    as_of: Point = ""
 
 
 def bucket_join(
@@ -125,7 +126,7 @@ def sample_buckets(
     buckets: int | Collection[int],
     out_of: int | None = None,
     *,
-    as_of: str = "",
+    as_of: Point = "",
     columns: Sequence[str] | None = None,
     where: Column | str | None = None,
 ) -> DataFrame:

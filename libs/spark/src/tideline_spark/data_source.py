@@ -28,7 +28,7 @@ from tideline_spark.read import part_rows, query_of
 from tideline_spark.session import use_this_python
 from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
 from tideline_table.schema import MetaField
-from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write, sequence_of, sorted_keys
+from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write, sorted_keys
 
 NAME = "tideline"
 _OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes")
@@ -216,8 +216,8 @@ class _StreamReader(ds.DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         """Return the point `since`, or the beginning of the table without it."""
-        state = self._refreshed().state
-        return {_SEQUENCE: sequence_of(state, self._options.since) if self._options.since else 0}
+        table = self._refreshed()
+        return {_SEQUENCE: table.sequence_of(self._options.since) if self._options.since else 0}
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: ARG002, N802 - PySpark's name
         """Return the newest completed write, or `start` if no write completed after it; other log entries do not count."""

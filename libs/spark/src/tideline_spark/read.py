@@ -27,7 +27,7 @@ from tideline_spark.session import use_this_python
 from tideline_spark.tagging import scan_files
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
-from tideline_table.hudi import CREATE_SCHEMA
+from tideline_table.hudi import CREATE_SCHEMA, Point
 from tideline_table.reader import BaseFileScan, LogIndexes, may_hold_nulls
 from tideline_table.schema import MetaField, arrow_from_avro, field_path, top_columns
 from tideline_table.table import CommitTimes, Snapshot, Table, sorted_keys
@@ -39,12 +39,12 @@ def read(
     spark: SparkSession,
     table: Table | str,
     *,
-    as_of: str = "",
+    as_of: Point = "",
     columns: Sequence[str] | None = None,
     where: Column | str | None = None,
     read_optimized: bool = False,
-    since: str | int = "",
-    until: str | int = "",
+    since: Point = "",
+    until: Point = "",
     keys: Iterable[str] | None = None,
 ) -> DataFrame:
     """Return a query as a DataFrame: all columns with the meta fields first, unless `columns` names them.
@@ -52,8 +52,8 @@ def read(
     `columns` may name fields of structs by dotted paths. `where` selects rows, by any columns of the table: a condition of Spark, as
     a column or as SQL text.
 
-    The query is a snapshot, now or at the instant `as_of` (inclusive), with `read_optimized` of base files only; or the rows
-    written after the point `since` up to `until`, as `Table.incremental`. With `keys`, a snapshot query returns only rows with
+    The query is a snapshot, now or at a point in time `as_of` (inclusive: an instant, date or time, UTC without a zone), with `read_optimized` of base files only; or the rows
+    written after the point `since` up to `until` (also sequences of the table log), as `Table.incremental`. With `keys`, a snapshot query returns only rows with
     these record keys and reads only what can hold them, as `Table.look_up`. The files are fixed when this returns; the cleaner may
     delete them once they are older than its retention. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot`
     and `Table.incremental` raise, `InvalidOption` for `keys` of other queries, and `SchemaMismatch` for unknown columns.
@@ -172,15 +172,14 @@ def _with_footers(snapshot: Snapshot, fits: Callable[[FileSlice], bool]) -> set[
         return {s for s, is_wanted in zip(based, pool.map(fits, based), strict=True) if is_wanted}
 
 
-def query_of(
-    table: Table, *, as_of: str = "", read_optimized: bool = False, since: str | int = "", until: str | int = ""
-) -> Snapshot:
+def query_of(table: Table, *, as_of: Point = "", read_optimized: bool = False, since: Point = "", until: Point = "") -> Snapshot:
     """Return the files that the arguments of a read select. Raises `InvalidOption` for arguments of two kinds of queries."""
-    if since == "" and until == "":
+    if not (table.point_of(since) or table.point_of(until)):
         return table.snapshot(as_of, read_optimized=read_optimized)
-    if as_of or read_optimized:
+    if table.instant_of(as_of) or read_optimized:
         raise InvalidOption(
-            f"{'as_of' if as_of else 'read_optimized'} together with since or until", expected="options of one kind of query"
+            f"{'read_optimized' if read_optimized else 'as_of'} together with since or until",
+            expected="options of one kind of query",
         )
     return table.incremental(since, until)
 

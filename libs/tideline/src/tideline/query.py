@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from tideline.predicates import Where, expression_of
 from tideline.rows import column_list
+from tideline_table.hudi import is_sequence
 from tideline_table.schema import META_FIELDS
-from tideline_table.table import is_sequence
 
 Columns = str | Sequence[str] | None
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime
 from typing import Any, Protocol, TypeGuard, cast
 
 import pyarrow as pa
 
 from tideline_table.errors import SchemaMismatch
-from tideline_table.hudi import parse_as_of
 from tideline_table.schema import named_field, storable_field, without_meta_fields
 
 
@@ -38,8 +36,6 @@ class ArrowSchema(Protocol):
 Rows = ArrowStream | ArrowArray
 Schema = ArrowSchema | ArrowStream
 Keys = Rows | Iterable[object]
-Point = str | int | date | datetime
-"""A point in the history of a table: a sequence of the table log, an instant, a date, or a time (UTC if it has no zone)."""
 
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 """Names of the columns that pandas adds for an index without a name."""
@@ -122,16 +118,6 @@ def column_list(names: str | Iterable[str] | None) -> tuple[str, ...]:
     if names is None:
         return ()
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def point_text(point: Point) -> str:
-    """Return a point as the text that the engine parses."""
-    return point.isoformat() if isinstance(point, date) else str(point)
-
-
-def instant_text(as_of: Point) -> str:
-    """Return the instant that a point in time names, empty for an empty point."""
-    return parse_as_of(point_text(as_of)) if as_of else ""
 
 
 def is_rows(value: object) -> TypeGuard[Rows]:

@@ -24,11 +24,12 @@ from tideline.results import (
     Restoration,
     Savepoint,
 )
-from tideline.rows import Keys, Point, Rows, column_list, instant_text, keys_from, point_text, table_from
+from tideline.rows import Keys, Rows, column_list, keys_from, table_from
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import action, config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
+from tideline_table.hudi import Point
 from tideline_table.metadata_table import Finding
 from tideline_table.schema import field_path, fit_rows, named_field, named_values
 from tideline_table.table import HeldLease, Lease
@@ -166,7 +167,7 @@ class Table:
         `meta_fields` puts the Hudi meta fields first. Raises `InstantNotFound` for a time whose files were cleaned.
         """
         self._table.refresh()
-        instant = instant_text(as_of)
+        instant = self._table.instant_of(as_of)
         found = self._table.snapshot(instant, read_optimized=read_optimized)
         return Query(found, self._table.schema_at(instant), instant, meta_fields=meta_fields).scan(columns, where)
 
@@ -187,7 +188,7 @@ class Table:
     ) -> pa.Table:
         """Return the rows with these keys from the files that can hold them. `keys` as for `delete`; partitions are not needed."""
         self._table.refresh()
-        instant = instant_text(as_of)
+        instant = self._table.instant_of(as_of)
         schema = self._table.schema_at(instant)
         fields = [named_field(schema, name) for name in self.key]
         given = fit_rows(named_values(self._keys(keys, schema), self.key), pa.schema(fields))
@@ -201,7 +202,7 @@ class Table:
         Raises `InvalidOption` unless `out_of` divides that number, `UnsupportedTable` for a table without a bucket index.
         """
         self._table.refresh()
-        instant = instant_text(as_of)
+        instant = self._table.instant_of(as_of)
         found = self._table.snapshot(instant).sampled(set(buckets), out_of)
         return Query(found, self._table.schema_at(instant), instant, meta_fields=meta_fields)
 
@@ -222,7 +223,7 @@ class Table:
     def dataset(self, *, as_of: Point = "") -> TableDataset:
         """Return a `pyarrow.dataset.Dataset` of the table for DuckDB and similar engines. A scan reads the table at its start."""
         self._table.refresh()
-        return TableDataset(self._table.schema_at(instant_text(as_of)), partial(self.scan, as_of=as_of))
+        return TableDataset(self._table.schema_at(as_of), partial(self.scan, as_of=as_of))
 
     def sql(self, query: str, *, as_of: Point = "", connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """Return a DuckDB relation of `query`. The table's name is the last part of its path: `from trips` for `s3://bucket/trips`.
@@ -243,7 +244,7 @@ class Table:
 
     def _points(self, since: Point, until: Point) -> tuple[str, str]:
         self._table.refresh()
-        return engine.parse_point(point_text(since)), engine.parse_point(point_text(until)) or self._table.newest_point()
+        return self._table.point_of(since), self._table.point_of(until) or self._table.newest_point()
 
     def lease(
         self, as_of: Point = "", *, after: Point = "", holder: str = "", reads: str = "", ttl_s: float | None = None
@@ -254,8 +255,7 @@ class Table:
         dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache Hudi writes,
         `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the reader needs.
         """
-        point = engine.parse_point(point_text(after)) if after else ""
-        return engine.HeldLease(self._table, instant_text(as_of), after=point, holder=holder, reads=reads, ttl_s=ttl_s)
+        return engine.HeldLease(self._table, as_of, after=after, holder=holder, reads=reads, ttl_s=ttl_s)
 
     def leases(self) -> tuple[Lease, ...]:
         """Return the live reader leases of all readers, the one that holds cleaning back furthest first."""

@@ -4,7 +4,8 @@ The effect of a commit on file groups does not belong here; see `tideline_table.
 """
 
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, parse_as_of, time_from_instant, timeline_file_name
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant, timeline_file_name
+from tideline_table.hudi.point import Point, is_sequence, parse_as_of
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 
@@ -15,8 +16,10 @@ __all__ = [
     "Action",
     "CommitMetadata",
     "Instant",
+    "Point",
     "State",
     "decode_document",
+    "is_sequence",
     "parse_as_of",
     "time_from_instant",
     "timeline_file_name",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
-from tideline_table.errors import CorruptMetadata, IllegalTransition, InvalidOption
+from tideline_table.errors import CorruptMetadata, IllegalTransition
 
 
 class Action(enum.StrEnum):
@@ -80,10 +80,10 @@ _FORMAT = "%Y%m%d%H%M%S"
 _INSTANT = re.compile(r"\d{14}(?:\d{3}){0,3}", re.ASCII)
 
 
-def instant_from_time(moment: datetime) -> str:
-    """Format `moment` as `yyyyMMddHHmmssSSS` in UTC."""
-    moment = moment.astimezone(UTC)
-    return f"{moment:{_FORMAT}}{moment.microsecond // 1000:03d}"
+def instant_from_time(moment: datetime, zone: tzinfo = UTC) -> str:
+    """Format `moment` as `yyyyMMddHHmmssSSS` in `zone`."""
+    moment = moment.astimezone(zone)
+    return f"{moment.year:04d}{moment:{_FORMAT[2:]}}{moment.microsecond // 1000:03d}"
 
 
 def time_from_instant(instant: str) -> datetime:
@@ -104,21 +104,6 @@ def next_instant(now: datetime, last: str) -> str:
     if last and minted <= last:
         return instant_from_time(time_from_instant(last) + timedelta(milliseconds=1))
     return minted
-
-
-def parse_as_of(text: str) -> str:
-    """Parse a time-travel argument: an instant, `yyyy-MM-dd`, or ISO 8601 date and time (default UTC). Raises `InvalidOption`."""
-    if re.fullmatch(r"\d{17}|\d{14}", text, re.ASCII):
-        return text if len(text) == 17 else text + "999"
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is not None and re.match(r"\d{4}-\d{2}-\d{2}", text):
-        return instant_from_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    raise InvalidOption(
-        f"as-of {text!r}", expected="an instant (17 digits), yyyy-MM-dd, or yyyy-MM-dd HH:mm:ss[.SSS] (UTC unless a zone is given)"
-    )
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -6,7 +6,7 @@ from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
 from tideline_table.table.bucket_adoption import NamedBuckets
-from tideline_table.table.changes import is_sequence, newest_write, parse_point, sequence_of
+from tideline_table.table.changes import newest_write
 from tideline_table.table.create import TableRequest, create_table, default_name, folder_name, index_request
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
@@ -59,17 +59,14 @@ __all__ = [
     "images_schema",
     "index_request",
     "is_given_up_plan",
-    "is_sequence",
     "keep_given_up",
     "known_lease",
     "leases_of",
     "most_log_files",
     "newest_write",
-    "parse_point",
     "read_identity",
     "release_lease",
     "renew_lease",
-    "sequence_of",
     "share_table",
     "slices_by_part",
     "sorted_keys",

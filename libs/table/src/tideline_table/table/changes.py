@@ -16,7 +16,8 @@ from datetime import datetime
 
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi.instant import Action, State, parse_as_of, time_from_instant
+from tideline_table.hudi.instant import Action, State, time_from_instant
+from tideline_table.hudi.point import is_sequence
 from tideline_table.log.action import COMPACT, LOG_COMPACT, ActionRecord
 from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.state import TableState
@@ -25,17 +26,6 @@ from tideline_table.table.query import CommitTimes, Snapshot
 
 _INSTANT = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
 _LAST_INSTANT = "9" * 17
-_SEQUENCE = re.compile(r"\d{1,13}", re.ASCII)
-
-
-def is_sequence(point: str) -> bool:
-    """Return whether the text of a point is a sequence of the table log. Instants have more digits."""
-    return _SEQUENCE.fullmatch(point) is not None
-
-
-def parse_point(text: str) -> str:
-    """Return the point that a user typed: a sequence unchanged, other text as `parse_as_of` reads it, empty text unchanged."""
-    return text if not text or is_sequence(text) else parse_as_of(text)
 
 
 class PointKind(enum.Enum):

@@ -27,6 +27,7 @@ from tideline_table.coordination.shared.metadata import holds_keys_once, kept_pa
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
+from tideline_table.hudi.point import Point, parse_as_of, parse_point
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.ring_store import RingStore
@@ -43,7 +44,7 @@ from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
 from tideline_table.table.bucket_numbers import check_index, complete_ended_resize
-from tideline_table.table.changes import InstantRange, PointKind, changed_rows, newest_point, range_of
+from tideline_table.table.changes import InstantRange, PointKind, changed_rows, newest_point, range_of, sequence_of
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
@@ -177,9 +178,20 @@ class Table:
         """The table schema without meta fields. Raises `SchemaMismatch` if the table declares none."""
         return self.schema_at("")
 
-    def schema_at(self, as_of: str) -> pa.Schema:
-        """Return the schema as of an instant (empty: now), without meta fields; errors as `schema`."""
-        text = (self.state.schema_at(as_of) if as_of else "") or self.schema_json
+    def instant_of(self, as_of: Point) -> str:
+        """Return the instant that a point in time names, empty for empty text (now). Raises `InvalidOption`."""
+        return "" if as_of in ("", None) else parse_as_of(as_of)
+
+    def point_of(self, point: Point) -> str:
+        """Return a point of `incremental` as its text: a sequence, an instant, or empty (no bound). Raises `InvalidOption`."""
+        if point in ("", None):
+            return ""
+        return point if isinstance(point, str) and point in self.state.actions else parse_point(point)
+
+    def schema_at(self, as_of: Point) -> pa.Schema:
+        """Return the schema as of a point in time (empty: now), without meta fields; errors as `schema` and `instant_of`."""
+        instant = self.instant_of(as_of)
+        text = (self.state.schema_at(instant) if instant else "") or self.schema_json
         if not text:
             raise SchemaMismatch("a table without a schema", expected="a commit, or a create schema in hoodie.properties")
         schema = self._arrow_schema(text)
@@ -276,28 +288,32 @@ class Table:
         check_defaults(merging, self.schema_json, self.definition.name)
         return replace(rule, merging=merging)
 
-    def slices(self, as_of: str = "") -> list[FileSlice]:
-        """Return the slices visible now or at the instant `as_of` (inclusive). Raises `InstantNotFound` if cleaning deleted any."""
-        state = self.state
-        if as_of and as_of < state.last_clean_retained and as_of not in self.timeline.savepoints():
+    def slices(self, as_of: Point = "") -> list[FileSlice]:
+        """Return the slices visible now or at the point in time `as_of` (inclusive).
+
+        Raises `InvalidOption` for text that is no point in time, `InstantNotFound` if cleaning deleted any.
+        """
+        state, instant = self.state, self.instant_of(as_of)
+        if instant and instant < state.last_clean_retained and instant not in self.timeline.savepoints():
             raise InstantNotFound(
-                f"as-of {as_of}",
+                f"as-of {instant}",
                 expected=f"an instant from {state.last_clean_retained} on: what older queries read was cleaned",
                 remedy="raise hoodie.cleaner.commits.retained to look back further, or keep a savepoint",
             )
-        return state.latest_slices(as_of)
+        return state.latest_slices(instant)
 
-    def snapshot(self, as_of: str = "", *, read_optimized: bool = False) -> Snapshot:
-        """Return what a query reads: the slices now or at the instant `as_of` (inclusive), without log files if `read_optimized`.
+    def snapshot(self, as_of: Point = "", *, read_optimized: bool = False) -> Snapshot:
+        """Return what a query reads: the slices now or at a point in time (inclusive), without log files if `read_optimized`.
 
-        The schema is the one of that time. Raises `InstantNotFound` if cleaning deleted what the query needs.
+        The schema is the one of that time. Errors as `slices`.
         """
-        sequence, slices = self.state.sequence, self.slices(as_of)
+        instant = self.instant_of(as_of)
+        sequence, slices = self.state.sequence, self.slices(instant)
         chosen = without_logs(slices) if read_optimized else tuple(slices)
-        schema = with_meta_fields(self.schema_at(as_of), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
-        rule = self.log_rule(as_of, merges=any(s.log_files for s in chosen))
+        schema = with_meta_fields(self.schema_at(instant), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
+        rule = self.log_rule(instant, merges=any(s.log_files for s in chosen))
         buckets = pruning_of(
-            self._declared, self.identity, self.state, as_of, self.rings, self.storage, is_exclusive=self.is_exclusive
+            self._declared, self.identity, self.state, instant, self.rings, self.storage, is_exclusive=self.is_exclusive
         )
         skipping = DataSkipping(self.timeline.replica.statistics, self.state, sequence) if self.is_exclusive else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
@@ -317,7 +333,7 @@ class Table:
         self,
         columns: Sequence[str] | None = None,
         where: pc.Expression | str | None = None,
-        as_of: str = "",
+        as_of: Point = "",
         *,
         read_optimized: bool = False,
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -332,7 +348,7 @@ class Table:
         self,
         columns: Sequence[str] | None = None,
         where: pc.Expression | str | None = None,
-        as_of: str = "",
+        as_of: Point = "",
         *,
         read_optimized: bool = False,
     ) -> pa.Table:
@@ -340,7 +356,7 @@ class Table:
         return self.snapshot(as_of, read_optimized=read_optimized).read(columns, where)
 
     def look_up(
-        self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: str = "", where: pc.Expression | str | None = None
+        self, keys: Iterable[str], columns: Sequence[str] | None = None, as_of: Point = "", where: pc.Expression | str | None = None
     ) -> pa.Table:
         """Return the rows with these record keys, reading only files and blocks that can hold them.
 
@@ -362,15 +378,15 @@ class Table:
             slices = self.record_index.narrowed(self.state, found.slices, slices, wanted)
         return replace(found, slices=self._key_ranges.narrowed(slices, wanted), log_indexes=indexes)
 
-    def incremental(self, since: str | int = "", until: str | int = "") -> Snapshot:
+    def incremental(self, since: Point = "", until: Point = "") -> Snapshot:
         """Return a snapshot that reads rows written after `since` (empty: all) up to `until` (inclusive; empty: now), visible then.
 
-        Points are sequences of the table log or instants (`tideline_table.table.changes`). Raises `InstantNotFound`,
+        Points are sequences of the table log (`tideline_table.table.changes`), instants, dates or times. Raises `InstantNotFound`,
         `InvalidOption`, `HistoryRewritten`, `HistoryUnavailable` if cleaning or archival removed what the query needs.
         """
         return changed_rows(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
 
-    def changes(self, since: str | int = "", until: str | int = "") -> Images:
+    def changes(self, since: Point = "", until: Point = "") -> Images:
         """Return the net changes after `since` up to `until`, with the rows before and after. Errors as `incremental`."""
         return images_of(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
 
@@ -378,7 +394,11 @@ class Table:
         """Return the end of what `incremental` and `changes` return now: the point to continue from."""
         return newest_point(self.state, self._points)
 
-    def first_write_after(self, point: str) -> str:
+    def sequence_of(self, point: Point) -> int:
+        """Return the table log sequence of a point in a table with a log; errors as `incremental`."""
+        return sequence_of(self.state, self.point_of(point))
+
+    def first_write_after(self, point: Point) -> str:
         """Return the oldest instant among the writes completed after a point, as for `incremental`; empty if there is none."""
         instants = self._range_of(point, "")
         return min(instants.through - instants.before, default="")
@@ -391,12 +411,12 @@ class Table:
         found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
         return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
-    def _range_of(self, since: str | int, until: str | int) -> InstantRange:
+    def _range_of(self, since: Point, until: Point) -> InstantRange:
         if not self.definition.has_meta_fields:
             raise UnsupportedTable(
                 f"table {self.definition.name!r} has no meta fields", expected="rows that say which write made them"
             )
-        return range_of(self.state, self._points, str(since), str(until))
+        return range_of(self.state, self._points, self.point_of(since), self.point_of(until))
 
     @property
     def _points(self) -> PointKind:

@@ -15,6 +15,7 @@ from types import TracebackType
 from tideline_table.config import LEASE_TTL_S
 from tideline_table.coordination.leases import Lease, check_lease, every_lease, leased_instant, live_leases
 from tideline_table.errors import InstantNotFound, InvalidOption, TidelineError, UnsupportedTable
+from tideline_table.hudi.point import Point
 from tideline_table.table.facade import Table
 
 _LOGGER = logging.getLogger(__name__)
@@ -23,9 +24,9 @@ _RENEWALS = 3
 
 
 def take_lease(
-    table: Table, as_of: str = "", *, after: str = "", holder: str = "", reads: str = "", ttl_s: float | None = None
+    table: Table, as_of: Point = "", *, after: Point = "", holder: str = "", reads: str = "", ttl_s: float | None = None
 ) -> Lease:
-    """Register that a reader reads the table as of the instant `as_of` (empty: now) and later; return the stored lease.
+    """Register that a reader reads the table as of a point in time (empty: now) and later; return the stored lease.
 
     With `after`, a point as for `Table.incremental`, it reads what was written after this point. `holder` is by default the user, host and process. It expires after `ttl_s` seconds (`tideline.lease.ttl`) unless it is renewed.
     Raises `UnsupportedTable` for a table that Apache Hudi writes, whose cleaner knows no leases; `InstantNotFound` for a cleaned
@@ -41,10 +42,11 @@ def take_lease(
     if not ttl_s >= 1:
         raise InvalidOption(f"a lease of {ttl_s} s", expected="at least 1 s")
     state = table.refresh()
-    table.slices(as_of)  # raises for an instant whose files were cleaned
-    instant = leased_instant(state, as_of)
-    if after:
-        instant = min(instant, table.first_write_after(after) or instant)
+    asked = table.instant_of(as_of)
+    table.slices(asked)  # raises for an instant whose files were cleaned
+    instant = leased_instant(state, asked)
+    if begin := table.point_of(after):
+        instant = min(instant, table.first_write_after(begin) or instant)
     if not instant:
         raise InstantNotFound("a reader lease of a table without a completed write", expected="a completed write")
     since = table.timeline.time.now().isoformat(timespec="milliseconds")
@@ -53,7 +55,7 @@ def take_lease(
     try:
         # Read after the lease was stored: a service that did not see the lease has published its plan by now.
         state = table.refresh()
-        if instant < state.last_clean_retained and (as_of or after):
+        if instant < state.last_clean_retained and (asked or begin):
             table.slices(instant)
         check_lease(state, lease)
     except TidelineError:
@@ -97,7 +99,7 @@ class HeldLease:
     """
 
     def __init__(
-        self, table: Table, as_of: str = "", *, after: str = "", holder: str = "", reads: str = "", ttl_s: float | None = None
+        self, table: Table, as_of: Point = "", *, after: Point = "", holder: str = "", reads: str = "", ttl_s: float | None = None
     ) -> None:
         self._table = table
         self.lease = take_lease(table, as_of, after=after, holder=holder, reads=reads, ttl_s=ttl_s)
