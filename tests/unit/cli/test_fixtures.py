@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "fixtures" / "tables"
-TABLES = sorted(path.stem for path in FOLDER.glob("*.zip"))
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+TABLES = sorted(
+    str(path.relative_to(FIXTURES).with_suffix(""))
+    for folder in ("tables", "reported")
+    for path in FIXTURES.glob(f"{folder}/*.zip")
+)
 FILE_NAME = "_hoodie_file_name"
 
 
 @pytest.fixture(params=TABLES)
 def unpacked(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A table with new modification times on all files: what is read must not depend on them, though Hudi 1.x lets it."""
-    with zipfile.ZipFile(FOLDER / f"{request.param}.zip") as archive:
+    with zipfile.ZipFile(FIXTURES / f"{request.param}.zip") as archive:
         for entry in archive.infolist():
             if not entry.filename.startswith("__MACOSX"):
                 archive.extract(entry, tmp_path)
@@ -27,14 +32,14 @@ def unpacked(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_there_are_fixtures_of_every_kind():
-    assert len(TABLES) == 11
-    for part in ("cow_v6", "cow_v8", "cow_v9", "mor_avro_v6", "mor_avro_v8", "mor_avro_v9", "mor_parquet_v6"):
+    assert len([name for name in TABLES if name.startswith("tables/")]) == 11
+    assert len([name for name in TABLES if name.startswith("reported/")]) == 5
+    for part in ("v5", "cow_v6", "cow_v8", "cow_v9", "mor_avro_v6", "mor_avro_v8", "mor_avro_v9", "mor_parquet_v6", "mor_read_v8"):
         assert any(part in name for name in TABLES)
 
 
 def test_read_prints_what_hudi_reads(unpacked, request, done):
-    name = request.node.callspec.params["unpacked"]
-    expected = json.loads((FOLDER / f"{name}.expected.json").read_text())
+    expected = expectation(request)
     columns = dict(expected["columns"])
     found = done("read", unpacked).rows
     for row in found:
@@ -44,12 +49,17 @@ def test_read_prints_what_hudi_reads(unpacked, request, done):
 
 
 def test_columns_of_the_fixtures_can_be_chosen(unpacked, request, done):
-    name = request.node.callspec.params["unpacked"]
-    expected = json.loads((FOLDER / f"{name}.expected.json").read_text())
+    expected = expectation(request)
     last = expected["columns"][-1][0]
     found = done("read", unpacked, "--columns", f"{last},_hoodie_record_key").rows
     wanted = [{k: v for k, v in row.items() if k in (last, "_hoodie_record_key")} for row in expected["rows"]]
     assert in_order(without_nulls(found), dict(expected["columns"])) == in_order(wanted, dict(expected["columns"]))
+
+
+def expectation(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What Apache Hudi reads from the unpacked table."""
+    name = request.node.callspec.params["unpacked"]
+    return dict(json.loads((FIXTURES / f"{name}.expected.json").read_text()))
 
 
 def without_nulls(value: Any) -> Any:
@@ -60,11 +70,31 @@ def without_nulls(value: Any) -> Any:
 
 
 def in_order(rows: list[dict[str, Any]], columns: dict[str, str]) -> list[dict[str, Any]]:
-    """Rows by key; columns of type float as the 32-bit numbers that they are, however they were printed."""
-    rounded = [{name: float(np.float32(v)) if columns[name] == "float" else v for name, v in row.items()} for row in rows]
+    """Rows by key; columns of type float as the 32-bit numbers that they are, however they were printed, timestamps in milliseconds."""
+    rounded = [{name: as_printed(v, columns[name]) for name, v in row.items()} for row in rows]
     return sorted(rounded, key=lambda row: json.dumps([row["_hoodie_record_key"], row], sort_keys=True))
+
+
+def as_printed(value: Any, kind: str) -> Any:
+    """A value as `to_json` of Spark keeps it."""
+    if kind == "float":
+        return float(np.float32(value))
+    if kind in ("timestamp", "timestamp_ntz"):
+        return re.sub(r"(\.\d{3})\d+", r"\1", value)
+    return value
 
 
 def test_show_advises_sharing_only_where_share_accepts_the_table(unpacked, cli, done):
     advised = "tideline share PATH" in done("show", unpacked).text
     assert (cli("share", unpacked).code == 0) == advised
+
+
+@pytest.mark.parametrize("command", [["status"], ["advise"], ["show"], ["show", "--json"], ["why"]])
+def test_commands_that_examine_a_table_take_every_fixture(unpacked, command, done):
+    assert done(*command, unpacked).text
+
+
+def test_the_page_of_every_fixture_can_be_made(unpacked, done, tmp_path):
+    page = tmp_path / "page.html"
+    done("show", unpacked, "--html", page)
+    assert "<html" in page.read_text()

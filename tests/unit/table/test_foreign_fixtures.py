@@ -146,7 +146,7 @@ def test_archived_instants(version, tmp_path):
 
 def test_completion_times(tmp_path):
     table = Table.open(str(unpacked("tables", OLD_V8, tmp_path)))
-    completed = {a.instant: a.since for a in table.state.completed_writes()}
+    completed = {a.instant: a.completion for a in table.state.completed_writes()}
     assert completed["20251220210108078"] == "20251220210109593"
     assert completed["20251220210129235"] == "20251220210129883"
     assert all(instant < since for instant, since in completed.items())

@@ -214,7 +214,7 @@ def test_completion_times_decide_in_layout_two():
     place.write(1).write(2, 4).write(3, 7).write(5, 8, action="commit").write(6, 9)
     assert place.slices == {1: (base(1), [log(2)]), 5: (base(5), [log(3), log(6)])}
     assert [f.instant for f in place.state.latest_slices()[0].log_files] == [t(3), t(6)]
-    assert {i[-5:]: a.since[-5:] for i, a in place.state.actions.items()} == {
+    assert {i[-5:]: a.completion[-5:] for i, a in place.state.actions.items()} == {
         "00001": "00001",
         "00002": "00004",
         "00003": "00007",

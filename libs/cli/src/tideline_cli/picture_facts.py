@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tideline_table.file_group import FileSlice
+from tideline_table.reader import read_column_ranges
+from tideline_table.schema import with_meta_fields
 from tideline_table.table import Table
 
 MOST_FILES = 400
@@ -74,14 +75,13 @@ def _default_columns(table: Table) -> list[str]:
     return list(dict.fromkeys([*(n for n in (*keygen.key_fields, ordering) if n in plain), *plain]))[: 2 * MOST_COLUMNS]
 
 
-def _bounds(table: Table, file_slice: FileSlice, names: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    metadata = pq.ParquetFile(table.storage.open_input(file_slice.path)).metadata
+def _bounds(table: Table, file_slice: FileSlice, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    schema = with_meta_fields(table.schema)
     found: dict[str, tuple[Any, Any]] = {}
-    wanted = {i: name for i in range(metadata.num_columns) if (name := metadata.schema.column(i).path) in set(names)}
-    for index, name in wanted.items():
-        statistics = [metadata.row_group(g).column(index).statistics for g in range(metadata.num_row_groups)]
-        if statistics and all(s is not None and s.has_min_max for s in statistics):
-            found[name] = min(s.min for s in statistics), max(s.max for s in statistics)
+    for name, stored in read_column_ranges(table.storage, file_slice.path, names).items():
+        held = stored.comparable(schema.field(name).type) if name in schema.names else None
+        if held is not None:
+            found[name] = held.minimum, held.maximum
     return found
 
 

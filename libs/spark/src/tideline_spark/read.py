@@ -144,11 +144,21 @@ def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set
     earlier = [arrow_from_avro(text) for text in {created, *table.state.schemas.values()} if text]
     types = {(field.name, field.type) for schema in earlier for field in schema}
     changed = {f.name for f in snapshot.schema if f.name in columns and any(n == f.name and kind != f.type for n, kind in types)}
+    if not table.is_exclusive:
+        # Apache Hudi labelled these types wrongly, also where no schema of a commit says so.
+        changed |= {f.name for f in snapshot.schema if f.name in columns and _may_be_relabelled(f.type)}
     if not changed:
         return set()
     return _with_footers(
         snapshot, lambda s: not changed.isdisjoint(BaseFileScan(snapshot.storage, s.path, snapshot.schema).evolved)
     )
+
+
+def _may_be_relabelled(kind: pa.DataType) -> bool:
+    """Return whether stored values of a column of type `kind` may have another label (`tideline_table.schema.promotion.is_relabelled`)."""
+    if pa.types.is_timestamp(kind):
+        return kind.unit == "ms" or kind.tz is None
+    return any(_may_be_relabelled(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def lost_values(snapshot: Snapshot, columns: Sequence[str]) -> set[FileSlice]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from tideline_table.errors import StorageError, UnsupportedTable, parsing
+from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTable, parsing
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.history import read_history
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.listing import TimelineFolders, TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
 from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata, read_commit_metadata
@@ -41,8 +41,7 @@ _COPY_ON_WRITE = "COPY_ON_WRITE"
 def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = None) -> TableState:
     """Read the committed file slices and the active timeline of a table with these properties (default: layout 1).
 
-    `ActionRecord.since` of a completed action is its completion time as an instant; in layout 1, which has none, the instant
-    itself. Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout or log files in a
+    Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout or log files in a
     copy-on-write table, and `StorageError` if other writers kept removing files while the table was listed.
     """
     folders = TimelineFolders.from_properties(properties or {})
@@ -104,7 +103,7 @@ class _Found:
 def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> TableState:
     found = _Found()
     named: set[str] = set()
-    ambiguous = tried_again(groups)
+    ambiguous, completion = tried_again(groups), listing.completion
     for number, instant in enumerate(listing.instants):
         if instant.action is Action.SAVEPOINT and instant.time in found.actions:
             continue  # a savepoint shares the instant of the commit that it protects
@@ -112,7 +111,15 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
         if instant.state is State.COMPLETED and instant.action is Action.CLEAN:
             _fold_clean(storage, found, listing, instant)
         found.actions[instant.time] = ActionRecord(
-            instant.time, instant.action, instant.state, operation, number, number, "", listing.completion.get(instant.time, "")
+            instant.time,
+            instant.action,
+            instant.state,
+            operation,
+            number,
+            number,
+            "",
+            _iso(ended := completion.get(instant.time, "")),
+            completion=ended,
         )
     state = found.state()
     completed = frozenset(a.instant for a in state.completed_writes())
@@ -132,6 +139,14 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
         whole_since=whole,
         last_clean_retained=max(found.retained, whole),
     )
+
+
+def _iso(completed: str) -> str:
+    """Return a completion time as the log records times; empty for none, and for instants that are no times."""
+    try:
+        return time_from_instant(completed).isoformat() if completed else ""
+    except CorruptMetadata:
+        return ""
 
 
 def visible_instants(state: TableState) -> VisibleInstants:

@@ -28,6 +28,8 @@ class ActionRecord:
     """When the latest transition was recorded (ISO 8601, UTC)."""
     fenced_by: str = ""
     """Instant of the rollback or restore that undoes this action; empty when there is none."""
+    completion: str = ""
+    """Completion time as an instant, as the timeline of a Hudi-written table names it: in layout 1, which has none, the instant."""
 
     @property
     def is_pending(self) -> bool:

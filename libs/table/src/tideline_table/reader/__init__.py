@@ -1,6 +1,6 @@
 """Reading of file slices as Arrow rows: column and filter pushdown into base files, merging of log files."""
 
-from tideline_table.reader.base_file import BaseFileScan, may_hold_nulls, read_footer
+from tideline_table.reader.base_file import BaseFileScan, may_hold_nulls, read_column_ranges, read_footer
 from tideline_table.reader.file_slice import Superseded, read_slice, scan_log_part, scan_slice, superseded_rows
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.reader.log_index import LogIndexes
@@ -15,6 +15,7 @@ __all__ = [
     "VisibleInstants",
     "may_hold_nulls",
     "parse_where",
+    "read_column_ranges",
     "read_footer",
     "read_slice",
     "scan_log_part",

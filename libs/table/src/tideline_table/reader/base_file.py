@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 from tideline_table.bloom import BloomFilter
 from tideline_table.errors import CorruptMetadata, StorageError
 from tideline_table.reader.key_footer import filter_text, is_ordered_alike, key_ends, key_filter, key_range
+from tideline_table.schema.arrow import is_numeric
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
+from tideline_table.schema.promotion import is_relabelled
 from tideline_table.statistics import FileStatistics, of_footer
 from tideline_table.storage import Storage
 
@@ -123,6 +125,22 @@ class FooterRange:
     minimum: Any
     maximum: Any
     nulls: int
+
+    def of_type(self, kind: pa.DataType) -> FooterRange | None:
+        """Return the range for a column that the table gives the type `kind`; None if its values are converted when they are read."""
+        if self.kind == kind:
+            return self
+        if not is_relabelled(self.kind, kind):
+            return None
+        try:
+            low, high = pa.array([self.minimum, self.maximum], self.kind).view(kind).to_pylist()
+        except (pa.ArrowException, ValueError, OverflowError):
+            return None
+        return FooterRange(kind, low, high, self.nulls)
+
+    def comparable(self, kind: pa.DataType) -> FooterRange | None:
+        """Like `of_type`, with ranges of other numbers as they are where `kind` is a number."""
+        return self if is_numeric(self.kind) and is_numeric(kind) else self.of_type(kind)
 
 
 def read_column_ranges(storage: Storage, path: str, columns: Sequence[str]) -> dict[str, FooterRange]:

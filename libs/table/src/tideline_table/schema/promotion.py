@@ -28,14 +28,14 @@ def can_become(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_binary(target):
         return is_text(source) or is_bytes(source)
     if pa.types.is_integer(target):
-        return bool(pa.types.is_integer(source) and _bits(source) <= _bits(target))
+        return bool(pa.types.is_integer(source) and _bits(source) <= _bits(target)) or is_relabelled(source, target)
     if pa.types.is_floating(target):
         return bool(pa.types.is_integer(source) or (pa.types.is_floating(source) and source.bit_width <= target.bit_width))
     if pa.types.is_decimal(target):
         if pa.types.is_decimal(source):
             return bool(source.scale <= target.scale and source.precision - source.scale <= target.precision - target.scale)
         return is_number(source)
-    if pa.types.is_timestamp(target) and pa.types.is_int64(source):
+    if is_relabelled(source, target):
         return True
     # Units and zones of a file may differ from the schema. Values that a conversion would truncate are rejected when they are read.
     return bool(
@@ -43,9 +43,24 @@ def can_become(source: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
+def is_relabelled(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether stored numbers of type `source` are numbers of type `target` under another label.
+
+    Apache Hudi before 1.1 labelled milliseconds as microseconds, and local timestamps as whole numbers, whatever they were. The
+    table schema says later what the numbers are, and Apache Hudi keeps them. Other units of a file are its own: milliseconds in a column of
+    microseconds are converted, as there.
+    """
+    if pa.types.is_int64(source) or pa.types.is_int64(target):
+        return bool(pa.types.is_timestamp(target) or pa.types.is_timestamp(source))
+    both = pa.types.is_timestamp(source) and pa.types.is_timestamp(target)
+    return bool(both and (source.unit == target.unit or (source.unit == "us" and target.unit == "ms")))
+
+
 def promoted(values: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert values to `target`, which their type `can_become`. Raises `ValueError` (also `ArrowInvalid`) if one does not fit."""
     source = values.type
+    if is_relabelled(source, target):
+        return values.view(target)
     if pa.types.is_floating(source):
         single = source.bit_width <= 32
         if pa.types.is_floating(target):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import WRITE_ACTIONS, Instant, State, timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
 from tideline_table.index.bucket import BucketIndex, hash_values
+from tideline_table.reader.base_file import FooterRange
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
@@ -117,7 +119,7 @@ def advise(table: Table) -> Advice:
     spread = spread_of(keys, table.definition.keygen.key_fields, number)
     writes = _writes_of(table, by_partition)
     footers = [found for s in sample if s.base_file and (found := _footer(table.storage, s.path)) is not None]
-    overlap = _overlap([_range_of(metadata, MetaField.RECORD_KEY) for metadata in footers])
+    overlap = _overlap([_range_of(metadata, MetaField.RECORD_KEY, pa.string()) for metadata in footers])
     kind, reasons = choose(writes, overlap, number, max(sizes), spread)
     held = None if index is None or index.is_consistent else bucket_skew(index, by_partition.values())
     if held is not None and held > _SKEWED:
@@ -259,12 +261,12 @@ def _footer(storage: Storage, path: str) -> pq.FileMetaData | None:
         return None
 
 
-def _range_of(metadata: pq.FileMetaData, name: str) -> tuple[object, object] | None:
-    """Return minimum and maximum of a column of a base file, None if a row group does not say."""
+def _range_of(metadata: pq.FileMetaData, name: str, kind: pa.DataType) -> tuple[object, object] | None:
+    """Return minimum and maximum of a column of type `kind` of a base file, None if a row group does not say or they do not compare."""
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     if name not in names:
         return None
-    found = []
+    found: list[tuple[Any, Any]] = []
     for group in range(metadata.num_row_groups):
         statistics = metadata.row_group(group).column(names.index(name)).statistics
         if statistics is None or not statistics.has_min_max:
@@ -273,7 +275,11 @@ def _range_of(metadata: pq.FileMetaData, name: str) -> tuple[object, object] | N
             found.append((statistics.min, statistics.max))
         except OverflowError:  # a time that Python cannot hold, from the year 10000 on
             return None
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+    if not found:
+        return None
+    stored = metadata.schema.to_arrow_schema().field(name).type
+    whole = FooterRange(stored, min(low for low, _ in found), max(high for _, high in found), -1).comparable(kind)
+    return (whole.minimum, whole.maximum) if whole is not None else None
 
 
 def _overlap(ranges: Sequence[tuple[object, object] | None]) -> float:
@@ -295,11 +301,9 @@ def _sort_columns(table: Table, footers: Sequence[pq.FileMetaData]) -> tuple[Sor
             not pa.types.is_nested(field.type) and not pa.types.is_floating(field.type) and not pa.types.is_boolean(field.type)
         )
         is_fixed = field.name in META_FIELDS or field.name in table.definition.keygen.partition_fields
-        ranges = [_range_of(metadata, field.name) for metadata in footers]
+        ranges = [_range_of(metadata, field.name, field.type) for metadata in footers]
         varies = [r for r in ranges if r is not None and r[0] != r[1]]
-        # Of a number that became a text, the ranges of older and of newer files do not compare.
-        is_one_kind = len({isinstance(r[0], str) for r in ranges if r is not None}) == 1
-        if is_usable and not is_fixed and varies and is_one_kind and len(ranges) > 1:
+        if is_usable and not is_fixed and varies and len(ranges) > 1:
             found.append(SortColumn(field.name, str(field.type), _overlap(ranges)))
     return tuple(sorted(found, key=lambda c: (-round(c.files_read_share, 2), not _is_time(c.type), c.name)))
 

@@ -125,7 +125,7 @@ def _through(state: TableState, kind: PointKind, done: Iterable[ActionRecord], p
 
 def completion_time(action: ActionRecord) -> str:
     """Return the completion time of a write as an instant (version 8 and later), or its own instant if that time is unknown."""
-    return action.since if _INSTANT.fullmatch(action.since) else action.instant
+    return action.completion or action.instant
 
 
 def newest_point(state: TableState, kind: PointKind) -> str:

@@ -159,7 +159,7 @@ class TableDefinition:
             raise UnsupportedTable(
                 f"table {self.name!r} has version {self.version}",
                 expected=f"version {WRITABLE_VERSION} for writing",
-                remedy="read it, or write it with the Apache Hudi release that made it",
+                remedy="read it, write it with the Apache Hudi release that made it, or let Apache Hudi bring it to version 6",
             )
         if keyed and not self.has_meta_fields:
             raise UnsupportedTable(

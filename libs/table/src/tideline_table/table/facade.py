@@ -55,7 +55,7 @@ from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
 from tideline_table.table.rings import TableRings
 
-READABLE_VERSIONS = (6, 8, 9)
+READABLE_VERSIONS = (2, 3, 4, 5, 6, 8, 9)
 COMPLETION_TIMES_SINCE = 8
 """The first table version in which Hudi orders incremental queries by completion time."""
 
@@ -111,6 +111,7 @@ class Table:
             raise UnsupportedTable(
                 f"table {definition.name!r} has version {definition.version}",
                 expected=f"version {', '.join(map(str, READABLE_VERSIONS[:-1]))} or {READABLE_VERSIONS[-1]}",
+                remedy="read it with the Apache Hudi release that made it, or let Apache Hudi upgrade or downgrade it to version 6",
             )
         identity, timeline = open_timeline(definition, read_identity(storage), replica, hudi_lock)
         return cls(definition, identity, timeline, lock or NoLock(), base_path)

@@ -73,9 +73,8 @@ class FooterRanges:
         return {s.group: _known_ones((c, known.get((s.path, c))) for c in columns) for s in slices if s.base_file}
 
     def _range(self, column: str, found: FooterRange | None) -> ColumnRange | None:
-        if found is None or found.kind != self._schema.field(column).type:
-            return None
-        return ColumnRange(found.minimum, found.maximum, found.nulls)
+        known = found.of_type(self._schema.field(column).type) if found is not None else None
+        return ColumnRange(known.minimum, known.maximum, known.nulls) if known is not None else None
 
 
 def _known_ones(found: Iterable[tuple[str, ColumnRange | None]]) -> dict[str, ColumnRange]:
