@@ -14,7 +14,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, content, rows
+from tests.unit.table.fixtures import unpacked
 
+from tideline_spark.data_source import NAME, register
 from tideline_spark.read import read
 from tideline_table.action import run_clustering, schedule_clustering, write_rows
 from tideline_table.errors import SchemaMismatch
@@ -157,3 +159,27 @@ def test_types(spark: SparkSession, tables: Tables) -> None:
     write_rows(table, written, Operation.INSERT)
     found = read(spark, table).toArrow().select(written.column_names).cast(table.read().select(written.column_names).schema)
     assert content(found) == content(table.read())
+
+
+RELABELLED = ["derived_trips_cow_v6_whole_seconds", "trips_logical_types_json_mor_read_v8_parquet_log"]
+
+
+@pytest.mark.parametrize("name", RELABELLED)
+def test_relabelled_timestamps_keep_their_numbers(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    table = Table.open(str(unpacked("reported", name, tmp_path)))
+    names = ["_row_key", "ts_millis", "ts_micros", "local_ts_millis", "local_ts_micros"]
+    found = read(spark, table, columns=names)
+    assert moments(found.toArrow()) == moments(table.read(names))
+    late = "ts_millis > timestamp'2019-01-01 00:00:00'"
+    assert found.where(late).count() == 20
+    assert read(spark, table, columns=names[:1], where=late).count() == 20
+    register(spark)
+    assert spark.read.format(NAME).load(table.storage.root).where(late).count() == 20
+
+
+def moments(found: pa.Table) -> list[tuple[object, ...]]:
+    """Rows with timestamps as numbers of microseconds."""
+    columns = [
+        c.cast(pa.timestamp("us", c.type.tz)).cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in found.columns
+    ]
+    return sorted(zip(*(column.to_pylist() for column in columns), strict=True))

@@ -98,3 +98,22 @@ def test_the_page_of_every_fixture_can_be_made(unpacked, done, tmp_path):
     page = tmp_path / "page.html"
     done("show", unpacked, "--html", page)
     assert "<html" in page.read_text()
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_tables_of_old_versions_are_read_and_not_written(version, cli, done, tmp_path):
+    """The properties of version 2 know fewer keys, and those of versions before 4 no checksum."""
+    with zipfile.ZipFile(FIXTURES / "reported" / "unsup_hudi-v5-table.zip") as archive:
+        archive.extractall(tmp_path)
+    path = tmp_path / ".hoodie" / "hoodie.properties"
+    later = ["hoodie.database.name", "hoodie.table.checksum", "hoodie.table.metadata.partitions", "hoodie.table.keygenerator.class"]
+    lines = [line for line in path.read_text().splitlines() if version > 3 or line.partition("=")[0] not in later]
+    path.write_text("\n".join(lines).replace("hoodie.table.version=5", f"hoodie.table.version={version}"))
+    assert len(done("read", tmp_path).rows) == 8
+    for command in ("share", "maintain"):
+        refused = cli(command, tmp_path)
+        assert refused.code != 0
+        assert "let Apache Hudi bring it to version 6" in refused.stderr + refused.text
+    unread = path.read_text().replace(f"hoodie.table.version={version}", "hoodie.table.version=1")
+    path.write_text(unread)
+    assert "let Apache Hudi upgrade or downgrade it" in cli("read", tmp_path).stderr

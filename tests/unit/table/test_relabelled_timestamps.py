@@ -4,12 +4,15 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.table.fixtures import unpacked
+from tests.unit.table.test_shared_adoption import SHARING, open_hudi_lock
 
+from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.reader.base_file import FooterRange
 from tideline_table.schema.promotion import can_become, is_relabelled, promoted
-from tideline_table.table import Table
+from tideline_table.table import Table, share_table
 
 MILLIS, MICROS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
 TABLES = [
@@ -74,3 +77,32 @@ def test_time_travel_before_the_change_shows_the_label_of_then(tmp_path):
     assert unchanged.num_rows > 0
     for row in unchanged.to_pylist():
         assert round(row["ts_millis"].timestamp() * 1000) == numbers[row["_row_key"]]
+
+
+@pytest.mark.parametrize("name", TABLES[:2])
+def test_clustering_of_a_shared_table_writes_the_same_moments(name, tmp_path):
+    base = unpacked("reported", name, tmp_path)
+    table = share_table(Table.open(str(base)), SHARING, open_hudi_lock)
+    columns = ["_row_key", "ts_millis", "ts_micros", "local_ts_millis", "local_ts_micros"]
+    before = table.read(columns).sort_by("_row_key")
+    schedule_clustering(table)
+    assert run_clustering(table)
+    files = [path for stat in table.slices() for path in stat.paths]
+    stored = [pq.read_schema(base / path).field("ts_millis").type for path in files]
+    assert MILLIS in stored
+    again = Table.open(str(base))
+    assert again.state.replaced
+    assert again.read(columns).sort_by("_row_key").equals(before)
+    assert pc.min(before.column("ts_millis")).as_py().year == 2019
+
+
+def test_changes_and_incremental_queries_use_the_label_of_now(tmp_path):
+    table = Table.open(str(unpacked("reported", TABLES[0], tmp_path)))
+    assert {moment.year for moment in table.incremental().read().column("ts_millis").to_pylist()} == {2019, 2020}
+    batches = list(table.changes(FIRST).scan())
+    assert batches
+    for batch in batches:
+        images = [batch.column(name) for name in batch.schema.names if pa.types.is_struct(batch.schema.field(name).type)]
+        moments = [row["ts_millis"] for image in images for row in image.to_pylist() if row is not None]
+        assert moments
+        assert {moment.year for moment in moments} <= {2019, 2020}
