@@ -8,7 +8,7 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheels \
+.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheels \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
@@ -71,6 +71,9 @@ conformance: java ## against Apache Hudi 1.2.0 and hudi-rs
 
 simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_START=0
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --seed-start $(SEED_START)
+
+histories: $(STAMP) ## random histories on tables of all types, and replicas fed by changes: make histories RUNS=5000
+	$(BIN)/python -m tests.histories --runs $(RUNS)
 
 fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUNS=1000000 TARGETS="hfile plans"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt

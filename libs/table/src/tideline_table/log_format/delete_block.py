@@ -200,6 +200,19 @@ def delete_block(
     )
 
 
+def reads_as_none(ordering: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Return True for each ordering value of a deletion that readers of the block do not compare: the deletion then always wins.
+
+    These are null, the number 0 in the width of a Java int (as in dates), and times in milliseconds, which rows hold in another width.
+    """
+    values = _one_chunk(ordering)
+    if pa.types.is_time32(values.type):
+        return np.ones(len(values), dtype=bool)
+    branch, written = _wrapped(values)
+    none = written.is_null() if branch != _INT_BRANCH else pc.fill_null(pc.equal(written, 0), fill_value=True)
+    return np.asarray(none)
+
+
 def _records(keys: pa.Array, partition_path: str, branch: int, ordering: pa.Array) -> pa.Array:
     out = Pieces(len(keys))
     encode(_KEY, keys, out, MetaField.RECORD_KEY)

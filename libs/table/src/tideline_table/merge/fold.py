@@ -45,6 +45,11 @@ class LogOutcome:
     keys: pa.Array
     kinds: np.ndarray
     ordering: pa.ChunkedArray | None
+    """The largest ordering value among the events of each key that count: a base row with a larger one lies on top."""
+    purged: np.ndarray
+    """True for each key whose base row is gone, whatever its ordering value."""
+    behind: np.ndarray
+    """True for each key whose event is a record that follows a deletion which counts, too."""
     mode: MergeMode
 
     def against_base(self, keys: pa.ChunkedArray, ordering: pa.ChunkedArray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +61,7 @@ class LogOutcome:
         wins = np.ones(len(targets), dtype=bool)
         if self.needs_ordering and len(targets):
             assert ordering is not None
-            wins = events_win(ordering.take(pa.array(rows)), self.ordering, self.kinds, targets)
+            wins = events_win(ordering.take(pa.array(rows)), self.ordering, self.purged, targets)
         stays = np.ones(len(keys), dtype=bool)
         stays[rows[wins]] = False
         lost = np.zeros(len(self.keys), dtype=bool)
@@ -66,14 +71,14 @@ class LogOutcome:
     @property
     def needs_ordering(self) -> bool:
         """Whether ordering values of base rows decide anything."""
-        return self.mode is MergeMode.EVENT_TIME and bool((self.kinds != EventKind.PURGE).any())
+        return self.mode is MergeMode.EVENT_TIME and not self.purged.all()
 
 
-def events_win(base: pa.ChunkedArray, ordering: pa.ChunkedArray | None, kinds: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return True, by event time, for each base row (by its ordering value) on which event `targets[i]` lies on top."""
+def events_win(base: pa.ChunkedArray, ordering: pa.ChunkedArray | None, purged: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return True, by event time, for each base row (by its ordering value) on which the events of key `targets[i]` lie on top."""
     assert ordering is not None
     later = incoming_wins(base, ordering.take(pa.array(targets)))
-    return np.asarray(later | (kinds[targets] == EventKind.PURGE))
+    return np.asarray(later | purged[targets])
 
 
 def first_matches(keys: pa.ChunkedArray, events: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -88,14 +93,16 @@ def first_matches(keys: pa.ChunkedArray, events: pa.Array) -> tuple[np.ndarray, 
     return rows, targets
 
 
-def fold_events(events: LogEvents, mode: MergeMode) -> LogOutcome:
+def fold_events(events: LogEvents, mode: MergeMode, *, forgets_deletions: bool = False) -> LogOutcome:
     """Return one event per key.
 
     By commit time, the last one. By event time, the largest ordering value since the last purge, the later one on ties; nulls lose
-    to all values, NaN wins over all. A purge stays until a later record or deletion of the key.
+    to all values, NaN wins over all. A purge stays until a later record or deletion of the key. `forgets_deletions` is as in
+    `Merging`: then a deletion that wins ends what was before it, and events behind it compare with each other only.
     """
     codes = one_chunk(pc.dictionary_encode(events.keys))
     number = codes.indices.to_numpy(zero_copy_only=False)
+    found = None
     if len(codes.dictionary) == len(number):
         winners = np.arange(len(number))
     else:
@@ -104,31 +111,83 @@ def fold_events(events: LogEvents, mode: MergeMode) -> LogOutcome:
         if mode is MergeMode.EVENT_TIME:
             assert events.ordering is not None
             contested = np.flatnonzero(np.bincount(number)[number] > 1)
-            best = _newest(number[contested], events.kinds[contested], events.ordering.take(pa.array(contested)))
-            winners[number[contested[best]]] = contested[best]
+            found = _contest(
+                number[contested], events.kinds[contested], events.ordering.take(pa.array(contested)), forgets=forgets_deletions
+            )
+            newest = contested[found.newest]
+            winners[number[newest]] = newest
+    if found is None or not found.outlives_deletions:
         winners.sort()
+        strongest, purged = winners, events.kinds[winners] == EventKind.PURGE
+    else:
+        strongest = winners.copy()
+        strongest[number[contested[found.strongest]]] = contested[found.strongest]
+        purged = events.kinds[winners] == EventKind.PURGE
+        purged[number[contested[found.purges]]] = True
+        order = np.argsort(winners)
+        winners, strongest, purged = winners[order], strongest[order], purged[order]
     chosen = pa.array(winners)
     return LogOutcome(
         positions=winners,
         keys=one_chunk(events.keys.take(chosen)),
         kinds=events.kinds[winners],
-        ordering=events.ordering.take(chosen) if events.ordering is not None else None,
+        ordering=events.ordering.take(pa.array(strongest)) if events.ordering is not None else None,
+        purged=purged,
+        behind=(events.kinds[winners] == EventKind.RECORD) & (purged | (strongest != winners)),
         mode=mode,
     )
 
 
-def _newest(keys: np.ndarray, kinds: np.ndarray, ordering: pa.ChunkedArray) -> np.ndarray:
-    """Return the position of the winner of each key, by event time."""
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """Positions of events of keys with several events, by event time, one for each key."""
+
+    newest: np.ndarray
+    """The event that decides what the key is now."""
+    strongest: np.ndarray
+    """The event with the largest ordering value since the last purge."""
+    purges: np.ndarray
+    """The last purge of each key that has one, if purges count although later events follow."""
+
+    @property
+    def outlives_deletions(self) -> bool:
+        """Whether a deletion counts for base rows that is not the newest event of its key."""
+        return self.newest is not self.strongest or bool(len(self.purges))
+
+
+def _contest(keys: np.ndarray, kinds: np.ndarray, ordering: pa.ChunkedArray, *, forgets: bool) -> _Contest:
     positions = np.arange(len(keys))
-    purged = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
+    count = int(keys.max()) + 1
+    purged = np.full(count, -1, dtype=np.int64)
     purges = np.flatnonzero(kinds == EventKind.PURGE)
     purged[keys[purges]] = purges
-    live = np.flatnonzero(positions >= purged[keys])
     weight, rank = comparable(ordering)
-    weight[purges] = 0
+    if not forgets:
+        weight[purges] = 0
+        newest = _largest(positions[positions >= purged[keys]], keys, weight, rank)
+        return _Contest(newest, newest, purges[:0])
+    # The purge itself counts only if nothing follows.
+    follows = positions > purged[keys]
+    alone = purged[purged >= 0]
+    alone = alone[np.bincount(keys[follows], minlength=count)[keys[alone]] == 0]
+    newest = strongest = np.concatenate([_largest(positions[follows], keys, weight, rank), alone])
+    while True:
+        # Behind a deletion that won, only later events remain.
+        ended = np.full(count, len(keys), dtype=np.int64)
+        over = newest[kinds[newest] == EventKind.DELETE]
+        ended[keys[over]] = over
+        rest = np.flatnonzero(positions > ended[keys]) if len(over) else over
+        if not len(rest):
+            return _Contest(newest, strongest, purged[purged >= 0])
+        later = _largest(rest, keys, weight, rank)
+        newest = np.concatenate([newest[~np.isin(keys[newest], keys[later])], later])
+
+
+def _largest(among: np.ndarray, keys: np.ndarray, weight: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Return the event of each key with the largest ordering value, the later one on ties, among these (ascending)."""
     # lexsort is stable: of equal values, the later one is last.
-    order = live[np.lexsort((rank[live], weight[live], keys[live]))]
-    is_last = np.append(keys[order][1:] != keys[order][:-1], True)
+    order = among[np.lexsort((rank[among], weight[among], keys[among]))]
+    is_last = np.append(keys[order][1:] != keys[order][:-1], True)[: len(order)]
     found: np.ndarray = order[is_last]
     return found
 

@@ -98,7 +98,7 @@ class PartsOutcome:
         if self.mode is not MergeMode.EVENT_TIME or not len(targets):
             return np.ones(len(targets), dtype=bool)
         assert base_ordering is not None
-        return events_win(base_ordering, self.ordering, self.kinds, targets)
+        return events_win(base_ordering, self.ordering, self.kinds == EventKind.PURGE, targets)
 
 
 def fold_parts(events: LogEvents, mode: MergeMode, filled: Mapping[str, np.ndarray], latest: Collection[str] = ()) -> PartsOutcome:

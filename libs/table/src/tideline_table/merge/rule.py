@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.merge.fold import EventKind
+from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, fold_events
 from tideline_table.merge.mode import MergeMode
 from tideline_table.merge.parts import PartialUpdate
 
@@ -41,6 +41,9 @@ class Merging:
     deletion: DeletionMark | None = None
     deletions_always_win: bool = False
     """By event time, deletions win without comparing ordering values, as payload classes require."""
+    forgets_deletions: bool = False
+    """By event time, a deletion that won leaves nothing in a log: a later row of its key is a new one, whatever its ordering value. False: as
+    Apache Hudi merges logs (docs/design/merge-on-read.md, late rows)."""
     ordering_field: str = ""
     """The ordering fields, separated by commas; the first field that differs decides."""
 
@@ -55,3 +58,7 @@ class Merging:
     def deletion_kind(self) -> EventKind:
         """The event kind of a deletion with an ordering value."""
         return EventKind.PURGE if self.deletions_always_win else EventKind.DELETE
+
+    def fold(self, events: LogEvents) -> LogOutcome:
+        """Return one event of a log for each key, by this rule; cells are not merged."""
+        return fold_events(events, self.mode, forgets_deletions=self.forgets_deletions)

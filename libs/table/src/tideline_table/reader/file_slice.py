@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock, scan_log
-from tideline_table.merge import EventKind, LogOutcome, MergeMode, fold_events
+from tideline_table.merge import EventKind, LogOutcome, MergeMode
 from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.reader.log_blocks import counting_blocks, merged_instants
 from tideline_table.reader.log_events import HELD_BYTES, Piece, block_rows, read_events
@@ -84,7 +84,7 @@ def _scan_files(
     content = read_events(storage, blocks, plan, HELD_BYTES)
     if content is None:
         return (yield from _scan_files(storage, replace(file_slice, log_files=()), plan, None))
-    outcome = fold_events(content.events, plan.rule.merging.mode)
+    outcome = plan.rule.merging.fold(content.events)
     is_record = outcome.kinds == EventKind.RECORD
     lost = np.zeros(len(outcome.keys), dtype=bool)
     keeps_keys = False
@@ -125,12 +125,13 @@ def read_slice(
 
 @dataclass(frozen=True, slots=True)
 class MergedLog:
-    """What the log files of a slice say together, one entry for each key."""
+    """What the log files of a slice say together: deletions, and behind them one row for each key that is not deleted last."""
 
     rows: pa.Table
     """The newest version of each record that is not deleted last, with all columns."""
     deleted: pa.Table
-    """The other keys (`key`), and where the table orders by event time the ordering value of each deletion (`ordering`)."""
+    """The other keys, and those of rows behind a deletion that counts for base rows (`key`). Where the table orders by event time, also the
+    ordering value of each deletion (`ordering`)."""
     purged: np.ndarray
     """True for each of `deleted` that wins over earlier records whatever their ordering values are."""
     instants: tuple[str, ...]
@@ -153,15 +154,15 @@ def merged_log(storage: Storage, file_slice: FileSlice, schema: pa.Schema, rule:
     content = read_events(storage, blocks, plan, held_bytes=None)
     if content is None:
         raise CorruptMetadata(f"log files of file group {file_slice.group.file_id} without an entry", expected="rows or deletions")
-    outcome = fold_events(content.events, rule.merging.mode)
+    outcome = rule.merging.fold(content.events)
     is_record = outcome.kinds == EventKind.RECORD
     rows = pa.Table.from_batches(_winning_log_rows(storage, plan, content.pieces, outcome.positions[is_record]), schema=schema)
-    gone = pa.array(~is_record)
-    columns = {"key": outcome.keys.filter(gone)}
+    gone = ~is_record | outcome.behind
+    columns = {"key": outcome.keys.filter(pa.array(gone))}
     if outcome.ordering is not None:
-        columns["ordering"] = outcome.ordering.filter(gone)
+        columns["ordering"] = outcome.ordering.filter(pa.array(gone))
     by_commit_time = rule.merging.mode is MergeMode.COMMIT_TIME
-    purged = (outcome.kinds == EventKind.PURGE)[~is_record] | by_commit_time
+    purged = outcome.purged[gone] | by_commit_time
     return MergedLog(rows, pa.table(columns), purged, merged_instants(blocks))
 
 
@@ -190,7 +191,7 @@ def superseded_rows(storage: Storage, file_slice: FileSlice, schema: pa.Schema, 
     content = read_events(storage, blocks, plan, 0)
     if content is None:
         return Superseded(np.arange(0), np.arange(0))
-    outcome = fold_events(content.events, rule.merging.mode)
+    outcome = rule.merging.fold(content.events)
     compared = _compare(base, groups, plan, outcome)
     return Superseded(np.flatnonzero(~compared.stays), np.flatnonzero(compared.lost[outcome.kinds == EventKind.RECORD]))
 

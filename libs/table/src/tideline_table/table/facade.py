@@ -287,7 +287,7 @@ class Table:
             return rule
         merging = self.definition.merging
         check_defaults(merging, self.schema_json, self.definition.name)
-        return replace(rule, merging=merging)
+        return replace(rule, merging=replace(merging, forgets_deletions=self.is_exclusive))
 
     def slices(self, as_of: Point = "") -> list[FileSlice]:
         """Return the slices visible now or at the point in time `as_of` (inclusive).

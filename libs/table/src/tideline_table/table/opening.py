@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tideline_table.coordination import (
     ActiveTimeline,
     ExclusiveTimeline,
@@ -49,7 +51,9 @@ def _rule_of(definition: TableDefinition) -> LogRule | None:
     """Return the rule that merges the log files of an exclusive table, whatever its state; None if Tideline cannot merge them."""
     try:
         return LogRule(
-            merging=definition.merging if definition.type is TableType.MOR else Merging(ordering_field=definition.ordering_field),
+            merging=replace(definition.merging, forgets_deletions=True)
+            if definition.type is TableType.MOR
+            else Merging(ordering_field=definition.ordering_field),
             keygen=None if definition.has_meta_fields else definition.keygen,
             path_columns=definition.path_columns,
         )

@@ -12,19 +12,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.config import LOG_BLOCK_BYTES, LOG_BLOCK_FORMAT, LOG_INDEX_WINDOW_FILES, Options
 from tideline_table.errors import TidelineError
 from tideline_table.file_group.names import log_file_name, log_write_token, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
 from tideline_table.hudi.write_stats import WriteStat
-from tideline_table.log_format import BlockType, avro_block, block_header, delete_block, parquet_block
+from tideline_table.log_format import BlockType, avro_block, block_header, delete_block, parquet_block, reads_as_none
 from tideline_table.log_format.key_index import LogIndex, index_path, read_index
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, read_blocks
-from tideline_table.merge import MergeMode, deleted_mask, purged_mask
-from tideline_table.schema.arrow import one_chunk
+from tideline_table.merge import MergeMode, deleted_mask, lies_on_top, purged_mask
+from tideline_table.reader.file_slice import read_slice
+from tideline_table.schema.arrow import one_chunk, with_column
+from tideline_table.schema.fit import PURGED
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
-from tideline_table.schema.nested import field_values
+from tideline_table.schema.nested import field_values, top_columns
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
 from tideline_table.writer.column_statistics import collector_of
@@ -49,14 +52,14 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
 
     `incoming` holds rows whose keys are in the group, each key once, then `task.log_inserts` rows whose keys are not. A delete
     operation writes deletions without an ordering value, which always win. A row marked as deleted keeps its ordering value, unless it
-    is purged.
+    is purged or has a value that a delete block cannot express: then it is compared with the stored row here (`settled_deletions`).
     """
     known = incoming.slice(0, incoming.num_rows - task.log_inserts)
     added = live_rows(incoming.slice(known.num_rows))
     deleted = np.ones(known.num_rows, dtype=bool) if context.operation is Operation.DELETE else deleted_mask(known)
     updated = _chosen(known, ~deleted)
     rows = pa.concat_tables([updated, added]) if task.log_inserts else updated
-    gone = _chosen(known, deleted)
+    gone = settled_deletions(context, task.base, _chosen(known, deleted), storage)
     stored = stored_rows(context, task, rows, task.file_id) if rows.num_rows else None
     blocks = data_blocks(stored, context.avro_schema, context.instant, Options(context.options)) if stored is not None else []
     for part in _by_kind(gone):
@@ -89,6 +92,32 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         statistics=_statistics(context, stored),
     )
     return result_of(context, task, stat, added.column(MetaField.RECORD_KEY))
+
+
+def settled_deletions(context: WriteContext, base: FileSlice | None, gone: pa.Table, storage: Storage) -> pa.Table:
+    """Return marked deletions so that each of them may be written with its ordering value, or is purged.
+
+    A deletion by a value that readers take for none would always win. It is compared with the row that `base` shows: it is purged if it
+    wins, and left out if it loses or if there is no row.
+    """
+    merging = context.merging
+    if context.operation is Operation.DELETE or merging.mode is not MergeMode.EVENT_TIME or merging.deletions_always_win:
+        return gone
+    unordered = reads_as_none(field_values(gone, merging.ordering_field)) & ~purged_mask(gone)
+    if not unordered.any() or base is None:
+        return gone
+    asked = gone.filter(pa.array(unordered))
+    keys = one_chunk(asked.column(MetaField.RECORD_KEY))
+    schema = with_meta_fields(context.schema)
+    columns = [MetaField.RECORD_KEY.value, *top_columns(schema, [merging.ordering_field])]
+    shown = read_slice(storage, base, schema, context.log_rule, columns, keys=keys)
+    targets = np.asarray(pc.index_in(shown.column(MetaField.RECORD_KEY), value_set=keys))
+    wins = np.zeros(asked.num_rows, dtype=bool)
+    wins[targets[lies_on_top(shown, np.arange(shown.num_rows), asked, targets, merging)]] = True
+    stays = ~unordered
+    stays[np.flatnonzero(unordered)[wins]] = True
+    purges = with_column(gone, PURGED, pa.array(purged_mask(gone) | unordered))
+    return purges.filter(pa.array(stays))
 
 
 def write_blocks(
@@ -177,7 +206,7 @@ def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
     if purged_mask(gone).any():
         return None
     ordering = field_values(gone, context.merging.ordering_field)
-    # Some readers accept one kind of ordering value per block only. A deletion without one always wins.
+    # Some readers accept one kind of ordering value per block only. Where deletions always win, none is needed.
     return None if ordering.null_count else ordering
 
 

@@ -31,7 +31,7 @@ def write_merged_log(
 
     Raises `UnsupportedTable`, before it writes, for a deletion by a null ordering value: the format has none.
     """
-    blocks = data_blocks(log.rows, avro_schema, instant, options, log.instants) if log.rows.num_rows else []
+    blocks = []
     for purged in (False, True):
         part = log.deleted.filter(pa.array(log.purged == purged))
         if not part.num_rows:
@@ -46,6 +46,8 @@ def write_merged_log(
         keys = part.column("key")
         content = delete_block(keys, partition_path, ordering, avro_schema, instant, log.instants)
         blocks.append(FramedBlock(BlockType.DELETE, content, keys))
+    if log.rows.num_rows:
+        blocks += data_blocks(log.rows, avro_schema, instant, options, log.instants)
     written = write_blocks(storage, path, blocks, instant, log.instants)
     put_index(storage, path, written, None, options)
     return MergedLogFile(sum(block.size_bytes for block in written), _statistics(log.rows, options))

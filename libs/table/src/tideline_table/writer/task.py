@@ -16,6 +16,7 @@ from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES, key_hashes
 from tideline_table.index.scope import KeyScope
 from tideline_table.merge import Merging, deleted_mask
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields
 from tideline_table.storage import Storage, open_storage
 from tideline_table.writer.operation import Operation, promises_unique_keys
@@ -38,6 +39,8 @@ class WriteContext:
     """False: the meta fields of all rows are null."""
     buckets: BucketIndex | None = None
     """The bucket index of the table, if it has one."""
+    log_rule: LogRule = field(default_factory=LogRule)
+    """The rule by which readers merge the log files that a write appends to."""
     keeps_keys: bool = False
     """Whether results hold the keys of base files (`WriteStat.keys`): only where they stay in the process that commits."""
 

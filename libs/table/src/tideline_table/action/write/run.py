@@ -358,6 +358,7 @@ def write_context(
         schema=target.schema if target else table.schema,
         avro_schema=avro_with_meta_fields(target.text) if target else table.footer_schema(),
         merging=table.definition.merging,
+        log_rule=table.log_rule(),
         options=options.given(),
         is_merge_on_read=table.definition.type is TableType.MOR,
         has_meta_fields=table.definition.has_meta_fields,

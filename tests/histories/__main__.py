@@ -1,0 +1,38 @@
+"""Many random histories on tables of all kinds: python -m tests.histories --runs 5000 --seed 1
+
+A history that fails is printed with its seed; --seed N --runs 1 replays it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+
+from tests.histories.replay import outcome_of
+
+
+def main() -> int:
+    """1 if a history failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first history")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    chosen = parser.parse_args()
+    started, failed, kinds = time.perf_counter(), 0, Counter[str]()
+    with multiprocessing.get_context("spawn").Pool(chosen.jobs) as pool:
+        seeds = range(chosen.seed, chosen.seed + chosen.runs)
+        for _, problem, found in pool.imap_unordered(outcome_of, seeds, chunksize=10):
+            kinds += found
+            if problem:
+                failed += 1
+                print(problem, flush=True)
+    told = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+    print(f"{chosen.runs} histories in {time.perf_counter() - started:.0f} s, {failed} differ ({told})")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
