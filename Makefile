@@ -8,7 +8,7 @@ MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheels \
+.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheels \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
@@ -74,6 +74,9 @@ simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_S
 
 histories: $(STAMP) ## random histories on tables of all types, and replicas fed by changes: make histories RUNS=5000
 	$(BIN)/python -m tests.histories --runs $(RUNS)
+
+flips: $(STAMP) ## flipped bits in data files, none of which may give wrong rows: make flips RUNS=10000
+	$(BIN)/python -m tests.fuzz.flips --runs $(or $(filter-out 1000000,$(RUNS)),10000)
 
 fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUNS=1000000 TARGETS="hfile plans"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt

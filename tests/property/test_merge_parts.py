@@ -144,8 +144,8 @@ def stored(base: dict[str, Any], writes: list[Write]) -> tuple[MemoryStorage, Fi
     for version, write in enumerate(writes, 1):
         name = f".f_1.log.{version}_0-0-0"
         storage.put(name, block_of(write, version))
-        logs.append(LogFile(name, 1, "", version))
-    return storage, FileSlice(FileGroupId("", "f"), "1", "f_0-0-0_1.parquet" if base else "", 1, len(base), tuple(logs))
+        logs.append(LogFile(name, 0, "", version))
+    return storage, FileSlice(FileGroupId("", "f"), "1", "f_0-0-0_1.parquet" if base else "", 0, len(base), tuple(logs))
 
 
 a_value = st.sampled_from([None, MARKER, "p", "q"])

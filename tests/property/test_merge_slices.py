@@ -156,8 +156,8 @@ def stored(base, writes: list[Write], per_file: int) -> tuple[MemoryStorage, Fil
     for version, part in enumerate([blocks[at : at + per_file] for at in range(0, len(blocks), per_file)], 1):
         name = f".f_1.log.{version}_0-0-0"
         storage.put(name, b"".join(part))
-        logs.append(LogFile(name, 1, "", version))
-    return storage, FileSlice(FileGroupId("", "f"), "1", "f_0-0-0_1.parquet" if base else "", 1, len(base), tuple(logs))
+        logs.append(LogFile(name, 0, "", version))
+    return storage, FileSlice(FileGroupId("", "f"), "1", "f_0-0-0_1.parquet" if base else "", 0, len(base), tuple(logs))
 
 
 @quick

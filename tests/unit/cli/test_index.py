@@ -15,7 +15,7 @@ def test_every_command_teaches_with_an_example(done, command):
 def test_created_listed_checked_and_dropped(done, cli, filled):
     rows = done("read", filled).plain_rows()
     assert "tideline index create" in done("index", "list", filled).text
-    assert done("check", filled).text == "no metadata table\n"
+    assert done("check", filled).text == "the data files are as committed; no metadata table\n"
     made = done("index", "create", filled, "--type", "files", "--json").document
     assert (made["types"], made["delta_commits"]) == (["files"], 0)
     assert done("index", "list", filled, "--json").document["metadata_table"] == made
@@ -45,7 +45,7 @@ def test_damage_fails_the_check_until_it_is_repaired(done, cli, filled):
     assert "missing file" in cli("check", filled).text
     repaired = done("check", filled, "--repair", "--json").document
     assert (repaired["repaired"], repaired["is_sound"]) == (True, True)
-    assert done("check", filled).text == "the metadata table agrees with the table\n"
+    assert done("check", filled).text == "the data files are as committed; the metadata table agrees with the table\n"
 
 
 def test_bad_requests_are_refused_in_one_line(cli, filled):

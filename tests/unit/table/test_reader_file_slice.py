@@ -74,8 +74,8 @@ def slice_of(base, *files, schema=SCHEMA):
     for version, content in enumerate(files, 1):
         name = f".f_1.log.{version}_0-0-0"
         storage.put(name, content)
-        logs.append(LogFile(name, len(content), "", version))
-    return storage, FileSlice(FileGroupId("", "f"), "1", "f_0-0-0_1.parquet" if base is not None else "", 1, 1, tuple(logs))
+        logs.append(LogFile(name, 0, "", version))
+    return storage, FileSlice(FileGroupId("", "f"), "1", "f_0-0-0_1.parquet" if base is not None else "", 0, 1, tuple(logs))
 
 
 def read(found, rule=EVENT, schema=SCHEMA, **more):

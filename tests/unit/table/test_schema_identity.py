@@ -95,8 +95,8 @@ def stored() -> tuple[MemoryStorage, FileSlice]:
     for number, (found, instant) in enumerate(((LATE, at(2)), (TODAY, at(6))), 1):
         name = f".f_{at(1)}.log.{number}_0-0-0"
         storage.put(name, avro_block(found, avro_with_meta_fields(avro_from_arrow(found.schema, "t")), instant))
-        logs.append(LogFile(name, 1, "", number))
-    return storage, FileSlice(FileGroupId("", "f"), at(1), base, 1, 2, tuple(logs))
+        logs.append(LogFile(name, 0, "", number))
+    return storage, FileSlice(FileGroupId("", "f"), at(1), base, 0, 2, tuple(logs))
 
 
 RULE = LogRule(versions=VERSIONS)

@@ -11,7 +11,7 @@ from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import expect_files, open_readable, open_writable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, print_result
-from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, repair_index
+from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, has_metadata_table, repair_index
 from tideline_table.table import Table
 
 app = typer.Typer()
@@ -119,33 +119,41 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Write the metadata table again if it differs from the table log.")
     ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read all bytes of the data files.")] = False,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare the metadata table with the table log and with the files on storage. Exit code 1 if they differ.
+    """Compare the data files with what their commits recorded, and the metadata table with both. Exit code 1 if they differ.
 
-    Missing, extra and outdated entries, wrong sizes and damaged files are printed. A repair deletes the metadata table and makes it
-    anew from the table log; meanwhile Apache Hudi's readers list folders. It does not bring back data files that are gone.
+    Sizes, the footers of base files and the blocks of log files are compared, with --deep all bytes of base files too. Missing, extra and
+    outdated entries, wrong sizes and damaged files are printed. A repair deletes the metadata table and makes it
+    anew from the table log; meanwhile Apache Hudi's readers list folders. It does not bring back data files that are gone or damaged.
     """
     progress = Progress("files", None)
     table = open_writable(path, {}, locks, progress) if repair else open_readable(path, progress=progress)
     expect_files(table, progress)
     progress.describe("comparing")
     with progress:
-        findings = check_index(table)
+        findings = check_index(table, deep=deep)
         repaired = repair and any(finding.is_repairable for finding in findings)
         if repaired:
             progress.describe("repairing")
             repair_index(table)
-        left = check_index(table) if repaired else findings
+        left = check_index(table, deep=deep) if repaired else findings
     documents = [{"kind": found.kind.value, "path": found.path, "found": found.found} for found in findings]
     if as_json:
         print_json({"base_path": table.storage.root, "findings": documents, "repaired": repaired, "is_sound": not left})
     elif not findings:
-        print_line("no metadata table" if table.state.metadata is None else "the metadata table agrees with the table")
+        print_line(_sound(table))
     else:
         print_listing(("KIND", "PATH", "FOUND"), [list(document.values()) for document in documents])
         if repaired:
             print_line("the metadata table was written again" + (f"; {len(left)} difference(s) remain" if left else ""))
     if left:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _sound(table: Table) -> str:
+    if not has_metadata_table(table):
+        return "the data files are as committed; no metadata table"
+    return "the data files are as committed; the metadata table agrees with the table"

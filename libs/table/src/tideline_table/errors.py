@@ -160,6 +160,22 @@ class CorruptMetadata(TidelineError):
     """A timeline file, plan, properties file or table log entry that cannot be parsed."""
 
 
+class DamagedFile(CorruptMetadata):
+    """A data file is not what the completed commit that names it wrote. Nothing was read of it, and nothing was changed.
+
+    `path` is the file.
+    """
+
+    def __init__(self, path: str, found: str, *, expected: str) -> None:
+        super().__init__(
+            f"data file {str(path)!r} {found}",
+            expected=expected,
+            remedy="restore the file from a copy of the storage, or the table to a savepoint before its commit; "
+            "tideline check --deep PATH lists all damaged files",
+        )
+        self.path = str(path)
+
+
 RESTORE_FILE = "restore the file; nothing was changed"
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 """Exceptions of Python for a document of another shape than the code that reads it expects."""

@@ -367,16 +367,17 @@ class Table:
         """Delete partitions of the metadata table; without `files`, all of it goes. Raises `IndexNotFound` if they are not there."""
         action.drop_index(self._table, column_list(types))
 
-    def check(self, *, repair: bool = False) -> tuple[Finding, ...]:
-        """Compare the metadata table with the table log and the files on storage; return the differences that are left.
+    def check(self, *, repair: bool = False, deep: bool = False) -> tuple[Finding, ...]:
+        """Compare the data files with what their commits recorded, and the metadata table with both; return the differences that are left.
 
+        Sizes, the footers of base files and the blocks of log files are compared, with `deep` all bytes of base files too.
         `repair` writes a metadata table that differs again, from the table log. It does not bring back data files that are gone, and
         raises `WriteConflict` as `create_index`.
         """
-        found = action.check_index(self._table)
+        found = action.check_index(self._table, deep=deep)
         if repair and any(finding.is_repairable for finding in found):
             action.repair_index(self._table)
-            found = action.check_index(self._table)
+            found = action.check_index(self._table, deep=deep)
         return tuple(found)
 
     # --- savepoints and sharing -----------------------------------------------------------------------------------------------

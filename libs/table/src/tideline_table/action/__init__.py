@@ -34,7 +34,7 @@ from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, action_name
-from tideline_table.action.index.check import check_index
+from tideline_table.action.index.check import check_index, has_metadata_table
 from tideline_table.action.index.run import INDEX_TYPES, create_index, drop_index, repair_index
 from tideline_table.action.inline import InlineService, run_inline
 from tideline_table.action.log_compaction.plan import (
@@ -178,6 +178,7 @@ __all__ = [
     "failure_document",
     "find_log_compaction_conflict",
     "finding_document",
+    "has_metadata_table",
     "hold_back",
     "in_buckets",
     "in_transaction",

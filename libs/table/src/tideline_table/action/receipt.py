@@ -91,7 +91,7 @@ class Prover:
     def check(self, storage: Storage, read: pa.Table, stats: Sequence[WriteStat]) -> list[WriteStat]:
         """Return `stats` with their proofs. Raises `VerificationFailed` if the files do not hold exactly the rows `read`."""
         before = self.digest(read)
-        after = [self.read_back(storage, stat.path) for stat in stats]
+        after = [self.read_back(storage, stat.data_path) for stat in stats]
         if sum(after, RowDigest()) != before:
             raise self.failed(storage, read, [stat.path for stat in stats])
         return self.proven(stats, after)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from tideline_table.storage.data_path import DataPath
 
 
 class FileGroupId(NamedTuple):
@@ -29,6 +31,8 @@ class LogFile:
     """Whether it may delete record keys."""
     merges_earlier: bool = False
     """Whether a log compaction wrote it: it holds what all log files before it in its slice say, so readers of it skip those."""
+    record: str = field(default="", compare=False)
+    """What completed commits recorded about its bytes, as of `DataPath`."""
 
 
 class SliceVersion(NamedTuple):
@@ -57,19 +61,22 @@ class FileSlice:
     size_bytes: int
     rows: int
     log_files: tuple[LogFile, ...] = ()
+    record: str = field(default="", compare=False)
+    """What its commit recorded about the bytes of the base file, as of `DataPath`."""
 
     @property
-    def path(self) -> str:
+    def path(self) -> DataPath:
         """The path of the base file relative to the base path. Valid only if there is a base file."""
-        return join_path(self.group.partition_path, self.base_file)
+        return DataPath(join_path(self.group.partition_path, self.base_file), self.size_bytes, self.record)
 
     @property
-    def log_paths(self) -> tuple[str, ...]:
+    def log_paths(self) -> tuple[DataPath, ...]:
         """The paths of the log files relative to the base path, in merge order."""
-        return tuple(join_path(self.group.partition_path, log.name) for log in self.log_files)
+        partition = self.group.partition_path
+        return tuple(DataPath(join_path(partition, log.name), log.size_bytes, log.record) for log in self.log_files)
 
     @property
-    def paths(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[DataPath, ...]:
         """The paths of all files relative to the base path."""
         return ((self.path,) if self.base_file else ()) + self.log_paths
 
@@ -98,15 +105,22 @@ class FileSlice:
             [log.name, log.size_bytes, log.instant, log.version, *_FLAGS[log.adds_keys, log.deletes_keys, log.merges_earlier]]
             for log in self.log_files
         ]
+        records = [self.record, *(log.record for log in self.log_files)]
+        if any(records):
+            # Earlier releases ignore what follows the log files.
+            return [*fixed, logs, records]
         return [*fixed, logs] if logs else fixed
 
     @classmethod
     def from_list(cls, group: FileGroupId, fields: Sequence[Any]) -> FileSlice:
         """Return the slice of a result of `to_list`. Raises `TypeError` or `ValueError` for invalid fields."""
-        base_instant, base_file, size_bytes, rows, *logs = fields
+        base_instant, base_file, size_bytes, rows, *more = fields
+        listed = more[0] if more else ()
+        record, *records = more[1] if len(more) > 1 else ("", *([""] * len(listed)))
         if not (type(base_instant) is type(base_file) is str and type(size_bytes) is type(rows) is int):
             raise TypeError(f"a file slice of {fields!r}")
-        return cls(group, base_instant, base_file, size_bytes, rows, tuple(_log_file(*log) for log in (logs[0] if logs else ())))
+        logs = (replace(_log_file(*log), record=str(known)) for log, known in zip(listed, records, strict=True))
+        return cls(group, base_instant, base_file, size_bytes, rows, tuple(logs), str(record))
 
 
 _FLAGS: dict[tuple[bool, bool, bool], tuple[int, ...]] = {

@@ -54,12 +54,12 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
     if log is None:
         known = slices.get(instant)
         logs = known.log_files if known is not None else ()
-        slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs)
+        slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs, stat.record)
         return
     below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
     # Writers with a bucket index look up no key: they count what they append to a group as updates, new keys too.
     adds_keys = stat.num_inserts > 0 or not below.base_file or _may_be_bucket(group.file_id)
-    added = LogFile(name, stat.file_size_bytes, instant, log.version, adds_keys, stat.num_deletes > 0)
+    added = LogFile(name, stat.end_bytes, instant, log.version, adds_keys, stat.num_deletes > 0, record=stat.record)
     slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
 
 
@@ -85,6 +85,7 @@ def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: s
         any(log.adds_keys for log in merged),
         any(log.deletes_keys for log in merged),
         merges_earlier=True,
+        record=stat.record,
     )
     slices[parsed.base_instant] = replace(found, log_files=(*merged, added, *found.log_files[place:]))
 

@@ -14,10 +14,12 @@ from tideline_table.hudi.avro_container import MAGIC, decode_document
 from tideline_table.json_text import parse_json
 from tideline_table.row_digest import RowDigest
 from tideline_table.statistics import FileStatistics
+from tideline_table.storage import DataPath
 
 NO_PREVIOUS_COMMIT = "null"
 """Text that Hudi writes for a file group that did not exist before."""
 SCHEMA_KEY = "schema"
+_RECORD = "tidelineRecord"
 LATEST_SCHEMA_KEY = "latest_schema"
 """Extra metadata key, in tables whose columns have ids: the schema version that the write used."""
 
@@ -60,12 +62,26 @@ class WriteStat:
     log_files: tuple[str, ...] = ()
     log_version: int = 0
     log_files_compacted: int = 0
+    log_offset: int = 0
+    """Where the write begins in a log file to which Apache Hudi appended it. `file_size_bytes` then counts what it appended."""
+    record: str = field(default="", compare=False)
+    """The digests of the file's bytes, as of `DataPath`; empty if its writer, Apache Hudi for example, took none."""
     proof: Proof | None = field(default=None, compare=False)
     """What a table service read back from the file; not part of Hudi's document."""
     statistics: FileStatistics | None = field(default=None, compare=False)
     """Statistics of its columns if the writer took them; not part of Hudi's document."""
     keys: FileKeys | None = field(default=None, compare=False, repr=False)
     """Of a base file that this process wrote with few rows; not part of Hudi's document, and in no entry that was read."""
+
+    @property
+    def data_path(self) -> DataPath:
+        """The path with what the write recorded about the bytes of the file."""
+        return DataPath(self.path, self.end_bytes, self.record)
+
+    @property
+    def end_bytes(self) -> int:
+        """The size of the file after the write."""
+        return self.log_offset + self.file_size_bytes
 
     @property
     def is_log(self) -> bool:
@@ -99,11 +115,14 @@ class WriteStat:
             "maxEventTime": None,
             "runtimeStats": None,
         }
+        if self.record:
+            # Not of Hudi, whose readers ignore fields that they do not know.
+            stat[_RECORD] = self.record
         if self.is_log:
             # Every append creates a new file, so its blocks start at offset 0.
             stat |= {
                 "logVersion": self.log_version,
-                "logOffset": 0,
+                "logOffset": self.log_offset,
                 "baseFile": self.base_file,
                 "logFiles": list(self.log_files),
                 "recordsStats": {"val": None},
@@ -127,6 +146,8 @@ class WriteStat:
             log_files=tuple(stat.get("logFiles") or ()),
             log_version=int(stat.get("logVersion") or 0),
             log_files_compacted=int(stat.get("totalLogFilesCompacted") or 0),
+            log_offset=int(stat.get("logOffset") or 0),
+            record=str(stat.get(_RECORD) or ""),
         )
 
 

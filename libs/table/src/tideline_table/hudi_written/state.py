@@ -15,7 +15,9 @@ from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, t
 from tideline_table.hudi.listing import TimelineFolders, TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
 from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata, read_commit_metadata
+from tideline_table.hudi_written.recorded import RecordedFiles
 from tideline_table.hudi_written.slices import (
+    ListedGroup,
     ListedGroups,
     listed_groups,
     slices_by_completion,
@@ -81,6 +83,7 @@ class _Found:
     progress: dict[str, Progress] = field(default_factory=dict)
     retained: str = ""
     cleaned: list[CleanedFile] = field(default_factory=list)
+    recorded: RecordedFiles = field(default_factory=RecordedFiles)
 
     @property
     def newest_schema(self) -> str:
@@ -100,7 +103,9 @@ class _Found:
         )
 
 
-def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> TableState:
+def _state(
+    storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: dict[FileGroupId, ListedGroup]
+) -> TableState:
     found = _Found()
     named: set[str] = set()
     ambiguous, completion = tried_again(groups), listing.completion
@@ -125,6 +130,7 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
     completed = frozenset(a.instant for a in state.completed_writes())
     first = _first_write(listing.instants, completed)
     committed = VisibleInstants(completed, first, frozenset(a.instant for a in state.pending()))
+    found.recorded.add_missing(groups, found.replaced, committed)
     if folders.layout == 1:
         slices = slices_by_name(groups, committed, frozenset(a.instant for a in state.pending_compactions()), named)
     else:
@@ -133,7 +139,7 @@ def _state(storage: Storage, folders: TimelineFolders, listing: TimelineListing,
     whole = first_whole(found.cleaned, {group: by_instant.keys() for group, by_instant in slices.items()}, found.replaced)
     return replace(
         state,
-        slices=slices,
+        slices=found.recorded.applied_to(slices),
         identified_schemas=_identified_schemas(storage, listing, found.identified_schemas),
         archived_before=first,
         whole_since=whole,
@@ -160,6 +166,7 @@ def _fold(storage: Storage, found: _Found, listing: TimelineListing, instant: In
     if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
         path = listing.path(instant)
         metadata = read_commit_metadata(storage.read(path), path)
+        found.recorded.add(metadata.stats)
         if named is not None:
             named.update(stat.path for stat in metadata.stats)
         return _fold_commit(found, instant, metadata)

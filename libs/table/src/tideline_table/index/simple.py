@@ -105,7 +105,7 @@ class SimpleIndex:
         if not adding:
             return []
         asked = replace(file_slice, log_files=file_slice.log_files[: adding[-1] + 1])
-        paths = [asked.log_paths[at] for at in adding]
+        paths: list[str] = [asked.log_paths[at] for at in adding]
         if wanted is not None:
             paths = self._log_indexes.scan(asked, wanted).holding(paths)
         return [self._cached(held_keys, path) for path in paths]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
-from tideline_table.storage import Storage
+from tideline_table.storage import ByteRange, Storage, check_bytes
 
 MAGIC = b"#HUDI#"
 
@@ -54,6 +54,8 @@ class LogBlock:
     content_bytes: int
     content: bytes | None = field(default=None, compare=False, repr=False)
     """The content, if it was read together with the frame."""
+    written: ByteRange | None = field(default=None, compare=False, repr=False)
+    """What a completed commit recorded about the bytes of the whole block; None without a digest."""
 
     @property
     def instant(self) -> str:
@@ -103,9 +105,19 @@ def read_content(storage: Storage, block: LogBlock, *kinds: BlockType) -> bytes:
         )
     if block.content is not None:
         return block.content
+    if block.written is not None:
+        start = block.content_offset - block.offset
+        return whole_block(storage, block, block.written)[start : start + block.content_bytes]
     content = storage.read_range(block.path, block.content_offset, block.content_bytes)
     if len(content) != block.content_bytes:
         raise damaged(block, f"ends after {len(content)} of {block.content_bytes} bytes of content")
+    return content
+
+
+def whole_block(storage: Storage, block: LogBlock, written: ByteRange) -> bytes:
+    """Return the bytes of a block with its frame. Raises `DamagedFile` if they are not those that were written."""
+    content = storage.read_range(block.path, block.offset, block.size_bytes)
+    check_bytes(block.path, written, content)
     return content
 
 

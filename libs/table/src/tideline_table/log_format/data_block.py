@@ -71,7 +71,7 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 def _parquet_rows(content: bytes, own: pa.Schema, read: Sequence[str]) -> pa.Table:
     try:
-        with pq.ParquetFile(pa.BufferReader(content)) as file:
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
             _check_rows(file.metadata, len(content))
             stored = file.schema_arrow.names
             columns = [name for name in read if name in stored]
@@ -179,7 +179,7 @@ def parquet_block(
     """Like `avro_block`, with a Parquet file as content. `compression` is a choice of `hoodie.parquet.compression.codec`."""
     fitted = exactly(rows, row_schema(avro_schema_json))
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, fitted.schema, compression=compression, store_schema=False) as writer:
+    with pq.ParquetWriter(sink, fitted.schema, compression=compression, store_schema=False, write_page_checksum=True) as writer:
         writer.write_table(fitted)
         writer.add_key_value_metadata({b"parquet.avro.schema": avro_schema_json.encode(), b"writer.model.name": b"avro"})
     return frame_block(BlockType.PARQUET, block_header(instant, merged, avro_schema_json), sink.getvalue().to_pybytes())

@@ -43,6 +43,8 @@ class WrittenBlock:
     size_bytes: int
     header: Mapping[int, str]
     keys: pa.Array
+    digest: str = ""
+    """The digest of its bytes, as of `ByteRange`; empty if it was not just encoded."""
 
 
 def read_blocks(storage: Storage, index: LogIndex) -> list[WrittenBlock] | None:

@@ -9,10 +9,10 @@ import struct
 from collections import deque
 from dataclasses import dataclass, replace
 
-from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, DamagedFile, UnsupportedTable
 from tideline_table.log_format.block import MAGIC, BlockType, CorruptGap, HeaderKey, LogBlock, ScannedLog
 from tideline_table.log_format.framing import LOG_FORMAT_VERSION, ROLLBACK_COMMAND
-from tideline_table.storage import Storage
+from tideline_table.storage import ByteRange, Storage, check_bytes, check_size, ranges_of
 
 _FIRST_READ_BYTES = 4 * 1024 * 1024
 _LEAST_READ_BYTES = 64 * 1024
@@ -36,10 +36,13 @@ def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> Scan
     Pass `needs_instant=False` for archive files, whose blocks have no instant in the header; elsewhere such a block is damaged.
 
     Files up to 4 MiB take one request, larger ones about one per block. A damaged block ends at the next magic after its own.
-    Raises `UnsupportedTable` for log format versions, block types and commands that this release does not know, and
-    `CorruptMetadata` for a file with more than 10,000 damaged places.
+    Raises `UnsupportedTable` for log format versions, block types and commands that this release does not know,
+    `CorruptMetadata` for a file with more than 10,000 damaged places, and `DamagedFile` if bytes that a completed commit recorded (a `DataPath`) are
+    missing or not in intact blocks.
     """
     source = _Source(storage, path)
+    check_size(path, source.size_bytes)
+    recorded = ranges_of(path)
     blocks: list[LogBlock] = []
     gaps: list[CorruptGap] = []
     offset = 0
@@ -48,6 +51,7 @@ def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> Scan
             block = _block_at(source, offset, needs_instant=needs_instant)
         except _Damage as damage:
             end = source.find(MAGIC, offset + (len(MAGIC) if source.at(offset, len(MAGIC)) == MAGIC else 1))
+            _check_unrecorded(path, recorded, offset, end, damage.reason)
             gaps.append(CorruptGap(path, offset, end - offset, damage.reason))
             if len(gaps) > _MAX_GAPS:
                 raise CorruptMetadata(
@@ -57,12 +61,42 @@ def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> Scan
         else:
             blocks.append(block)
             offset += block.size_bytes
-    return ScannedLog(tuple(blocks), tuple(gaps))
+    return ScannedLog(_recorded_blocks(path, blocks), tuple(gaps))
+
+
+def _check_unrecorded(path: str, recorded: tuple[ByteRange, ...], start: int, end: int, reason: str) -> None:
+    """Raise `DamagedFile` if a completed commit wrote bytes of this range, which is no intact block."""
+    if any(start < known.end and known.start < end for known in recorded):
+        raise DamagedFile(
+            path, f"is no log block from offset {start} to {end}: {reason}", expected="blocks that a completed commit recorded"
+        )
+
+
+def _recorded_blocks(path: str, blocks: list[LogBlock]) -> tuple[LogBlock, ...]:
+    """Return the blocks, each with its recorded digest. Raises `DamagedFile` if they are not those of a record with digests."""
+    written = digests_of(path)
+    if not written:
+        return tuple(blocks)
+    places = [(block.offset, block.size_bytes) for block in blocks]
+    if places != [(known.start, known.size_bytes) for known in written]:
+        raise DamagedFile(path, f"has log blocks at {places}", expected=f"{len(written)} block(s) that a completed commit recorded")
+    return tuple(replace(block, written=known) for block, known in zip(blocks, written, strict=True))
+
+
+def digests_of(path: str) -> tuple[ByteRange, ...]:
+    """Return the recorded blocks of a log file; none if their writer took no digests."""
+    return tuple(known for known in ranges_of(path) if known.digest)
 
 
 def read_block(storage: Storage, path: str, offset: int, size_bytes: int) -> LogBlock | None:
-    """Read the block of `size_bytes` at `offset` with its content, in one request. Return None if there is no such intact block."""
+    """Read the block of `size_bytes` at `offset` with its content, in one request. Return None if there is no such intact block.
+
+    Raises `DamagedFile` if the block is not what a completed commit recorded there.
+    """
     content = storage.read_range(path, offset, size_bytes)
+    for known in digests_of(path):
+        if (known.start, known.size_bytes) == (offset, size_bytes):
+            check_bytes(path, known, content)
     source = _Range(path, offset, content)
     try:
         block = _block_at(source, offset, needs_instant=True)

@@ -33,6 +33,8 @@ class FindingKind(enum.StrEnum):
     """A record of the metadata table says something else than the data files: readers may look into the wrong file."""
     GONE = "gone"
     """A committed file that is not on storage. A new metadata table does not bring it back."""
+    DAMAGED_DATA = "damaged data"
+    """A committed data file that is not what its writer wrote: reads of it fail. A new metadata table does not mend it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Finding:
     @property
     def is_repairable(self) -> bool:
         """Whether a new metadata table mends it."""
-        return self.kind is not FindingKind.GONE
+        return self.kind not in (FindingKind.GONE, FindingKind.DAMAGED_DATA)
 
 
 def gone(error: ObjectNotFound) -> Finding:

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tideline_table.bloom import BloomFilter
-from tideline_table.errors import CorruptMetadata, StorageError
+from tideline_table.errors import RESTORE_FILE, CorruptMetadata, StorageError
 from tideline_table.reader.key_footer import filter_text, is_ordered_alike, key_ends, key_filter, key_range
 from tideline_table.schema.arrow import is_numeric
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
 from tideline_table.schema.promotion import is_relabelled
 from tideline_table.statistics import FileStatistics, of_footer
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, check_bytes, check_size, ranges_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -198,12 +198,52 @@ def read_base_file(
         kept = sorted(_dictionaries(file).intersection(dictionaries)) if dictionaries else []
         if kept:
             found = file.metadata
-            file = pq.ParquetFile(storage.open_input(path), metadata=found, pre_buffer=True, read_dictionary=kept)
-        return file.read(columns=list(columns) if columns is not None else None, use_threads=False)
+            file = parquet_file(storage.open_input(path), metadata=found, read_dictionary=kept)
+        rows = file.read(columns=list(columns) if columns is not None else None, use_threads=False)
+        check_rows(path, rows.num_rows, file.metadata.num_rows)
+        return rows
 
 
 def _opened(storage: Storage, path: str) -> pq.ParquetFile:
-    return pq.ParquetFile(storage.open_input(path), memory_map=False, pre_buffer=True)
+    return parquet_file(open_checked(storage, path))
+
+
+def parquet_file(
+    source: pa.NativeFile | pa.BufferReader,
+    metadata: pq.FileMetaData | None = None,
+    read_dictionary: Sequence[str] = (),
+    *,
+    pre_buffer: bool = True,
+) -> pq.ParquetFile:
+    """Return the Parquet file in `source`, whose pages are compared with their checksums when they are decoded."""
+    return pq.ParquetFile(
+        source,
+        metadata=metadata,
+        memory_map=False,
+        pre_buffer=pre_buffer,
+        read_dictionary=list(read_dictionary),
+        page_checksum_verification=True,
+    )
+
+
+def check_rows(path: str, rows: int, expected: int) -> None:
+    """Raise `CorruptMetadata` if a base file has not as many rows as its footer says: a damaged page may have fewer values."""
+    if rows != expected:
+        raise CorruptMetadata(f"base file {path} with {rows} rows", expected=f"{expected}, as its footer says", remedy=RESTORE_FILE)
+
+
+def open_checked(storage: Storage, path: str) -> pa.NativeFile:
+    """Open a base file. Raises `DamagedFile` if its size or its footer are not what the commit recorded that names it (a `DataPath`)."""
+    source = storage.open_input(path)
+    ranges = ranges_of(path)
+    if ranges:
+        check_size(path, source.size())
+        footer = ranges[-1]
+        if footer.digest:
+            source.seek(footer.start)
+            check_bytes(path, footer, source.read(footer.size_bytes))
+            source.seek(0)
+    return source
 
 
 @contextmanager
@@ -258,9 +298,11 @@ class BaseFileScan:
         import pyarrow.dataset as ds  # noqa: PLC0415 - it imports pandas, a fifth of the time that a command needs to start
 
         with readable(self._path):
-            self._input = storage.open_input(path)
+            self._input = open_checked(storage, path)
             read_options = ds.ParquetReadOptions(dictionary_columns=self._dictionaries)
-            self._fragment = ds.ParquetFileFormat(read_options=read_options).make_fragment(self._input)
+            scan_options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+            format_ = ds.ParquetFileFormat(read_options=read_options, default_fragment_scan_options=scan_options)
+            self._fragment = format_.make_fragment(self._input)
             stored = self._fragment.physical_schema
         apart = [name for name in schema.names if name in self._names.apart]
         self._evolved = {f.name for f in stored if f.name in schema.names and f.type != schema.field(f.name).type} | set(apart)
@@ -323,7 +365,9 @@ class BaseFileScan:
         stored = list(dict.fromkeys(name for name in sources.values() if name is not None and name in self._stored.names))
         with readable(self._path):
             # A batch without columns would not show its number of rows.
+            rows_of_file = 0
             for batch in self._decoded(fragment, stored or self._stored.names[:1], where):
+                rows_of_file += batch.num_rows
                 if self._evolved.isdisjoint(names):
                     yield batch
                     continue
@@ -332,6 +376,9 @@ class BaseFileScan:
                 renamed = [self._names.renamed(name, rows.column(source)) for name, source in known.items()]
                 found = pa.table(renamed, names=list(known)) if known else rows.select(stored)
                 yield from conform(found, wanted).to_batches()
+            if where is None:
+                groups = fragment.row_groups
+                check_rows(self._path, rows_of_file, sum(group.num_rows for group in groups))
 
     def _decoded(self, fragment: ds.ParquetFileFragment, names: list[str], where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         groups = [group.id for group in fragment.row_groups] if where is None else []
@@ -344,7 +391,7 @@ class BaseFileScan:
         if not count or not (is_small or self._one_thread):
             yield from fragment.scanner(schema=self._stored, columns=names, filter=where).to_batches()
             return
-        file = pq.ParquetFile(self._input, metadata=fragment.metadata, pre_buffer=True, read_dictionary=self._dictionaries)
+        file = parquet_file(self._input, fragment.metadata, self._dictionaries)
         for together in [groups] if is_small else [[group] for group in groups]:
             rows = file.read_row_groups(together, columns=names, use_threads=False)
             yield from self._as_stored(rows, names).to_batches()
@@ -352,7 +399,7 @@ class BaseFileScan:
     def _stepwise(self, found: Sequence[pq.RowGroupMetaData], groups: list[int], names: list[str]) -> Iterator[pa.RecordBatch]:
         row_bytes = max(1, sum(group.total_byte_size for group in found) // max(1, sum(group.num_rows for group in found)))
         rows = max(_FEWEST_ROWS, min((self._scan_bytes or 0) // row_bytes, _MOST_ROWS))
-        file = pq.ParquetFile(self._input, pre_buffer=False, read_dictionary=self._dictionaries)
+        file = parquet_file(self._input, None, self._dictionaries, pre_buffer=False)
         for batch in file.iter_batches(rows, row_groups=groups, columns=names):
             yield from self._as_stored(pa.Table.from_batches([batch]), names).to_batches()
 

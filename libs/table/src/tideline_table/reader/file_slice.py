@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.log_format import LogBlock, scan_log
+from tideline_table.log_format import LogBlock, ScannedLog, scan_log
+from tideline_table.log_format.block import whole_block
 from tideline_table.merge import EventKind, LogOutcome, MergeMode
 from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.reader.log_blocks import counting_blocks, merged_instants
@@ -228,12 +229,22 @@ def _blocks(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: Lo
     if indexes is not None and plan.keys is not None:
         narrowed = indexes.scan(file_slice, WantedKeys(plan.keys))
         try:
-            found = [narrowed.fetched(b) for b in counting_blocks(narrowed.scanned(), rule.visible, rule.as_of)]
+            found = [narrowed.fetched(b) for b in _counting(storage, narrowed.scanned(), rule)]
             return [block for block in found if block is not None]
         except IndexMismatch as error:
             _LOGGER.warning("the key index of log file %s does not match its blocks; the file is scanned instead", error)
-    scanned = (scan_log(storage, path) for path in file_slice.log_paths)
-    return counting_blocks(scanned, rule.visible, rule.as_of)
+    return _counting(storage, [scan_log(storage, path) for path in file_slice.log_paths], rule)
+
+
+def _counting(storage: Storage, scanned: Sequence[ScannedLog], rule: LogRule) -> list[LogBlock]:
+    """Return the blocks that apply. What a damaged header says is no reason to leave a block out, so those left out are compared with their record."""
+    found = counting_blocks(scanned, rule.visible, rule.as_of)
+    applied = {id(block) for block in found}
+    for log in scanned:
+        for block in log.blocks:
+            if block.written is not None and id(block) not in applied:
+                whole_block(storage, block, block.written)
+    return found
 
 
 def _applied(file_slice: FileSlice, rule: LogRule) -> FileSlice:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.errors import MALFORMED
 from tideline_table.log_format import BlockType, LogBlock, read_deletes, read_rows
+from tideline_table.log_format.block import damaged
 from tideline_table.merge import EventKind, LogEvents, comparable_ordering
 from tideline_table.reader.read_plan import ReadPlan
 from tideline_table.schema.evolution import conform
@@ -48,10 +51,13 @@ def read_events(
     count = held = 0
     for block in blocks:
         if block.type is BlockType.DELETE:
-            parts.append(_deletions(storage, block, plan))
+            with _decoding(block):
+                parts.append(_with_all_keys(block, _deletions(storage, block, plan)))
         else:
-            rows = plan.with_keys(block_rows(storage, block, plan, plan.key_columns | plan.ordering | plan.emitted | plan.marks))
-            parts.append(_changes(rows, plan))
+            rows = block_rows(storage, block, plan, plan.key_columns | plan.ordering | plan.emitted | plan.marks)
+            with _decoding(block):
+                rows = plan.with_keys(rows)
+                parts.append(_with_all_keys(block, _changes(rows, plan)))
             fits = held_bytes is None or held + rows.nbytes <= held_bytes
             held += rows.nbytes if fits else 0
             pieces.append(Piece(replace(block, content=None), count, rows if fits else None))
@@ -66,6 +72,22 @@ def read_events(
         pa.chunked_array(ordering, plan.ordering_type) if plan.ordering else None,
     )
     return LogContent(events, tuple(pieces))
+
+
+@contextmanager
+def _decoding(block: LogBlock) -> Iterator[None]:
+    """The border where bytes of a block become rows: turn errors of Python and Arrow into `CorruptMetadata` that names the block."""
+    try:
+        yield
+    except (*MALFORMED, pa.ArrowException) as error:
+        raise damaged(block, f"cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _with_all_keys(block: LogBlock, events: LogEvents) -> LogEvents:
+    """Return the events of a block. Raises `CorruptMetadata` if one has no record key."""
+    if events.keys.null_count:
+        raise damaged(block, f"has {events.keys.null_count} of {len(events.keys)} entries without a record key")
+    return events
 
 
 def _changes(rows: pa.Table, plan: ReadPlan) -> LogEvents:
@@ -102,7 +124,15 @@ def stored_columns(block: LogBlock, plan: ReadPlan) -> dict[str, str]:
 
 
 def block_rows(storage: Storage, block: LogBlock, plan: ReadPlan, names: frozenset[str]) -> pa.Table:
-    """Return rows of a data block in current types, with the columns and deletion marks of `stored_columns` that are in `names`."""
+    """Return rows of a data block in current types, with the columns and deletion marks of `stored_columns` that are in `names`.
+
+    Raises `CorruptMetadata`, which names the block, for content that is no such rows.
+    """
+    with _decoding(block):
+        return _block_rows(storage, block, plan, names)
+
+
+def _block_rows(storage: Storage, block: LogBlock, plan: ReadPlan, names: frozenset[str]) -> pa.Table:
     sources = {name: source for name, source in stored_columns(block, plan).items() if name in names}
     rows = read_rows(storage, block, columns=sorted(set(sources.values())))
     renamed = plan.rule.names_in(block.instant).renamed

@@ -197,7 +197,7 @@ class NarrowedLogs:
 
     def __init__(self, storage: Storage, paths: Sequence[str], indexed_blocks: dict[str, list[tuple[LogBlock, bool]]]) -> None:
         self._storage = storage
-        self._paths = paths
+        self._paths = {path: path for path in paths}
         self._indexed = indexed_blocks
         self._holds = {(b.path, b.offset): holds for blocks in indexed_blocks.values() for b, holds in blocks}
 
@@ -221,7 +221,8 @@ class NarrowedLogs:
             return block
         if not holds:
             return None
-        found = read_block(self._storage, block.path, block.offset, block.size_bytes)
+        # The slice knows what its commit recorded about the file, the index does not.
+        found = read_block(self._storage, self._paths[block.path], block.offset, block.size_bytes)
         if found is None or found.type is not block.type or _without_schema(found) != block.header:
             raise IndexMismatch(block.path)
         return found

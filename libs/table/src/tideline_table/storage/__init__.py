@@ -3,6 +3,17 @@
 Paths are relative to the root of the `Storage`, with `/` between their parts. Decisions about tables do not belong here.
 """
 
+from tideline_table.storage.data_path import (
+    NOTHING_RECORDED,
+    ByteRange,
+    DataPath,
+    check_bytes,
+    check_pieces,
+    check_size,
+    digest_of,
+    ranges_of,
+    record_text,
+)
 from tideline_table.storage.disk_errors import refused_write, writing
 from tideline_table.storage.local import STAGING, LocalStorage
 from tideline_table.storage.location import hudi_root, open_storage, root_spellings, root_uri, task_storage
@@ -13,7 +24,10 @@ from tideline_table.storage.port import Folder, ObjectStat, Storage, checked_pat
 from tideline_table.storage.wrapper import StorageWrapper, unwrapped
 
 __all__ = [
+    "NOTHING_RECORDED",
     "STAGING",
+    "ByteRange",
+    "DataPath",
     "Folder",
     "LocalStorage",
     "MemoryStorage",
@@ -21,7 +35,11 @@ __all__ = [
     "ObjectStorage",
     "Storage",
     "StorageWrapper",
+    "check_bytes",
+    "check_pieces",
+    "check_size",
     "checked_path",
+    "digest_of",
     "exists",
     "holds",
     "hudi_root",
@@ -29,6 +47,8 @@ __all__ = [
     "object_store_region",
     "object_store_settings",
     "open_storage",
+    "ranges_of",
+    "record_text",
     "refused_write",
     "root_spellings",
     "root_uri",

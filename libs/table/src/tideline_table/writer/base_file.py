@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from tideline_table.statistics import FileStatistics, StatisticsCollector
 from tideline_table.storage import Storage
 from tideline_table.writer.column_statistics import collector_of
 from tideline_table.writer.dictionary_choice import dictionary_columns
+from tideline_table.writer.recording_sink import RecordingSink
 
 _ZSTD_LEVEL = 1
 """Level 1 encodes nearly as fast as snappy into smaller files; higher levels cost writers more than readers gain."""
@@ -61,6 +63,9 @@ class BaseFileRows:
         """Statistics of the columns, once the file is complete; None if the options want none."""
         self.bloom: tuple[str, bytes] | None = None
         """The form of the Bloom filter in the footer, and the filter in Base64, once the file is complete."""
+        self.size_bytes = 0
+        self.record = ""
+        """The size of the file and the record of its bytes for the commit, once it is complete."""
 
     def write(self, rows: pa.Table) -> None:
         """Write rows in row groups of their own."""
@@ -94,7 +99,8 @@ def open_base_file(
     schema = first.schema
     codec = options[COMPRESSION_CODEC]
     with (
-        storage.open_output(path) as sink,
+        storage.open_output(path) as stored,
+        contextlib.nullcontext(RecordingSink(stored)) as sink,
         pq.ParquetWriter(
             sink,
             schema,
@@ -103,6 +109,7 @@ def open_base_file(
             use_dictionary=dictionary_columns(first),
             store_schema=False,
             write_page_index=True,
+            write_page_checksum=True,
         ) as writer,
     ):
         rows = BaseFileRows(writer, options[ROW_GROUP_ROWS], collector_of(schema, options))
@@ -110,6 +117,8 @@ def open_base_file(
         pairs = key_pairs(rows.keys(), options, known)
         # Without `store_schema`, metadata of the Arrow schema would not reach the footer.
         writer.add_key_value_metadata({b"parquet.avro.schema": avro_schema.encode(), b"writer.model.name": b"avro", **pairs})
+        sink.begin_end()
+    rows.size_bytes, rows.record = sink.size_bytes, sink.record()
     # Not by `metadata_collector`: after a failed close, the destructor of the writer would raise for want of metadata.
     rows.complete(writer.writer.metadata, pairs)
 
@@ -122,6 +131,8 @@ class WrittenFile:
     statistics: FileStatistics | None
     bloom: tuple[str, bytes] | None
     """The form of the Bloom filter in the footer, and the filter in Base64; None without one."""
+    record: str
+    """The record of its bytes for the commit."""
 
 
 def write_base_file(
@@ -130,7 +141,7 @@ def write_base_file(
     """Write `rows` (meta fields first) as a base file that appears as a whole or not at all. `known`: as of `key_pairs`."""
     with open_base_file(storage, path, rows, avro_schema, options, known) as file:
         file.write(rows)
-    return WrittenFile(storage.stat(path).size_bytes, file.statistics, file.bloom)
+    return WrittenFile(file.size_bytes, file.statistics, file.bloom, file.record)
 
 
 def key_pairs(keys: pa.ChunkedArray, options: Options, known: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:

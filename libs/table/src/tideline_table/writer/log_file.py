@@ -29,7 +29,7 @@ from tideline_table.schema.fit import PURGED
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.schema.nested import field_values, top_columns
 from tideline_table.statistics import FileStatistics
-from tideline_table.storage import Storage
+from tideline_table.storage import ByteRange, Storage, digest_of, record_text
 from tideline_table.writer.column_statistics import collector_of
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.operation import Operation
@@ -89,6 +89,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         base_file=base.base_file,
         log_files=(*(log.name for log in base.log_files), name),
         log_version=version,
+        record=blocks_record(written),
         statistics=_statistics(context, stored),
     )
     return result_of(context, task, stat, added.column(MetaField.RECORD_KEY))
@@ -130,9 +131,16 @@ def write_blocks(
     with storage.open_output(path) as sink:
         for block in blocks:
             sink.write(block.content)
-            written.append(WrittenBlock(block.type, offset, len(block.content), header, one_chunk(block.keys)))
+            written.append(
+                WrittenBlock(block.type, offset, len(block.content), header, one_chunk(block.keys), digest_of(block.content))
+            )
             offset += len(block.content)
     return written
+
+
+def blocks_record(blocks: Sequence[WrittenBlock]) -> str:
+    """Return the record of a log file of these blocks for its commit."""
+    return record_text([ByteRange(block.offset, block.size_bytes, block.digest) for block in blocks])
 
 
 def put_index(storage: Storage, path: str, blocks: Sequence[WrittenBlock], base: FileSlice | None, options: Options) -> None:

@@ -13,15 +13,17 @@ from tideline_table.reader.file_slice import MergedLog
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
 from tideline_table.writer.column_statistics import collector_of
-from tideline_table.writer.log_file import FramedBlock, data_blocks, put_index, write_blocks
+from tideline_table.writer.log_file import FramedBlock, blocks_record, data_blocks, put_index, write_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class MergedLogFile:
-    """A written file: its size, and the statistics of the rows in its data blocks if the options ask for them."""
+    """A written file: its size, its record, and the statistics of the rows in its data blocks if the options ask for them."""
 
     size_bytes: int
     statistics: FileStatistics | None
+    record: str
+    """The record of its bytes for the commit."""
 
 
 def write_merged_log(
@@ -50,7 +52,7 @@ def write_merged_log(
         blocks += data_blocks(log.rows, avro_schema, instant, options, log.instants)
     written = write_blocks(storage, path, blocks, instant, log.instants)
     put_index(storage, path, written, None, options)
-    return MergedLogFile(sum(block.size_bytes for block in written), _statistics(log.rows, options))
+    return MergedLogFile(sum(block.size_bytes for block in written), _statistics(log.rows, options), blocks_record(written))
 
 
 def _statistics(rows: pa.Table, options: Options) -> FileStatistics | None:

@@ -31,7 +31,7 @@ from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
 from tideline_table.writer.column_statistics import collector_of
-from tideline_table.writer.log_file import FramedBlock, next_log_version, put_index, write_blocks
+from tideline_table.writer.log_file import FramedBlock, blocks_record, next_log_version, put_index, write_blocks
 from tideline_table.writer.marker import MarkerType, create_marker
 
 _ROWS = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE)
@@ -121,6 +121,7 @@ def write_carried(
         base_file=made.base_file,
         log_files=(*(log.name for log in made.log_files), name),
         log_version=version,
+        record=blocks_record(written),
         statistics=_statistics(task, rows, options),
     )
 

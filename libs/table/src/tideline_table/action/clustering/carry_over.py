@@ -58,7 +58,12 @@ class _Group:
         made = [s for s in stats if s.file_id in ids and s.partition_path == task.partition_path]
         self.slices = [
             FileSlice(
-                FileGroupId(s.partition_path, s.file_id), task.instant, s.path.rsplit("/", 1)[-1], s.file_size_bytes, s.num_writes
+                FileGroupId(s.partition_path, s.file_id),
+                task.instant,
+                s.path.rsplit("/", 1)[-1],
+                s.file_size_bytes,
+                s.num_writes,
+                record=s.record,
             )
             for s in made
         ]
@@ -192,7 +197,7 @@ class CarryOver:
             added = keys.filter(pa.array((places == number) & ~held))
             stat = write_carried(self._storage, task, made, instant, events, here, added, self._verify)
             name = stat.path.rsplit("/", 1)[-1]
-            log = LogFile(name, stat.file_size_bytes, instant, stat.log_version, True, stat.num_deletes > 0)
+            log = LogFile(name, stat.file_size_bytes, instant, stat.log_version, True, stat.num_deletes > 0, record=stat.record)
             group.slices[number] = replace(made, log_files=(*made.log_files, log))
             self.stats.append(stat)
             self._files.setdefault(instant, []).append(stat.path)

@@ -131,7 +131,7 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
     else:
         ordered = sort_externally(batches, order, chosen, folder, limit_bytes)
     stats = Outputs(task, storage, sample.rows).written(ordered)
-    after = [proof.read_back(storage, stat.path) for stat in stats]
+    after = [proof.read_back(storage, stat.data_path) for stat in stats]
     before, written = sum(read, RowDigest()), sum(after, RowDigest())
     if written != before or before.rows != sample.rows:
         raise VerificationFailed(

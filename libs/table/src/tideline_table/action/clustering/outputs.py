@@ -52,8 +52,16 @@ class Outputs:
             for rows in itertools.chain([first], named):
                 file.write(rows)
         # By its footer, because the commit publishes the file and not what was meant to be in it.
-        size = storage.stat(path).size_bytes
-        return WriteStat(file_id, task.partition_path, path, NO_PREVIOUS_COMMIT, file.rows, size, statistics=file.statistics)
+        return WriteStat(
+            file_id,
+            task.partition_path,
+            path,
+            NO_PREVIOUS_COMMIT,
+            file.rows,
+            file.size_bytes,
+            record=file.record,
+            statistics=file.statistics,
+        )
 
 
 def _named(name: str, rows: pa.Table) -> pa.Table:

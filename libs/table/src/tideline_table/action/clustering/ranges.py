@@ -179,7 +179,7 @@ def write_range(split: RangeSplit, range_number: int, received: Iterator[Sent], 
             return ClusteredRange(range_number, read, ())
         ordered = _ordered(split, range_number, rows, folder, limit_bytes)
         stat = Outputs(task, storage, rows.rows).written_as(range_number, ordered)
-    return ClusteredRange(range_number, read, tuple(proof.proven([stat], [proof.read_back(storage, stat.path)])))
+    return ClusteredRange(range_number, read, tuple(proof.proven([stat], [proof.read_back(storage, stat.data_path)])))
 
 
 def _ordered(split: RangeSplit, range_number: int, rows: ReceivedRows, folder: Path, limit_bytes: int) -> Iterator[pa.Table]:

@@ -54,8 +54,8 @@ from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteSta
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
-from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import ClusteringPlanned
+from tideline_table.log.planned_slices import as_recorded
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.schema.meta_fields import with_meta_fields
@@ -192,7 +192,7 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
             table.definition.buckets,
             rings.before,
         )
-        tasks = [replace(task, inputs=tuple(with_merged_logs(table.state, s) for s in task.inputs)) for task in tasks]
+        tasks = [replace(task, inputs=tuple(as_recorded(table.state, s) for s in task.inputs)) for task in tasks]
     except TidelineError:
         roll_back(table.timeline, instant, force=True, attempt=entry.sequence)
         raise

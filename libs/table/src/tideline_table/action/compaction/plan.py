@@ -255,6 +255,7 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule, pairs:
         num_writes=rows.num_rows,
         file_size_bytes=written.size_bytes,
         log_files_compacted=len(file_slice.log_files),
+        record=written.record,
         statistics=written.statistics,
     )
     (proven,) = proof.check(storage, rows, [stat])

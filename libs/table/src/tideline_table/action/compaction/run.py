@@ -35,8 +35,8 @@ from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteSta
 from tideline_table.log.action import COMPACT
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
-from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import CompactionPlanned
+from tideline_table.log.planned_slices import as_recorded
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import open_storage
@@ -121,7 +121,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     rule, index = table.log_rule(), table.definition.buckets
     rings = table.rings(index).of({str(o["partitionPath"] or "") for o in plan["operations"]}) if index is not None else {}
     tasks = compaction_tasks(root, instant, plan, rule, table.schema, table.footer_schema(), attempt, options, index, rings)
-    tasks = [replace(task, file_slice=with_merged_logs(table.state, task.file_slice)) for task in tasks]
+    tasks = [replace(task, file_slice=as_recorded(table.state, task.file_slice)) for task in tasks]
     stats: tuple[WriteStat, ...] = ()
     try:
         stats = check_compacted(tasks, run(tasks))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tideline_table.action.index.requirements import check_exclusive
+from tideline_table.action.index.data_files import damaged_files
 from tideline_table.errors import StorageRefused
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.log.state import TableState
 from tideline_table.metadata_table import Finding, FindingKind, check_metadata, check_stored
 from tideline_table.table.facade import Table
 
@@ -17,8 +19,10 @@ _ROUNDS = 5
 """How often a table is compared that other processes change meanwhile."""
 
 
-def check_index(table: Table) -> list[Finding]:
-    """Return the differences between metadata table, table log and storage. Raises `UnsupportedTable` for a table without a log.
+def check_index(table: Table, *, deep: bool = False) -> list[Finding]:
+    """Return the differences between metadata table, table log and storage, and the data files that are damaged (`damaged_files`).
+
+    Of a table that only Apache Hudi writes, the data files are compared with its timeline.
 
     In a table that Apache Hudi also writes, compares the partition `files` with the timeline and with storage, and the other ones
     that Tideline knows.
@@ -27,10 +31,13 @@ def check_index(table: Table) -> list[Finding]:
     compared, it is compared again, some times. Of a table that never rests, the differences that two comparisons in a row find are
     returned: the second one begins with what the other processes have changed during the first one.
     """
-    if table.is_shared:
-        return _confirmed(partial(_compare_shared, table))
-    check_exclusive(table)
-    return _confirmed(partial(_compare, table))
+    compare = _compare_shared if table.is_shared else _compare if table.has_log else _compare_hudi_written
+    return _confirmed(partial(compare, table, deep=deep))
+
+
+def has_metadata_table(table: Table) -> bool:
+    """Return whether the properties tell readers of a metadata table."""
+    return bool(read_properties(table.storage).get(METADATA_PARTITIONS, ""))
 
 
 def _confirmed(compare: Callable[[], tuple[list[Finding], bool]]) -> list[Finding]:
@@ -55,7 +62,7 @@ def _subject(finding: Finding) -> tuple[FindingKind, str, str]:
     return finding.kind, finding.path, finding.found if is_folder else ""
 
 
-def _compare(table: Table) -> tuple[list[Finding], bool]:
+def _compare(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
     is_healed = True
     try:
         with table.timeline.healed() as healed:
@@ -63,12 +70,24 @@ def _compare(table: Table) -> tuple[list[Finding], bool]:
     except StorageRefused:
         # Without permission to write: files of the last entry may be missing, because its writer is about to create them.
         state, is_healed = table.refresh().copy(), False
-    found = check_metadata(table.storage, state, table.timeline.rule)
+    found = _with_data(table, state, check_metadata(table.storage, state, table.timeline.rule), deep=deep)
     return found, not found or (is_healed and table.refresh().sequence == state.sequence)
 
 
-def _compare_shared(table: Table) -> tuple[list[Finding], bool]:
+def _compare_hudi_written(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
+    before = table.refresh().copy()
+    found = damaged_files(table.storage, before, deep=deep)
+    return found, not found or table.refresh().actions == before.actions
+
+
+def _with_data(table: Table, state: TableState, found: list[Finding], *, deep: bool) -> list[Finding]:
+    named = {finding.path for finding in found if finding.kind is FindingKind.GONE}
+    return [*found, *(each for each in damaged_files(table.storage, state, deep=deep) if each.path not in named)]
+
+
+def _compare_shared(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
     listed = list_timeline(table.storage, TimelineFolders())
     pending = frozenset(i.time for i in listed.instants if i.state is not State.COMPLETED)
-    found = check_stored(table.storage, table.refresh().copy(), pending)
+    state = table.refresh().copy()
+    found = _with_data(table, state, check_stored(table.storage, state, pending), deep=deep)
     return found, not found or list_timeline(table.storage, TimelineFolders()).instants == listed.instants

@@ -29,8 +29,8 @@ from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteSta
 from tideline_table.log.action import LOG_COMPACT
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
-from tideline_table.log.merged_slices import with_merged_logs
 from tideline_table.log.plan import CompactionPlanned
+from tideline_table.log.planned_slices import as_recorded
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.table.definition import TableType
@@ -143,7 +143,7 @@ def _tasks(table: Table, instant: str, attempt: int, options: Options) -> list[L
             table.storage.root,
             instant,
             number,
-            with_merged_logs(table.state, read),
+            as_recorded(table.state, read),
             rule,
             table.schema,
             avro_schema,

@@ -92,6 +92,7 @@ def _merge_log(task: LogCompactionTask, storage: Storage) -> WriteStat:
         log_version=task.version,
         log_files_compacted=len(read.log_files),
         statistics=written.statistics,
+        record=written.record,
     )
     return _proven(task, storage, schema, log, stat, proof)
 
@@ -100,7 +101,7 @@ def _proven(
     task: LogCompactionTask, storage: Storage, schema: pa.Schema, log: MergedLog, stat: WriteStat, proof: Prover
 ) -> WriteStat:
     """Read the file back as readers do, and compare its rows and its deletions with those of the merged files."""
-    written = LogFile(stat.path.rsplit("/", 1)[-1], stat.file_size_bytes, task.instant, task.version)
+    written = LogFile(stat.path.rsplit("/", 1)[-1], stat.file_size_bytes, task.instant, task.version, record=stat.record)
     # What the query of the table does not see yet is visible here.
     rule = replace(task.rule, visible=None)
     again = merged_log(storage, replace(task.file_slice, base_file="", log_files=(written,)), schema, rule)

@@ -11,6 +11,7 @@ from tideline_table.file_group.slice import join_path
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.reader.base_file import read_footer
 from tideline_table.schema.meta_fields import MetaField
+from tideline_table.storage import DataPath
 from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult
 from tideline_table.writer.base_file import write_base_file
@@ -28,8 +29,10 @@ def write_moved(
     part = part.set_column(position, rows.schema.field(position), pa.repeat(pa.scalar(name), part.num_rows))
     create_marker(table.storage, begun.instant, path, MarkerType.CREATE)
     file = write_base_file(table.storage, path, part, table.footer_schema(), table.options)
-    written = read_footer(table.storage, path).rows
-    stat = WriteStat(file_id, partition, path, NO_PREVIOUS_COMMIT, written, file.size_bytes, statistics=file.statistics)
+    written = read_footer(table.storage, DataPath(path, file.size_bytes, file.record)).rows
+    stat = WriteStat(
+        file_id, partition, path, NO_PREVIOUS_COMMIT, written, file.size_bytes, record=file.record, statistics=file.statistics
+    )
     result = FileGroupResult(stat, b"")
     begun.staged(result)
     return result

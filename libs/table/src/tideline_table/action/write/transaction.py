@@ -392,5 +392,6 @@ def _written_slice(stat: WriteStat, instant: str) -> FileSlice:
     """Return a slice that holds only the file of this write stat."""
     group, name = FileGroupId(stat.partition_path, stat.file_id), stat.path.rsplit("/", 1)[-1]
     if stat.is_log:
-        return FileSlice(group, stat.prev_commit, "", 0, -1, (LogFile(name, stat.file_size_bytes, instant, stat.log_version),))
-    return FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes)
+        log = LogFile(name, stat.end_bytes, instant, stat.log_version, record=stat.record)
+        return FileSlice(group, stat.prev_commit, "", 0, -1, (log,))
+    return FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, record=stat.record)

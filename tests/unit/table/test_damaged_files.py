@@ -1,0 +1,79 @@
+"""A data file that a completed commit names is read whole or refused by name: no committed row is lost without a word."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.table.tables import compact, new_table, open_table, write
+
+from tideline_table.action import check_index, create_index
+from tideline_table.clock import ManualClock
+from tideline_table.errors import DamagedFile
+from tideline_table.log_format import scan_log
+from tideline_table.metadata_table import FindingKind
+from tideline_table.storage import DataPath, MemoryStorage, Storage
+from tideline_table.table import Table, TableType
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda _: b"",
+    "truncated": lambda content: content[:-9],
+    "extended by zeros": lambda content: content + bytes(64),
+    "flipped": lambda content: content[:-40] + bytes([content[-40] ^ 1]) + content[-39:],
+}
+
+
+def _table(*, indexed: bool) -> tuple[Table, Storage, ManualClock]:
+    table, storage, clock = new_table(type=TableType.MOR, partitions=())
+    write(table, [("a", "p", 1, "old"), ("b", "p", 1, "old")])
+    if indexed:
+        create_index(table, ("files",), ())
+    write(table, [("a", "p", 2, "new")])
+    return table, storage, clock
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["listing", "metadata-table"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("is_log", [False, True], ids=["base", "log"])
+def test_a_damaged_file_stops_reads_and_compactions_and_is_found(
+    damage: Callable[[bytes], bytes], *, is_log: bool, indexed: bool
+) -> None:
+    table, storage, clock = _table(indexed=indexed)
+    (found,) = table.refresh().latest_slices()
+    path = str(found.log_paths[0] if is_log else found.path)
+    assert check_index(table) == []
+    storage.put(path, damage(storage.read(path)))
+    again = open_table(storage, clock)
+    writes = again.refresh().completed_writes()
+
+    with pytest.raises(DamagedFile) as refused:
+        again.read()
+    with pytest.raises(DamagedFile):
+        compact(again)
+
+    assert refused.value.path == path
+    assert again.refresh().completed_writes() == writes, "nothing was committed"
+    findings = {(finding.kind, finding.path) for finding in check_index(again, deep=True)}
+    assert (FindingKind.DAMAGED_DATA, path) in findings
+
+
+def test_a_checkpoint_keeps_the_records_of_files() -> None:
+    table, _, _ = _table(indexed=False)
+    (found,) = table.refresh().latest_slices()
+
+    kept = type(found).from_list(found.group, found.to_list())
+
+    assert [path.ranges for path in kept.paths] == [path.ranges for path in found.paths]
+    assert all(known.digest for path in kept.paths for known in path.ranges)
+
+
+def test_a_log_file_to_which_apache_hudi_appended_may_be_longer_but_not_shorter() -> None:
+    table, storage, _ = _table(indexed=False)
+    (found,) = table.refresh().latest_slices()
+    assert isinstance(storage, MemoryStorage)
+    whole = storage.read(found.log_paths[0])
+    path = DataPath(str(found.log_paths[0]), len(whole), f"0+{len(whole)}")
+    storage.put(path, whole + b"#HUDI#torn")
+    assert [gap.offset for gap in scan_log(storage, path).gaps] == [len(whole)]
+
+    storage.put(path, whole[:-1])
+    with pytest.raises(DamagedFile, match="at least"):
+        scan_log(storage, path)
