@@ -3,13 +3,16 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.table.tables import compact, new_table, open_table, write
+from tests.unit.table.tables import SCHEMA, compact, new_table, open_table, write
 
 from tideline_table.action import check_index, create_index
 from tideline_table.clock import ManualClock
-from tideline_table.errors import DamagedFile
+from tideline_table.errors import DamagedFile, ObjectNotFound
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log_format import scan_log
 from tideline_table.metadata_table import FindingKind
+from tideline_table.reader import read_slice
+from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import DataPath, MemoryStorage, Storage
 from tideline_table.table import Table, TableType
 
@@ -77,3 +80,22 @@ def test_a_log_file_to_which_apache_hudi_appended_may_be_longer_but_not_shorter(
     storage.put(path, whole[:-1])
     with pytest.raises(DamagedFile, match="at least"):
         scan_log(storage, path)
+
+
+@pytest.mark.parametrize("damage", [*[*DAMAGES.values()][:2], None], ids=["emptied", "truncated", "gone"])
+@pytest.mark.parametrize("is_log", [False, True], ids=["base", "log"])
+def test_damage_in_a_table_without_a_table_log_is_refused(damage: Callable[[bytes], bytes] | None, *, is_log: bool) -> None:
+    table, storage, _ = _table(indexed=False)
+    (found,) = table.refresh().latest_slices()
+    (sound,) = hudi_written_state(storage).latest_slices()
+    assert [path.size_bytes for path in sound.paths] == [path.size_bytes for path in found.paths]
+    path = str(found.log_paths[0] if is_log else found.path)
+    if damage is None:
+        storage.delete(path)
+    else:
+        storage.put(path, damage(storage.read(path)))
+
+    (damaged,) = hudi_written_state(storage).latest_slices()
+
+    with pytest.raises((DamagedFile, ObjectNotFound), match=path.rpartition("/")[2]):
+        read_slice(storage, damaged, with_meta_fields(SCHEMA), table.log_rule())
