@@ -197,6 +197,7 @@ LIES = {
 
 @pytest.mark.parametrize("by_filters", [False, True])
 @pytest.mark.parametrize("lie", LIES)
+@pytest.mark.usefixtures("unrecorded_files")
 def test_a_footer_that_lies_hides_no_key(lie, by_filters, caplog):
     change, warned = LIES[lie]
     table, storage, clock = new_table()
@@ -224,6 +225,7 @@ def test_keys_beyond_the_basic_plane():
     assert (committed.rows_updated, committed.rows_inserted) == (6, 2)
 
 
+@pytest.mark.usefixtures("unrecorded_files")
 def test_a_range_of_apache_hudi_beyond_the_basic_plane_hides_no_key():
     """Java's order: U+1F600 is before U+FFEE."""
     table, storage, clock = new_table()

@@ -128,6 +128,7 @@ def test_few_rows_leave_a_choice_to_the_caller(tmp_path: Path) -> None:
     assert shared.read().num_rows == 50
 
 
+@pytest.mark.usefixtures("unrecorded_files")
 def test_a_row_in_another_bucket_is_found_before_anything_changes(tmp_path: Path) -> None:
     table = hudis(tmp_path, TableType.COW)
     path = tmp_path / "table"

@@ -478,6 +478,7 @@ def test_file_groups_that_the_index_does_not_allow_are_named(file_ids: list[str]
     check_buckets(TableState(), {**index.properties, "hoodie.table.recordkey.fields": "id"})
 
 
+@pytest.mark.usefixtures("unrecorded_files")
 def test_rows_of_another_bucket_are_named_before_they_are_written_again() -> None:
     """As a writer leaves them that counts off by another number of buckets."""
     table, _, _ = new_table(buckets=4)

@@ -19,7 +19,7 @@ from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_openi
 from tideline_table.log.entry import Entry
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
-from tideline_table.log_format import BlockType, HeaderKey, parquet_block, read_rows, scan_log
+from tideline_table.log_format import BlockType, HeaderKey, read_rows, scan_log
 from tideline_table.log_format.framing import frame_block
 from tideline_table.reader.base_file import read_footer
 from tideline_table.reader.key_footer import MIN_KEY
@@ -66,7 +66,9 @@ def stored_at(path, content):
 
 def test_texts_of_parquet_blocks_are_utf_8():
     text = '{"type":"record","name":"r","fields":[{"name":"a","type":["null","string"]}]}'
-    block = parquet_block(pa.table({"a": ["needle"]}), text, instant(1), "none")
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": ["needle"]}), sink, compression="none", store_schema=False)  # a writer without page checksums
+    block = frame_block(BlockType.PARQUET, {HeaderKey.INSTANT_TIME: instant(1), HeaderKey.SCHEMA: text}, sink.getvalue())
     storage = stored(block.replace(b"needle", b"need\xff\xfe"))
     with pytest.raises(CorruptMetadata, match="UTF8"):
         read_rows(storage, scan_log(storage, "log").blocks[0])
