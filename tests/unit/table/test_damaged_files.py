@@ -7,7 +7,7 @@ from tests.unit.table.tables import SCHEMA, compact, new_table, open_table, writ
 
 from tideline_table.action import check_index, create_index
 from tideline_table.clock import ManualClock
-from tideline_table.errors import DamagedFile, ObjectNotFound
+from tideline_table.errors import CorruptMetadata, DamagedFile, ObjectNotFound
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log_format import scan_log
 from tideline_table.metadata_table import FindingKind
@@ -97,5 +97,5 @@ def test_damage_in_a_table_without_a_table_log_is_refused(damage: Callable[[byte
 
     (damaged,) = hudi_written_state(storage).latest_slices()
 
-    with pytest.raises((DamagedFile, ObjectNotFound), match=path.rpartition("/")[2]):
+    with pytest.raises((CorruptMetadata, ObjectNotFound), match=path.rpartition("/")[2]):
         read_slice(storage, damaged, with_meta_fields(SCHEMA), table.log_rule())

@@ -310,6 +310,7 @@ def test_an_evolved_text_is_what_the_table_says(place):
     assert table.schema.field("n").type == pa.int32()
 
 
+@pytest.mark.usefixtures("unrecorded_files")
 def test_what_a_writer_did_to_its_rows_is_read_where_it_says_so(place):
     table, storage, clock = place
     slice_ = table.state.latest_slices()[0]

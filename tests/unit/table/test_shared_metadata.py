@@ -155,14 +155,14 @@ def test_what_a_check_finds_in_files() -> None:
     wrong, gone = sorted(stat.path for stat in done.stats)
     storage.put(wrong, b"?")
     storage.delete(gone)
-    assert [(found.kind, found.path) for found in check_index(table)] == [
-        (FindingKind.WRONG_SIZE, wrong),
+    assert {(found.kind, found.path) for found in check_index(table)} == {
+        (FindingKind.DAMAGED_DATA, wrong),
         (FindingKind.GONE, gone),
-    ]
+    }
     (group,) = StoredMetadata.read(storage).files.groups
     log = group.logs[-1]
     storage.delete(file_path(group.base_file))
-    assert [found.kind for found in check_index(table)] == [FindingKind.DAMAGED_FILE]
+    assert FindingKind.DAMAGED_FILE in {found.kind for found in check_index(table)}
     assert log.startswith(".files-0000-0_")
 
 

@@ -57,7 +57,10 @@ class RecordedFiles:
                 groups[group] = listed
 
     def applied_to(self, slices: Slices) -> Slices:
-        """Return the slices with the recorded sizes of their base files, and the ranges of log files that commits wrote."""
+        """Return the slices with what commits recorded about the bytes of their files.
+
+        A base file keeps its size in the listing: tools may have rewritten it, and its footer shows whether it is whole.
+        """
         return {group: {at: self._recorded(found) for at, found in known.items()} for group, known in slices.items()}
 
     def _recorded(self, found: FileSlice) -> FileSlice:
@@ -66,7 +69,7 @@ class RecordedFiles:
         stats = self._files.get(found.path, ()) if found.base_file else ()
         if not stats:
             return replace(found, log_files=logs)
-        return replace(found, log_files=logs, size_bytes=stats[-1].file_size_bytes, record=stats[-1].record)
+        return replace(found, log_files=logs, record=stats[-1].record)
 
     def _log(self, partition: str, log: LogFile) -> LogFile:
         stats = self._files.get(join_path(partition, log.name), ())

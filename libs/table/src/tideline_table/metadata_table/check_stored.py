@@ -67,8 +67,9 @@ def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) ->
                 yield Finding(FindingKind.NOT_LISTED, path, f"a committed file of {wanted[name]} bytes")
             elif size is None:
                 yield Finding(FindingKind.LISTED_IN_VAIN, path, f"{found[name]} bytes; not on storage")
-            elif found[name] != size:
-                yield Finding(FindingKind.WRONG_SIZE, path, f"{found[name]} bytes listed, {size} on storage")
+            elif found[name] != (right := wanted.get(name, size)):
+                # A committed file of another size on storage is a finding of the comparison of data files.
+                yield Finding(FindingKind.WRONG_SIZE, path, f"{found[name]} bytes listed, expected {right}")
 
 
 def _is_data(name: str) -> bool:
