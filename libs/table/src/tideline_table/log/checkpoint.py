@@ -199,7 +199,8 @@ def _actions(rows: Iterable[Any]) -> dict[str, ActionRecord]:
     }
 
 
-_ACTION_FIELDS = attrgetter(*(f.name for f in fields(ActionRecord)))
+_ACTION_FIELDS = attrgetter(*(f.name for f in fields(ActionRecord) if f.name != "completion"))
+"""Only the timeline of a Hudi-written table, which has no checkpoints, names completion times."""
 _SPECIAL = {
     "actions": _Form(lambda held: [_ACTION_FIELDS(action) for action in held.values()], _actions, is_required=True),
     "slices": _Form(slices_json, slices_from, is_required=True),
