@@ -149,11 +149,12 @@ def test_actions_in_flight_cost_nothing_more(long):
     assert opening_cost(storage, clock)[0] <= MOST_REQUESTS
 
 
-def test_a_new_table_opens_in_five_requests():
+def test_a_new_table_opens_in_eight_requests():
+    """Two listings and a look for checkpoints show that no log was lost."""
     clock = ManualClock()
     storage = CountingStorage(clock)
     create(storage, clock)
-    assert opening_cost(storage, clock)[0] <= MOST_REQUESTS
+    assert opening_cost(storage, clock)[0] <= MOST_REQUESTS + 3
 
 
 def test_many_writers_keep_it_cheap():

@@ -43,7 +43,8 @@ from tideline_table.action import (
 from tideline_table.action import adopt as adopt_table
 from tideline_table.errors import InstantNotFound, InvalidOption
 from tideline_table.hudi import Action
-from tideline_table.table import Table
+from tideline_table.storage import open_storage
+from tideline_table.table import Table, renew_identity
 
 app = typer.Typer()
 
@@ -300,15 +301,16 @@ def adopt(
 
     Run it for the copy, not for the original, and while no writer uses the copy. Plans that the copy brought along are cancelled,
     because they name files of the original; the services plan the work again. A table that was neither copied nor moved is
-    refused without --yes.
+    refused without --yes. A table whose identity file was lost gets a new one.
     """
     with Progress("files", None) as progress:
         progress.describe("adopting the table")
+        renewed = renew_identity(open_storage(path))
         table = open_readable(path, progress=progress, every=True)
-        before = table.uid
-        done = adopt_table(table, in_place=yes)
+        before = "" if renewed else table.uid
+        done = adopt_table(table, in_place=yes or renewed is not None)
     identity, cancelled = done.identity, [{"service": c.service.value, "instant": c.instant} for c in done.cancelled]
-    text = f"table {table.definition.name} at {identity.base_path} now has uid {identity.uid} (before: {before})"
+    text = f"table {table.definition.name} at {identity.base_path} now has uid {identity.uid} (before: {before or 'none'})"
     if cancelled:
         text += f"; cancelled {len(cancelled)} plan(s), which named files of the original: "
         text += ", ".join(f"{c['service']} {c['instant']}" for c in cancelled)

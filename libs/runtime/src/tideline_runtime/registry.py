@@ -14,6 +14,7 @@ from tideline_runtime.shards import Shards, StaticShards, holds
 from tideline_table.clock import Clock
 from tideline_table.errors import StorageError, TidelineError, UnsupportedTable
 from tideline_table.storage import Storage, exists, open_storage, root_uri
+from tideline_table.table import IDENTITY_PATH
 
 _log = get_logger(__name__)
 
@@ -250,7 +251,8 @@ def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int,
 
 
 def _is_table(storage: Storage, folder: str) -> bool:
-    return exists(storage, f"{folder}/{PROPERTIES}" if folder else PROPERTIES)
+    # A table that lost its properties is found, too, so that it is reported instead of missed.
+    return any(exists(storage, f"{folder}/{path}" if folder else path) for path in (PROPERTIES, IDENTITY_PATH))
 
 
 def _folder_pattern(part: str) -> re.Pattern[str]:

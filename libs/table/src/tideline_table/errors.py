@@ -176,6 +176,13 @@ class DamagedFile(CorruptMetadata):
         self.path = str(path)
 
 
+class TableIncomplete(CorruptMetadata):
+    """Files that say what the table holds are missing, while other files show that they existed. Nothing was changed.
+
+    A reader that went on would miss rows, and a writer would lose them for good.
+    """
+
+
 RESTORE_FILE = "restore the file; nothing was changed"
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 """Exceptions of Python for a document of another shape than the code that reads it expects."""

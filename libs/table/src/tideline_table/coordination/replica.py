@@ -9,9 +9,9 @@ from tideline_table.clock import Clock
 from tideline_table.config import Options
 from tideline_table.coordination.checked_clock import CheckedClock
 from tideline_table.coordination.log_maintenance import LogMaintenance
-from tideline_table.errors import CorruptMetadata, TidelineError
+from tideline_table.errors import CorruptMetadata, TableIncomplete, TidelineError
 from tideline_table.hudi.instant import State
-from tideline_table.log.checkpoint import read_opening
+from tideline_table.log.checkpoint import POINTER, RESTORE_LOG, read_opening
 from tideline_table.log.entry import Entry
 from tideline_table.log.known_statistics import KnownStatistics
 from tideline_table.log.log_end import LogEnd
@@ -43,12 +43,22 @@ class LogReplica:
         self.maintenance = LogMaintenance(storage, clock, options, self.log.read)
         self.statistics = KnownStatistics(storage, self.log.read)
         self._end = LogEnd(self.log, clock)
+        self._reached = 0
 
     def load(self) -> None:
-        """Start from the latest checkpoint and read the tail. Raises `CorruptMetadata` if a trimmed log has no checkpoint left."""
+        """Start from the latest checkpoint and read the tail.
+
+        Raises `CorruptMetadata` if a trimmed log has no checkpoint left, and `TableIncomplete` if entries are missing.
+        """
         with self.mutex:
             self.start_over()
             self.refresh()
+            if self.state.sequence < self._reached:
+                raise TableIncomplete(
+                    f"the table log ends at entry {self.state.sequence}",
+                    expected=f"entry {self._reached} at least, which {POINTER} saw",
+                    remedy=RESTORE_LOG,
+                )
 
     def refresh(self) -> list[Entry]:
         """Read the new entries and return them; from the checkpoint on, if older entries were trimmed since the last refresh."""
@@ -83,6 +93,7 @@ class LogReplica:
         self._end.start()
         opening = read_opening(self.storage)
         self.state = opening.state
+        self._reached = opening.end
         self.head = None
         self.maintenance.start(opening.checkpoint)
         for entry in opening.tail:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from tideline_table.errors import CorruptMetadata, StorageError, UnsupportedTable, parsing
+from tideline_table.errors import CorruptMetadata, StorageError, TableIncomplete, UnsupportedTable, parsing
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
@@ -44,7 +44,8 @@ def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = 
     """Read the committed file slices and the active timeline of a table with these properties (default: layout 1).
 
     Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout or log files in a
-    copy-on-write table, and `StorageError` if other writers kept removing files while the table was listed.
+    copy-on-write table, `TableIncomplete` for data files without any instant, and `StorageError` if other writers kept removing
+    files while the table was listed.
     """
     folders = TimelineFolders.from_properties(properties or {})
     state = _listed_state(storage, folders)
@@ -62,9 +63,19 @@ def _listed_state(storage: Storage, folders: TimelineFolders) -> TableState:
         # List again if a clean, rollback or restore began or ended meanwhile: the files it deleted would be missing from the state.
         after = list_timeline(storage, folders)
         if _removals(after) == _removals(listing):
+            _check_not_empty(folders, after, groups)
             return _state(storage, folders, listing, groups)
         listing = after
     raise StorageError(f"other processes deleted files during each of {_LISTINGS} listings", remedy="read the table again")
+
+
+def _check_not_empty(folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> None:
+    if not listing.instants and groups:
+        raise TableIncomplete(
+            f"the timeline in {folders.active} is empty, and there are {len(groups)} file group(s)",
+            expected="the instants of the writes: without them no reader knows which files are committed",
+            remedy=f"restore {folders.active} from a copy; write nothing here before",
+        )
 
 
 def _removals(listing: TimelineListing) -> frozenset[Instant]:

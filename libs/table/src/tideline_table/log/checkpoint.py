@@ -12,23 +12,23 @@ from dataclasses import Field, dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound, UnsupportedTable
+from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound, TableIncomplete, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State
 from tideline_table.json_text import parse_json
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import slices_from, slices_json
 from tideline_table.log.body import Published
-from tideline_table.log.entry import Entry, sequence_in
+from tideline_table.log.entry import LOG_FOLDER, Entry, entry_path, sequence_in
 from tideline_table.log.metadata import MetadataTable
 from tideline_table.log.plan import parse_plan
 from tideline_table.log.progress import Progress
-from tideline_table.log.retention import TRIM_FOLDER, Mark, markers_among
+from tideline_table.log.retention import TRIM_FOLDER, Mark, markers_among, trimmed_to
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log.undo import Rewritten, excess_groups
-from tideline_table.storage import Folder, Storage
+from tideline_table.storage import Folder, Storage, exists
 
 CHECKPOINT_FOLDER = TRIM_FOLDER
 POINTER = ".hoodie/.tideline/checkpoint/latest"
@@ -36,6 +36,10 @@ CHECKPOINT_FORMAT = 1
 TAIL_BYTES = 512 * 1024
 """Limit for the total size of the entries that `latest` repeats."""
 MARKS_KEPT = 64
+RESTORE_LOG = (
+    "restore .hoodie/.tideline from a copy; without one, delete that folder: then the timeline alone says what the table holds, as in a "
+    "table of Apache Hudi, and tideline share PATH makes it writable; delete no instant"
+)
 _KEPT = 3
 """Number of checkpoints to keep: a process that opens the table at this moment may be reading an older one."""
 _UNUSABLE = (CorruptMetadata, *MALFORMED)
@@ -57,6 +61,8 @@ class Opening:
     state: TableState
     checkpoint: Checkpoint
     tail: tuple[Entry, ...] = ()
+    end: int = 0
+    """A sequence that the log reached, by `latest`: an earlier end means that entries were lost."""
 
 
 def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] = ()) -> tuple[Checkpoint, int]:
@@ -78,7 +84,10 @@ def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] 
 
 
 def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) -> None:
-    """Write `latest` with the name of `checkpoint` and the entries directly after it (`tail_bytes` of each), up to `TAIL_BYTES`."""
+    """Write `latest` with the name of `checkpoint`, the entries directly after it (`tail_bytes` of each), and the sequence of the last.
+
+    Entries beyond `TAIL_BYTES` are left out.
+    """
     kept: list[bytes] = []
     size_bytes = 0
     for content in tail:
@@ -87,7 +96,10 @@ def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) 
             break
         kept.append(content)
     marks = json.dumps([[m.sequence, m.recorded] for m in checkpoint.marks])
-    head = f'{{"checkpoint": {checkpoint.sequence}, "size_bytes": {checkpoint.size_bytes}, "marks": {marks}, "tail": ['
+    end = checkpoint.sequence + len(tail)
+    head = (
+        f'{{"checkpoint": {checkpoint.sequence}, "size_bytes": {checkpoint.size_bytes}, "marks": {marks}, "end": {end}, "tail": ['
+    )
     storage.put(POINTER, head.encode() + b",".join(kept) + b"]}")
 
 
@@ -110,37 +122,69 @@ def read_opening(storage: Storage) -> Opening:
     """Return the state from which to continue reading the log. Usually costs two requests.
 
     If `latest` or its checkpoint is unusable, start from the newest usable checkpoint. If there is none, start from the first
-    entry; raises `CorruptMetadata` if the log was trimmed.
+    entry; raises `CorruptMetadata` if the log was trimmed. Then a listing shows whether the log goes on from there without a gap;
+    raises `TableIncomplete` if it does not.
     """
     tail: tuple[Entry, ...] = ()
+    end = 0
     try:
-        checkpoint, tail = _pointer(storage)
+        checkpoint, tail, end = _pointer(storage)
         if checkpoint.sequence:
-            return Opening(_read(storage, checkpoint.sequence), checkpoint, tail)
+            return Opening(_read(storage, checkpoint.sequence), checkpoint, tail, end)
     except (ObjectNotFound, *_UNUSABLE):
         checkpoint = None
     listing = storage.list_folder(CHECKPOINT_FOLDER)
     floor = max(markers_among(listing), default=0)
     if checkpoint is not None and not checkpoint.sequence and not floor:
-        return Opening(TableState(), checkpoint, tail)
+        return Opening(TableState(), checkpoint, tail, end)
     for sequence in reversed([n for n in _kept(listing) if n >= floor]):
         try:
-            return Opening(_read(storage, sequence), Checkpoint(sequence))
+            state = _read(storage, sequence)
         except (ObjectNotFound, *_UNUSABLE):
             continue
+        _check_no_gap(storage, sequence)
+        return Opening(state, Checkpoint(sequence), end=end)
     if floor:
         raise CorruptMetadata(
             f"the table log begins after entry {floor} and no checkpoint can be read",
             expected=f"a checkpoint in {CHECKPOINT_FOLDER}",
             remedy="restore the folder from a copy; nothing was changed",
         )
-    return Opening(TableState(), Checkpoint())
+    _check_no_gap(storage, 0)
+    return Opening(TableState(), Checkpoint(), end=end)
 
 
-def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...]]:
+def log_sequences(storage: Storage) -> list[int]:
+    """Return the sequences of the entries in the log, sorted, by one listing."""
+    names = (found.path.rpartition("/")[2] for found in storage.list_folder(LOG_FOLDER).objects)
+    found = (sequence_in(name.removesuffix(".json")) for name in names)
+    return sorted(sequence for sequence in found if sequence is not None)
+
+
+def missing_entry(storage: Storage, checkpoint: int) -> int:
+    """Return the first entry that the log lacks between a checkpoint and the last entry, 0 if none. The head is never trimmed."""
+    present = set(log_sequences(storage))
+    after = {sequence for sequence in present if sequence > checkpoint}
+    if not after and checkpoint and checkpoint not in present:
+        return checkpoint
+    return next((n for n in range(checkpoint + 1, max(after, default=0)) if n not in after), 0)
+
+
+def _check_no_gap(storage: Storage, checkpoint: int) -> None:
+    missing = missing_entry(storage, checkpoint)
+    # Entries may be appended, or trimmed behind a newer checkpoint, during the listing.
+    if missing and not exists(storage, entry_path(missing)) and trimmed_to(storage) <= checkpoint:
+        raise TableIncomplete(
+            f"the table log lacks entry {missing} ({entry_path(missing)})",
+            expected=f"every entry after {f'checkpoint {checkpoint}' if checkpoint else 'the beginning'}: the rows of the table depend on each",
+            remedy=RESTORE_LOG,
+        )
+
+
+def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...], int]:
     document = parse_json(storage.read(POINTER))
     if isinstance(document, int):  # an early release stored only the sequence
-        return Checkpoint(document), ()
+        return Checkpoint(document), (), 0
     marks = tuple(Mark(int(sequence), str(recorded)) for sequence, recorded in document["marks"])
     checkpoint = Checkpoint(int(document["checkpoint"]), int(document["size_bytes"]), marks)
     tail: list[Entry] = []
@@ -152,7 +196,8 @@ def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...]]:
         if entry.sequence != checkpoint.sequence + len(tail) + 1:
             break
         tail.append(entry)
-    return checkpoint, tuple(tail)
+    # Earlier releases wrote no end.
+    return checkpoint, tuple(tail), int(document.get("end", 0))
 
 
 def _read(storage: Storage, sequence: int) -> TableState:

@@ -13,15 +13,17 @@ from tideline_table.table.facade import Table
 from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of, most_log_files
 from tideline_table.table.given_up import GivenUp, forget_given_up, given_up_plans, is_given_up_plan, keep_given_up
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
-from tideline_table.table.identity import check_stands, read_identity
+from tideline_table.table.identity import IDENTITY_PATH, check_stands, read_identity
 from tideline_table.table.images import Images, images_schema
 from tideline_table.table.lease import HeldLease, known_lease, leases_of, release_lease, renew_lease, take_lease
 from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
+from tideline_table.table.remains import renew_identity
 from tideline_table.table.rings import TableRings
 from tideline_table.table.sharing import share_table, why_unsharable
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
+    "IDENTITY_PATH",
     "Advice",
     "BucketTable",
     "CommitTimes",
@@ -66,6 +68,7 @@ __all__ = [
     "newest_write",
     "read_identity",
     "release_lease",
+    "renew_identity",
     "renew_lease",
     "share_table",
     "slices_by_part",

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE
-from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists
+from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists, TableIncomplete
 from tideline_table.hudi.properties import (
     HIVE_STYLE,
     KEY_FIELDS,
@@ -43,6 +43,7 @@ from tideline_table.storage import Storage, exists, open_storage, root_uri
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, new_properties
 from tideline_table.table.identity import create_identity
+from tideline_table.table.remains import check_no_remains
 from tideline_table.table.store_probe import probe_conditional_put
 
 _LOGGER = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     """Create an empty table of version 6, exclusive to Tideline's writers.
 
     The request is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable`
-    (the store accepts a put-if-absent over an existing object). Logs a warning for a type that a known reader cannot
+    (the store accepts a put-if-absent over an existing object), `TableIncomplete` (rows of a table without `hoodie.properties` are here). Logs a warning for a type that a known reader cannot
     read, and for partition and ordering fields of structs that it does not know.
     """
     clock = clock or SystemClock()
@@ -316,7 +317,14 @@ def _nested_limits(request: TableRequest) -> list[str]:
 
 
 def _refuse_existing(storage: Storage, base_path: str) -> None:
-    if exists(storage, PROPERTIES_PATH):
-        raise TableExists(
-            f"a table at {base_path!r}", expected="an empty place", remedy="choose another path, or write into this table"
-        )
+    try:
+        if not exists(storage, PROPERTIES_PATH):
+            check_no_remains(storage, base_path)
+            return
+    except TableIncomplete:
+        # Another process may have created the table during the search, and written into it.
+        if not exists(storage, PROPERTIES_PATH):
+            raise
+    raise TableExists(
+        f"a table at {base_path!r}", expected="an empty place", remedy="choose another path, or write into this table"
+    )

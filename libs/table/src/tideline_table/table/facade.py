@@ -24,7 +24,7 @@ from tideline_table.coordination import (
 )
 from tideline_table.coordination.other_writers import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
-from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, UnsupportedTable
+from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, parse_as_of, parse_point
@@ -53,6 +53,7 @@ from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
 from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
+from tideline_table.table.remains import check_no_remains
 from tideline_table.table.rings import TableRings
 
 READABLE_VERSIONS = (2, 3, 4, 5, 6, 8, 9)
@@ -105,7 +106,11 @@ class Table:
         """
         checked, storage = Options(options), storage or open_storage(base_path)
         name = writer_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
-        definition = TableDefinition.read(storage, base_path)
+        try:
+            definition = TableDefinition.read(storage, base_path)
+        except TableNotFound:
+            check_no_remains(storage, base_path)
+            raise
         replica = LogReplica(storage, clock or SystemClock(), name, with_kept_type(definition.kept_index, checked))
         if definition.version not in READABLE_VERSIONS:
             raise UnsupportedTable(

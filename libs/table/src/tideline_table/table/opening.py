@@ -18,6 +18,7 @@ from tideline_table.merge import Merging
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.identity import TableIdentity
+from tideline_table.table.remains import check_identity_stands, check_log_stands
 
 
 def open_timeline(
@@ -25,11 +26,14 @@ def open_timeline(
 ) -> tuple[TableIdentity | None, ActiveTimeline]:
     """Return the identity and the timeline of a table, loaded. The identity is None if the table has no log that can be used.
 
-    Raises `UnsupportedTable` for an exclusive table that was upgraded. An upgraded shared table is read by its timeline only.
+    Raises `UnsupportedTable` for an exclusive table that was upgraded. An upgraded shared table is read by its timeline only. Raises
+    `TableIncomplete` if the log, the identity or the timeline was lost.
     """
     if identity is None:
+        check_identity_stands(replica)
         return None, HudiTimeline(replica, definition.properties)
     replica.load()
+    check_log_stands(replica)
     sharing = replica.state.sharing
     if definition.version != WRITABLE_VERSION:
         if sharing is None:

@@ -1,0 +1,189 @@
+"""A table whose log, properties, identity or timeline was lost is refused by name: it is never read as an empty one, nor created again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.table.shared import opened, put, shared_table
+from tests.unit.table.tables import contents, create, listing, new_table, open_table, write
+
+from tideline_table.clock import ManualClock
+from tideline_table.errors import TableExists, TableIncomplete, TableNotFound
+from tideline_table.hudi import properties as p
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER
+from tideline_table.log.entry import LOG_FOLDER, entry_path
+from tideline_table.storage import MemoryStorage, Storage
+from tideline_table.table import IDENTITY_PATH, TableType, renew_identity
+
+PLAIN = {"tideline.log.checkpoint.interval": 4}
+ROWS = [(f"k{n}", f"p{n % 2}", n, "x") for n in range(6)]
+
+
+@pytest.fixture(params=[TableType.COW, TableType.MOR], ids=["cow", "mor"])
+def table(request: pytest.FixtureRequest):
+    clock = ManualClock()
+    _, storage, _ = new_table(clock, type=request.param)
+    found = open_table(storage, clock, **PLAIN)
+    for row in ROWS:
+        write(found, [row])
+    return found
+
+
+def lose(storage: Storage, *folders: str) -> None:
+    for folder in folders:
+        storage.delete_below(folder)
+
+
+def lose_entries(storage: Storage, *sequences: int) -> None:
+    for sequence in sequences:
+        storage.delete(entry_path(sequence))
+
+
+def refused(storage: Storage, clock: ManualClock, words: str) -> None:
+    before = listing(storage)
+    with pytest.raises(TableIncomplete, match=words) as caught:
+        open_table(storage, clock)
+    assert caught.value.expected
+    assert caught.value.remedy
+    assert listing(storage) == before, "nothing was changed"
+
+
+def test_without_log_and_checkpoints_the_table_is_not_empty(table):
+    lose(table.storage, LOG_FOLDER, CHECKPOINT_FOLDER)
+    refused(table.storage, table.clock, "table log .* is empty, and there is timeline file")
+
+
+def test_data_files_show_a_lost_log_without_a_timeline(table):
+    lose(table.storage, LOG_FOLDER, CHECKPOINT_FOLDER)
+    for path in [o.path for o in table.storage.list_folder(".hoodie").objects]:
+        if path != p.PROPERTIES_PATH:
+            table.storage.delete(path)
+    refused(table.storage, table.clock, "table log .* is empty, and there is data file")
+
+
+def test_the_timeline_alone_gives_the_rows_back_and_can_be_shared(table):
+    before = contents(table)
+    lose(table.storage, LOG_FOLDER, CHECKPOINT_FOLDER)
+    with pytest.raises(TableIncomplete, match=r"delete that folder.*tideline share"):
+        open_table(table.storage, table.clock)
+    lose(table.storage, ".hoodie/.tideline")
+    found = open_table(table.storage, table.clock)
+    assert (contents(found), found.has_log) == (before, False)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(lambda storage: lose(storage, CHECKPOINT_FOLDER) or lose_entries(storage, 1), id="the first entry"),
+        pytest.param(lambda storage: lose(storage, CHECKPOINT_FOLDER) or lose_entries(storage, 6), id="one in the middle"),
+        pytest.param(lambda storage: storage.delete(POINTER) or lose_entries(storage, 9), id="the first after a checkpoint"),
+        pytest.param(lambda storage: storage.delete(POINTER) or lose(storage, LOG_FOLDER), id="all behind the checkpoint"),
+    ],
+)
+def test_a_log_with_a_hole_is_refused(lost: Callable[[Storage], None]):
+    clock = ManualClock()
+    _, storage, _ = new_table(clock)
+    table = open_table(storage, clock, **PLAIN)
+    for row in ROWS[:5]:
+        write(table, [row])
+    assert table.state.sequence == 10
+    lost(storage)
+    refused(storage, clock, "table log lacks entry")
+
+
+def test_entries_that_the_pointer_saw_are_missed():
+    clock = ManualClock()
+    table, storage, _ = new_table(clock)
+    for row in ROWS:
+        write(table, [row])
+    pointer = storage.read(POINTER)
+    assert b'"end": 12' in pointer
+    storage.put(POINTER, pointer[: pointer.index(b'"tail"')] + b'"tail": []}')  # as if the entries were too large for it
+    assert len(contents(open_table(storage, clock))) == len(ROWS)
+    lose_entries(storage, 9)
+    refused(storage, clock, "ends at entry 8; expected entry 12")
+
+
+def test_a_lost_checkpoint_of_a_trimmed_log_is_refused(table):
+    lose_entries(table.storage, *range(1, 8))  # as trimming does; its marker is in the lost folder
+    lose(table.storage, CHECKPOINT_FOLDER)
+    refused(table.storage, table.clock, "table log lacks entry 1 ")
+
+
+def test_entries_that_a_checkpoint_holds_are_not_missed(table):
+    before = contents(table)
+    lose_entries(table.storage, *range(1, 5))
+    table.storage.delete(POINTER)
+    assert contents(open_table(table.storage, table.clock)) == before
+
+
+def test_without_properties_no_other_table_is_created_over_the_rows(table):
+    table.storage.delete(p.PROPERTIES_PATH)
+    refused(table.storage, table.clock, "without .*hoodie.properties")
+    before = listing(table.storage)
+    with pytest.raises(TableIncomplete, match=r"without .*hoodie\.properties"):
+        create(table.storage, table.clock)
+    assert listing(table.storage) == before
+
+
+@pytest.mark.parametrize("kept", [".tideline/log", "timeline", "data"])
+def test_each_remainder_of_a_table_keeps_creation_away(table, kept: str):
+    for path in listing(table.storage):
+        is_kept = {
+            ".tideline/log": path.startswith(LOG_FOLDER),
+            "timeline": path.startswith(".hoodie/2"),
+            "data": not path.startswith(".hoodie/"),
+        }[kept]
+        if not is_kept:
+            table.storage.delete(path)
+    with pytest.raises(TableIncomplete, match=r"without .*hoodie\.properties"):
+        create(table.storage, table.clock)
+    refused(table.storage, table.clock, "without .*hoodie.properties")
+
+
+def test_an_empty_place_and_a_creation_that_did_not_end_are_no_table():
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    storage.put("notes/readme.txt", b"about this folder")
+    with pytest.raises(TableNotFound, match="tideline create"):
+        open_table(storage, clock)
+    create(storage, clock)
+    storage.delete(p.PROPERTIES_PATH)
+    with pytest.raises(TableNotFound):
+        open_table(storage, clock)
+    create(storage, clock)
+    with pytest.raises(TableExists):
+        create(storage, clock)
+    assert contents(open_table(storage, clock)) == []
+
+
+def test_a_lost_identity_is_refused_and_renewed(table):
+    before = contents(table)
+    table.storage.delete(IDENTITY_PATH)
+    refused(table.storage, table.clock, r"table log of 12 entries without .*table\.json.*tideline adopt PATH")
+    renewed = renew_identity(table.storage, table.clock)
+    assert renewed is not None
+    assert renewed.uid != table.uid
+    found = open_table(table.storage, table.clock)
+    assert contents(found) == before
+    write(found, [("new", "p0", 1, "y")])
+    assert len(contents(found)) == len(before) + 1
+    assert renew_identity(table.storage, table.clock) is None, "an identity that stands is kept"
+
+
+def test_a_shared_table_is_refused_without_its_identity():
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+    storage.delete(IDENTITY_PATH)
+    with pytest.raises(TableIncomplete, match="entries without"):
+        opened(storage, clock)
+
+
+def test_a_hudi_written_table_without_timeline_is_not_empty(table):
+    lose(table.storage, ".hoodie/.tideline")
+    assert len(contents(open_table(table.storage, table.clock))) == len(ROWS)
+    for path in [o.path for o in table.storage.list_folder(".hoodie").objects]:
+        if path != p.PROPERTIES_PATH:
+            table.storage.delete(path)
+    refused(table.storage, table.clock, "timeline in .hoodie is empty, and there are")
