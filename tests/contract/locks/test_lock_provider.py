@@ -67,6 +67,18 @@ def test_timeout_names_the_holder_and_since_when(place: Place) -> None:
     assert provider.try_acquire("trips", owner="c", ttl_s=LONG_S) is not None
 
 
+def test_who_gives_up_takes_the_lock_from_nobody(place: Place) -> None:
+    provider, other = place.provider(), place.provider()
+    held = provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0)
+    with pytest.raises(LockTimeout):
+        other.acquire("trips", owner="b", ttl_s=LONG_S, wait_s=0.2)
+    state = other.read("trips")
+    assert state is not None
+    assert state.lease_id == place.shown_id(held)
+    held.renew()
+    assert held.release() is True
+
+
 def test_waiting_takes_as_long_as_asked(place: Place) -> None:
     provider = place.provider()
     provider.acquire("trips", owner="a", ttl_s=LONG_S, wait_s=0)
@@ -152,6 +164,7 @@ def test_lease_past_its_end_is_freed_but_not_reported_as_held(place: Place) -> N
     # Not only by the holder's own count: the place itself does not revive it.
     grant = Grant("trips", "a", lease.lease_id, 0, place.short_ttl_s, lease.acquired, place.clock.monotonic_s())
     assert _store(provider).renew_grant(grant) is False
+    assert _store(provider).release_grant(grant) is False
     assert lease.release() is False
     assert provider.read("trips") is None
 

@@ -8,7 +8,7 @@ from tests.unit.ingest.topics import Topics, application, held, ids, new_table, 
 from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING
 
-from tideline_ingest.errors import OffsetsLost, PoisonRecord
+from tideline_ingest.errors import OffsetsLost, PoisonRecord, TopicUnavailable
 from tideline_ingest.ingestion import IngestService
 from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_hudi_lock
@@ -223,6 +223,21 @@ def test_a_record_of_a_partition_that_the_disk_cannot_have_is_poison(tmp_path, r
     service, _ = application(topics, disk, tmp_path, batch_rows=10)
     with pytest.raises(PoisonRecord, match=r"record 1 of t/1 cannot be ingested \(.*the limit of file systems"):
         run(service, 1)
+
+
+def test_what_cannot_be_set_aside_is_not_skipped(storage, tmp_path):
+    """Dead letters are written before the commit that skips their records: a crash in between repeats them and loses none."""
+    topics = numbered(1)
+    topics.send(T0, "bad", b"no JSON")
+    aside = {"poison": "dead_letter", "dead_letter_topic": "aside"}
+    with pytest.raises(TopicUnavailable, match="nothing was committed"):
+        run(application(topics, storage, tmp_path, kafka_timeout_s=1, **aside)[0], 1)
+    assert (ids(storage), held(storage)) == ([], None)
+    # The next instance finds brokers: those that the client has built in.
+    service, context = application(topics, storage, tmp_path, kafka_options={"test.mock.num.brokers": "1"}, **aside)
+    run(service, 1)
+    assert (ids(storage), held(storage)) == (["k0"], {T0: 2})
+    assert context.metrics.value(RECORDS, kind="dead_letter") == 1
 
 
 def test_progress_of_another_kind_is_left_alone(storage, tmp_path):

@@ -10,7 +10,14 @@ from tests.unit.table.tables import cluster, compact, contents, new_table, open_
 from tests.unit.table.test_bucket_index import KEYS, SORTED, beside, check_places, rows
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import create_savepoint, preview_restore, resize_buckets, schedule_clustering, schedule_compaction
+from tideline_table.action import (
+    create_savepoint,
+    delete_partitions,
+    preview_restore,
+    resize_buckets,
+    schedule_clustering,
+    schedule_compaction,
+)
 from tideline_table.action.write import resize
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.file_group.names import bucket_of_file_id
@@ -85,6 +92,16 @@ def test_a_resize_beside_a_writer_is_repeated(table: Table, monkeypatch: pytest.
     assert done.attempts == 2
     check_places(table)
     assert {r[3] for r in contents(table) if r[0] in (*KEYS[:5], "opened") and r[1] == "p"} == {"beside"}
+
+
+def test_a_resize_beside_a_deletion_of_a_partition_brings_no_row_back(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = open_table(table.storage, table.clock, "w2")
+    beside(monkeypatch, lambda: delete_partitions(other, ["q"]))
+    done = resize_buckets(table, 12)
+    assert done is not None
+    assert done.attempts == 2
+    check_places(table)
+    assert sorted(table.read()["part"].unique().to_pylist()) == ["p"]
 
 
 def test_a_writer_with_the_old_number_is_repeated(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,30 @@ def test_a_late_row_behind_a_dropped_deletion_is_carried():
     assert contents(table) == sorted([*before, ("a0", "p", 50, "too late")], key=repr)
 
 
+@pytest.mark.parametrize("places", [["a0", "a0"], ["a0", "a1"]], ids=["one file", "two files"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_key_that_is_there_twice_is_not_carried(places, outputs):
+    """In one input file or in two, and where the clustering sorts its rows into one output or into several."""
+    table, _, _ = new_table(type=TableType.MOR)
+    rows = {"a0": [("a0", "p", 0, "x"), ("b0", "p", 1, "x")], "a1": [("a1", "p", 10, "x"), ("b1", "p", 11, "x")]}
+    for place, row in zip(places, [("twice", "p", 2, "x"), ("twice", "p", 12, "x")], strict=True):
+        rows[place].append(row)
+    for each in rows.values():
+        write(table, each, Operation.BULK_INSERT)
+    assert [row[0] for row in contents(table)].count("twice") == 2
+    found: list[Any] = []
+
+    def during(writer: Table) -> None:
+        write(writer, [("twice", "p", 30, "u")], **NO_RETRY)
+        found.extend(contents(writer))
+
+    size = max(s.size_bytes for s in table.slices())
+    options = {"hoodie.clustering.plan.strategy.target.file.max.bytes": 4 * size if outputs == 1 else size + 1}
+    with pytest.raises(WriteConflict):
+        clustered(table, during, **options)
+    assert contents(table) == found
+
+
 def test_a_carried_file_that_differs_stops_the_clustering(monkeypatch):
     table, expected = filled(), filled()
     updates(expected)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.unit.table.tables import History, base_stat, cluster, contents, instant, listing, new_table, write
+from tests.unit.table.tables import History, base_stat, cluster, contents, instant, listing, log_stat, new_table, write
 
 from tideline_table.action import run_clean, schedule_clean, schedule_clustering
 from tideline_table.action.clean.plan import CleanResult, clean_metadata, earliest_retained, execute_clean, plan_clean
@@ -170,6 +170,8 @@ def test_a_plan_of_apache_hudi_may_write_the_base_path_in_its_own_way(root, name
         ".hoodie/20260101000000001.commit",
         ".hoodie/.tideline/log/00000000000000000001.json",
         "p/.hoodie_partition_metadata",
+        f".hoodie/metadata/files/{base_stat('files-0000-0', instant(1)).path.rpartition('/')[2]}",
+        f".hoodie/metadata/files/{log_stat('files-0000-0', instant(1)).path.rpartition('/')[2]}",
     ],
 )
 def test_a_plan_never_costs_metadata(path):

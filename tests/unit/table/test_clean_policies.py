@@ -4,7 +4,7 @@ import random
 from datetime import timedelta
 
 import pytest
-from tests.unit.table.tables import History, base_stat, compact, contents, instant, log_stat, new_table, open_table, write
+from tests.unit.table.tables import History, base_stat, beside, compact, contents, instant, log_stat, new_table, open_table, write
 from tests.unit.table.test_clean_plan import random_history
 
 from tideline_table.action import request_clean, run_clean, schedule_clean
@@ -120,6 +120,27 @@ def test_by_hours_on_a_table():
     assert contents(table, new[0].instant) == [("a", "p", 3, "v3")]
     with pytest.raises(Exception, match="cleaned"):
         table.read(as_of=old[2].instant)
+
+
+def test_by_hours_a_write_that_only_completed_lately_counts_by_its_begin():
+    """Queries of the last hours read what it replaced."""
+    table, storage, clock = new_table()
+    for n in range(3):
+        write(table, [("a", "p", n, f"v{n}")])
+
+    def sleep() -> None:
+        for n in range(3):
+            write(open_table(storage, clock, "other"), [("b", "q", n, f"v{n}")])
+        clock.advance(3 * 3600)
+
+    with pytest.MonkeyPatch.context() as patched:
+        beside(patched, sleep)
+        slow = write(table, [("a", "p", 9, "slow")])
+    newest = write(table, [("c", "r", 1, "new")])
+    at = schedule_clean(table, {**HOURS, "hoodie.clean.hours.retained": 2})
+    assert table.state.plans[at].plan["earliestInstantToRetain"]["timestamp"] == slow.instant < newest.instant
+    assert run_clean(table) == 2
+    assert contents(table, slow.instant)[0] == ("a", "p", 9, "slow")
 
 
 def test_by_hours_nothing_goes_if_nobody_wrote_lately():

@@ -174,6 +174,28 @@ def test_archival_stays_behind_a_lease():
     assert not [a for a in table.state.pending() if a.action is Action.ARCHIVAL]
 
 
+def test_a_lease_of_an_instant_that_a_pending_archival_removes_is_refused():
+    """Nothing is cleaned, so only the archival stands in its way."""
+    options = {
+        "hoodie.cleaner.commits.retained": 1,
+        "hoodie.keep.min.commits": 2,
+        "hoodie.keep.max.commits": 3,
+        "tideline.archive.min.age": 0,
+    }
+    table, storage, clock = new_table()
+    done = [write(table, [(f"k{n}", f"p{n}", n, "x")]) for n in range(8)]
+    clock.advance(10)
+    assert isinstance(request_archival(table, options), str)
+    before = table.state.plans[max(table.state.plans)].archived.before
+    reader = open_table(storage, clock, "reader")
+    with pytest.raises(WriteConflict, match=r"archival .* is about to remove"):
+        take_lease(reader, done[1].instant)
+    assert live_leases(storage) == []
+    lease = take_lease(reader, before)
+    assert run_archival(table, options=options) is not None
+    assert table.state.archived_before == lease.instant
+
+
 def test_a_consumer_keeps_what_was_written_after_its_point():
     table, _, clock, done = written(6, type=TableType.MOR)
     point = done[2].sequence

@@ -1,5 +1,7 @@
 """Key indexes of log files: what they save, what they tell of, and that they go with their log files."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from tests.unit.table.tables import DEATH_S, contents, create, open_table, write
@@ -11,6 +13,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.errors import DamagedFile, StorageRefused, WriteConflict
 from tideline_table.log_format import BlockType
 from tideline_table.log_format.key_index import INDEX_FOLDER, KeySpan, index_path, read_index, read_keys
+from tideline_table.reader.log_index import LogIndexes, WantedKeys
 from tideline_table.reader.log_keys import held_keys, log_keys
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
@@ -247,6 +250,19 @@ def test_a_refused_index_does_not_fail_the_write(caplog):
     assert "has no key index" in caplog.text
     assert {r[2] for r in contents(table)} == {7}
     assert table.look_up([batch(0, 5)[0][0]], ["ts"]).to_pylist() == [{"ts": 7}]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_index_says_nothing_about_a_file_of_another_size(number):
+    """The newest file of the index or an older one: the index was written for another file of this name."""
+    table, storage, _ = appended(3)
+    (found,) = table.slices()
+    logs = [*found.log_files]
+    logs[number] = replace(logs[number], size_bytes=logs[number].size_bytes + 1)
+    absent = WantedKeys(pa.array(["absent"]))
+    assert LogIndexes(storage).scan(found, absent).holding(found.log_paths) == []
+    narrowed = LogIndexes(storage).scan(replace(found, log_files=tuple(logs)), absent)
+    assert narrowed.holding(found.log_paths) == [found.log_paths[number]]
 
 
 def test_a_committed_log_file_that_does_not_match_its_index_is_refused():

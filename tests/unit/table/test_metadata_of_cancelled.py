@@ -19,6 +19,7 @@ from tideline_table.action import (
     schedule_compaction,
 )
 from tideline_table.coordination import rollback
+from tideline_table.errors import WriteConflict
 from tideline_table.metadata_table.reading import live
 from tideline_table.storage import Storage
 from tideline_table.table import Table, TableType
@@ -88,6 +89,30 @@ def test_a_cancellation_that_died_halfway_ends_alike(monkeypatch: pytest.MonkeyP
     assert roll_back_dead(again) == [instant]
     agrees(again)
     assert contents(again) == before
+
+
+def test_a_write_beside_a_move_of_log_files_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of Apache Hudi merge the old log files until they are deleted, behind newer ones: an older row would win."""
+    table, storage, clock, instant = with_later_logs(10)
+    before, late = contents(table), open_table(storage, clock, "late", **{"tideline.write.conflict.retries": 0})  # type: ignore[arg-type]
+
+    def die(*_: object) -> None:
+        with pytest.raises(WriteConflict, match="are moved by rollback") as told:
+            write(late, [("p1", "p", 9, "late")])
+        assert told.value.with_instant in {record.instant for record in late.refresh().pending()}
+        raise Died
+
+    with monkeypatch.context() as dying:
+        dying.setattr(rollback, "forget_index", die)
+        with pytest.raises(Died):
+            cancel_plan(table, instant)
+    assert contents(late) == before
+    clock.advance(DEATH_S)  # type: ignore[attr-defined]
+    roll_back_dead(late)
+    write(late, [("p1", "p", 9, "late")])
+    table = open_table(storage, clock, "reader")  # type: ignore[arg-type]
+    assert ("p1", "p", 9, "late") in contents(table)
+    agrees(table)
 
 
 def test_cleans_and_restores_behind_it_take_the_new_names() -> None:

@@ -9,6 +9,7 @@ from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import archive, run_clean, schedule_clean, write_rows
+from tideline_table.action.clean import plan as clean_plan
 from tideline_table.action.restore.plan import plan_restore, restore_metadata
 from tideline_table.errors import CorruptMetadata, HistoryRewritten
 from tideline_table.hudi.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
@@ -115,6 +116,29 @@ def test_progress_of_a_write_that_left_the_timeline_is_found_in_the_archive(ends
         storage.delete_below(".hoodie/.tideline")
         share_table(open_table(storage, clock), SHARING, open_hudi_lock)
     assert {key: held.value for key, held in opened(storage, clock).state.progress.items()} == {"k": "1"}
+
+
+def test_a_savepoint_that_hudi_makes_during_a_clean_keeps_its_files(monkeypatch):
+    """The plan is older than the savepoint, and some of its files are gone already."""
+    table, storage, _ = shared_table()
+    done = [put(table, [("a", "p", ts, str(ts))]) for ts in range(1, 7)]
+    assert schedule_clean(table, {"hoodie.cleaner.commits.retained": 1}) is not None
+    saved, gone, delete = done[0].instant, [], storage.delete
+
+    def deletes(path):
+        if path.endswith(".parquet"):
+            gone.append(path)
+            storage.put(f".hoodie/{saved}.savepoint.inflight", b"")
+            storage.put(f".hoodie/{saved}.savepoint", b"")
+        return delete(path)
+
+    monkeypatch.setattr(clean_plan, "BATCH_FILES", 1)
+    monkeypatch.setattr(storage, "delete", deletes)
+    with pytest.raises(CorruptMetadata, match="savepoint"):
+        run_clean(table)
+    assert gone
+    assert done[0].stats[0].path not in gone
+    assert contents(table, saved) == [("a", "p", 1, "1")]
 
 
 def test_a_clean_of_what_came_back_is_refused_and_goes():

@@ -148,6 +148,21 @@ def test_a_void_entry_is_met_in_the_middle_of_reading_on(has_body):
     assert Entry.from_bytes(storage.read(entry_path(place)), "").instant == "20990101000000000"
 
 
+def test_a_body_with_other_content_is_refused():
+    """Also one of the same length that parses."""
+    _, storage, clock = new_table()
+    log = TableLog(storage, clock, "w")
+    body = Published(CommitMetadata("UPSERT", (), {"x": "y" * INLINE_BODY_BYTES}))
+    entry = log.append(Draft("x", Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", body), 1)
+    assert entry is not None
+    assert log.read(1) is not None
+    (stored,) = storage.list_objects(BODY_FOLDER)
+    content = storage.read(stored.path)
+    storage.put(stored.path, content.replace(b"yy", b"yz", 1))
+    with pytest.raises(CorruptMetadata, match="does not have the hash"):
+        log.read(1)
+
+
 def test_a_body_that_is_missing_behind_the_marker_is_trouble():
     _, storage, clock = new_table()
     log = TableLog(storage, clock, "w")

@@ -337,6 +337,16 @@ def test_its_bytes_count_for_budgets():
     assert rewrite_in(entry) == (NOW, 7)
 
 
+def test_the_budget_of_a_table_is_charged_for_its_pending_plans():
+    """No entry of the ledger has them yet."""
+    view = planned_before(table([MIB] * 8, log_bytes=MIB), COMPACTION, ended_min=0, state=State.REQUESTED, groups=["f0"])
+    assert pending_bytes(view.state) == 2 * MIB
+    ledger = Ledger(((NOW - timedelta(hours=2), MIB),))
+    found = examine(CLUSTERING, view, policy("budget: {bytes_per_day: 100 MiB}"), THRESHOLDS, ledger, NOW)
+    assert isinstance(found, Demand)
+    assert found.max_bytes == (100 - 1 - 2) * MIB
+
+
 def test_the_last_check_of_a_log_compaction_and_of_plans_beside_it():
     view = many_logs()
     merging = plan_log_compaction(view.state, view.options)
