@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-FAULTS := tests/simulation tests/property tests/fuzz tests/full_disk tests/endurance tests/platform
+FAULTS := tests/simulation tests/weakenings tests/property tests/fuzz tests/full_disk tests/endurance tests/platform
 ON_SPARK := tests/spark
 MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
