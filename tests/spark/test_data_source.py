@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.tables import Tables, rows
 
 from tideline_spark.data_source import NAME, TidelineDataSource, register
 from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.hudi import time_from_instant
 from tideline_table.schema import MetaField
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -61,38 +61,51 @@ def test_batch_reads(source: SparkSession, table: Table) -> None:
     assert [tuple(r) for r in changed.collect()] == [("u", 5, 6)] * 3
 
 
-def test_filters_are_evaluated_and_pushed_down(source: SparkSession, table: Table) -> None:
-    pushed = (
-        "ts = 6",
-        "ts > 5 and id < 'k000002'",
-        "id in ('k000001', 'k000007')",
-        "ts in (6, 7, 8) and id not in ('k000001', 'k000002')",
-        f"ts in ({', '.join(map(str, range(6, 3000)))})",
-        "region is null",
-        "region is not null and ts <= 5",
-        "_hoodie_record_key = 'k000001'",
-        "_hoodie_record_key in ('k000002', 'k000008', 'none') and ts = 6",
-        "_hoodie_record_key = 'k000001' and _hoodie_record_key = 'k000002'",
-        "_hoodie_record_key = 'k000001' or ts = 5",
-    )
-    for condition in (*pushed, "amount > 4", "not ts = 6", "ts = 6 or id like '%7'"):
-        expected = source.createDataFrame(table.read()).where(condition)
-        assert sorted(load(source, table).where(condition).collect()) == sorted(expected.collect())
+CONDITIONS = ("ts = 6", "id > 'k000002'", "region is null", f"{RECORD_KEY} = 'k000001'", "amount > 4", "ts = 6 or id like '%7'")
 
 
-def test_filters_by_record_key_choose_files(source: SparkSession, table: Table) -> None:
-    named = [ds.EqualTo((RECORD_KEY,), "k000001"), ds.In((RECORD_KEY,), ("k000001", "k000003"))]
-    reads = []
-    for filters in ([], named, [*named, ds.EqualTo((RECORD_KEY,), "k000002")]):
-        schema = load(source, table).schema
-        reader = TidelineDataSource({"path": table.storage.root}).reader(schema)
-        assert list(reader.pushFilters(list(filters))) == filters
-        found = [batch for part in reader.partitions() for batch in reader.read(part)]
-        reads.append(sorted(key for batch in found for key in batch.column(RECORD_KEY).to_pylist()))
-    assert reads == [[f"k{n:06}" for n in range(9)], ["k000001"], []]
-    since = TidelineDataSource({"path": table.storage.root, "since": "0"}).reader(schema)
-    since.pushFilters(list(named))
-    assert since.partitions()
+def test_no_scan_of_a_loaded_frame_changes_the_next_one(source: SparkSession, table: Table) -> None:
+    loaded, plainly = load(source, table), source.createDataFrame(table.read())
+    loaded.createOrReplaceTempView("loaded")
+    everything = sorted(plainly.select("id").collect())
+    for condition in CONDITIONS:
+        expected = sorted(plainly.where(condition).collect())
+        assert sorted(loaded.where(condition).collect()) == expected
+        assert sorted(loaded.select("id").collect()) == everything
+        assert loaded.count() == source.sql("select count(*) from loaded").collect()[0][0] == 9
+    chosen = loaded.where("ts = 6").select("id")
+    assert chosen.union(loaded.where("ts = 5").select("id")).count() == 9
+    assert loaded.join(chosen, "id", "left_anti").count() == 6
+    source.catalog.dropTempView("loaded")
+
+
+def test_a_condition_of_the_load_chooses_rows_and_files(source: SparkSession, table: Table) -> None:
+    assert {r["id"] for r in load(source, table, where="ts = 6 and id <> 'k000001'").collect()} == {"k000000", "k000002"}
+    assert [r["id"] for r in load(source, table, "id string", where=f"{RECORD_KEY} = 'k000007'").collect()] == ["k000007"]
+    chosen = TidelineDataSource({"path": table.storage.root, "where": "region = 'r 1'"})
+    parts = chosen.reader(chosen.schema()).partitions()
+    assert {s.group.partition_path for part in parts for s in part.value.slices} == {"r 1"}
+
+
+def test_a_loaded_frame_reads_the_snapshot_of_its_load(source: SparkSession, table: Table) -> None:
+    loaded, changed = load(source, table), load(source, table, changes=True)
+    write_rows(table, rows(0, 12, 9), Operation.UPSERT)
+    for _ in range(2):
+        assert loaded.count() == 9
+        assert loaded.where("ts = 9").count() == 0
+        assert changed.count() == 9
+    assert load(source, table).count() == 12
+
+
+@pytest.mark.parametrize("option", ["as_of", "since", "until"])
+def test_points_in_time_are_those_of_every_entrance(source: SparkSession, table: Table, option: str) -> None:
+    moment = time_from_instant(table.state.last_instant)
+    for text in (moment.isoformat(), f"{moment:%Y-%m-%d %H:%M:%S.%f}"):
+        exact = load(source, table, **{option: table.state.last_instant}) if option == "as_of" else None
+        found = load(source, table, **{option: text}).count()
+        assert exact is None or found == exact.count()
+    with pytest.raises(PySparkException, match="point in time 'banana'"):
+        load(source, table, **{option: "banana"})
 
 
 @pytest.mark.parametrize(

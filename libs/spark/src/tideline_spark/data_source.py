@@ -2,8 +2,10 @@
 
 For convenience only: Spark gives this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is faster.
 The load path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net
-changes with images instead of rows. A schema given with `.schema(...)` selects columns. A snapshot query with a filter on record
-keys (`_hoodie_record_key = …`, `in (…)`) reads only files that can hold them.
+changes with images instead of rows; `where`, a condition that chooses rows and files. A schema given with `.schema(...)` selects columns.
+
+A loaded DataFrame reads the files of its load, whatever is asked of it and however often. Filters are not pushed down: Spark keeps the
+answer to them with the loaded DataFrame and gives it to every later scan of it, with other filters or none.
 
 A stream's offset is a sequence of the table log, the order in which writes complete. Each batch holds the rows (or changes) of
 exactly the writes that completed since the batch before, once, whenever those writes began.
@@ -11,9 +13,9 @@ exactly the writes that completed since the batch before, once, whenever those w
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -26,27 +28,18 @@ from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
 from tideline_spark.data_source_write import StreamWriter, WriteOptions, Writer
 from tideline_spark.read import part_rows, query_of
 from tideline_spark.session import use_this_python
-from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
-from tideline_table.schema import MetaField
-from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write, sorted_keys
+from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InvalidOption, SchemaMismatch, UnsupportedTable
+from tideline_table.reader import parse_where
+from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write
 
 NAME = "tideline"
-_OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes")
+_OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes", "where")
 _SEQUENCE = "sequence"
 _LEAST_TASKS = 16
-_COMPARISONS: dict[type[ds.Filter], Callable[[Any, Any], Any]] = {
-    ds.EqualTo: operator.eq,
-    ds.GreaterThan: operator.gt,
-    ds.GreaterThanOrEqual: operator.ge,
-    ds.LessThan: operator.lt,
-    ds.LessThanOrEqual: operator.le,
-}
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `tideline` in a session, and let the session push filters down to Python data sources."""
-    # The setting is off by default; while it is off, Spark refuses to plan a source that accepts filters.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    """Register the format `tideline` in a session."""
     use_this_python(spark)
     spark.dataSource.register(TidelineDataSource)
 
@@ -59,6 +52,7 @@ class _Options:
     since: str = ""
     until: str = ""
     changes: bool = False
+    where: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> _Options:
@@ -82,9 +76,10 @@ class _Options:
             given.get("since", ""),
             given.get("until", ""),
             _flag(given, "changes"),
+            given.get("where", ""),
         )
-        if found.changes and (found.as_of or found.read_optimized):
-            raise InvalidOption("changes together with as_of or read_optimized", expected="options of one kind of query")
+        if found.changes and (found.as_of or found.read_optimized or found.where):
+            raise InvalidOption("changes together with as_of, read_optimized or where", expected="options of one kind of query")
         return found
 
 
@@ -95,9 +90,31 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _rows(
-    partition: ds.InputPartition, schema: StructType, where: pc.Expression | None = None, keys: pa.Array | None = None
-) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """What a loaded DataFrame reads, fixed when the table was opened. Spark keeps it pickled with the DataFrame."""
+
+    found: Snapshot | Images
+    where: pc.Expression | None = None
+
+    @classmethod
+    def of(cls, options: _Options) -> _Query:
+        table = Table.open(options.path)
+        if options.changes:
+            return cls(table.changes(options.since, options.until))
+        given = (options.as_of, options.since, options.until)
+        found = query_of(table, as_of=given[0], read_optimized=options.read_optimized, since=given[1], until=given[2])
+        where = parse_where(options.where, found.schema) if options.where.strip() else None
+        return cls(found.only(where), where)
+
+    def schema(self) -> StructType:
+        return spark_schema(self.found.output())
+
+    def partitions(self) -> list[ds.InputPartition]:
+        return _changed(self.found) if isinstance(self.found, Images) else _spread(self.found)
+
+
+def _rows(partition: ds.InputPartition, schema: StructType, where: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
     """Read the part of one task in Spark's types: slices of a query, or the changes of one partition of the table."""
     part: Snapshot | Images | None = partition.value
     if part is None:
@@ -105,7 +122,7 @@ def _rows(
         return iter(())
     if isinstance(part, Images):
         return spark_batches(part.scan(), schema)
-    return part_rows(part, schema, where, keys)
+    return part_rows(part, schema, where)
 
 
 class TidelineDataSource(ds.DataSource):
@@ -118,15 +135,22 @@ class TidelineDataSource(ds.DataSource):
 
     def schema(self) -> StructType:
         """Return all columns with the meta fields first, or `op`, `before` and `after`."""
-        options = _Options.of(self.options)
-        full = Table.open(options.path).snapshot(options.as_of).schema
-        return spark_schema(images_schema(full) if options.changes else full)
+        try:
+            return self._query.schema()
+        except (HistoryUnavailable, HistoryRewritten):
+            # A stream has its own point in its checkpoint; a batch raises this again when it is read.
+            found = Table.open(str(self.options["path"])).snapshot().schema
+            return spark_schema(images_schema(found) if _flag(self.options, "changes") else found)
+
+    @cached_property
+    def _query(self) -> _Query:
+        # Spark pickles this object behind `schema`, once for each load, and makes all readers of the DataFrame from it.
+        return _Query.of(_Options.of(self.options))
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """See `DataSource.reader`."""
-        options = _Options.of(self.options)
         _check_columns(schema, self.schema())
-        return _Reader(options, schema)
+        return _Reader(self._query, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: ARG002, FBT001 - PySpark's signature
         """Return the writer of modes append and overwrite. Raises `InvalidOption`."""
@@ -143,8 +167,10 @@ class TidelineDataSource(ds.DataSource):
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:  # noqa: N802 - PySpark's name
         """See `DataSource.streamReader`."""
         options = _Options.of(self.options)
-        if options.as_of or options.read_optimized or options.until:
-            raise InvalidOption("as_of, read_optimized or until of a stream", expected="since, the point where the stream begins")
+        if options.as_of or options.read_optimized or options.until or options.where:
+            raise InvalidOption(
+                "as_of, read_optimized, until or where of a stream", expected="since, the point where the stream begins"
+            )
         _check_columns(schema, self.schema())
         return _StreamReader(options, schema)
 
@@ -161,38 +187,19 @@ def _check_columns(chosen: StructType, known: StructType) -> None:
 
 
 class _Reader(ds.DataSourceReader):
-    def __init__(self, options: _Options, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-        self._where: pc.Expression | None = None
-        self._keys: pa.Array | None = None
+    # It has no `pushFilters`: Spark 4.3 keeps what a reader plans after one, and later scans of the same DataFrame read that.
 
-    def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802 - PySpark's name
-        """Use filters to skip files, log blocks and row groups; return all of them, for Spark to evaluate by its own rules."""
-        if not self._options.changes:
-            self._keys = _record_keys(filters)
-            kept = [found for found in map(_expression, filters) if found is not None]
-            for expression in kept:
-                self._where = expression if self._where is None else self._where & expression
-        return filters
+    def __init__(self, query: _Query, schema: StructType) -> None:
+        self._query = query
+        self._schema = schema
 
     def partitions(self) -> Sequence[ds.InputPartition]:
         """See `DataSourceReader.partitions`."""
-        table, chosen = Table.open(self._options.path), self._options
-        if chosen.changes:
-            return _changed(table.changes(chosen.since, chosen.until))
-        found = query_of(table, as_of=chosen.as_of, read_optimized=chosen.read_optimized, since=chosen.since, until=chosen.until)
-        if found.commit_times is not None or not table.definition.has_meta_fields:
-            # A look-up by key needs a snapshot query and the meta field of the record key.
-            self._keys = None
-        found = found.only(self._where)
-        if self._keys is not None:
-            found = table.narrowed(found, self._keys) if len(self._keys) else replace(found, slices=())
-        return _spread(found)
+        return self._query.partitions()
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """See `DataSourceReader.read`."""
-        return _rows(partition, self._schema, self._where, self._keys)
+        return _rows(partition, self._schema, self._query.where)
 
 
 class _StreamReader(ds.DataSourceStreamReader):
@@ -244,36 +251,3 @@ def _spread(snapshot: Snapshot) -> list[ds.InputPartition]:
 
 def _changed(images: Images) -> list[ds.InputPartition]:
     return [ds.InputPartition(part) for part in images.by_partition()]
-
-
-def _record_keys(filters: Iterable[ds.Filter]) -> pa.Array | None:
-    """Return the only record keys that can pass `filters`, or None if no filter names record keys."""
-    named: list[set[str]] = []
-    for found in filters:
-        if getattr(found, "attribute", ()) != (MetaField.RECORD_KEY.value,):
-            continue
-        if isinstance(found, ds.EqualTo) and isinstance(found.value, str):
-            named.append({found.value})
-        elif isinstance(found, ds.In) and all(isinstance(value, str) for value in found.value):
-            named.append({str(value) for value in found.value})
-    return sorted_keys(set.intersection(*named)) if named else None
-
-
-def _expression(found: ds.Filter) -> pc.Expression | None:
-    """Return the filter for the scan, or None if only Spark evaluates it."""
-    path: ds.ColumnPath = getattr(found, "attribute", ())
-    if len(path) != 1:
-        return None
-    column = pc.field(path[0])
-    if isinstance(found, ds.IsNotNull):
-        return column.is_valid()
-    if isinstance(found, ds.IsNull):
-        return column.is_null()
-    if isinstance(found, ds.In):
-        values = [v for v in found.value if isinstance(v, str | int) and not isinstance(v, bool)]
-        return column.isin(values) if values and len(values) == len(found.value) else None
-    value = getattr(found, "value", None)
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        return None  # the engine and Spark may compare NaN, decimals and times differently
-    compare = _COMPARISONS.get(type(found))
-    return compare(column, value) if compare is not None else None
