@@ -23,7 +23,7 @@ from tideline_table.action import (
     schedule_clustering,
 )
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.errors import DuplicateKey, IndexDamaged, IndexNotFound, InvalidOption, UnsupportedTable
+from tideline_table.errors import DuplicateKey, IndexDamaged, IndexNotFound, InvalidOption, InvalidRecord, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
@@ -441,4 +441,45 @@ def test_a_repair_makes_all_partitions_in_one_entry():
     assert known is not None
     assert set(known.names) == {"files", COLUMN_STATS, RECORD_INDEX}
     assert table.refresh().sequence == sequence + 1, "no writer sees the table without its record index"
+    assert check_index(table) == []
+
+
+LONG = [("k" * 32_758, "p", 1, "x")]
+
+
+@pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.INSERT_OVERWRITE])
+@pytest.mark.parametrize("kind", TableType)
+def test_a_key_that_the_index_cannot_hold_is_refused_before_the_commit(kind, operation):
+    table, _, _ = indexed(kind)
+    write(table, A)
+    with pytest.raises(InvalidRecord, match="32758 bytes"):
+        write(table, LONG, operation)
+    longest = [("k" * 32_757, "p", 1, "x")]
+    write(table, [*A, *longest])
+    assert contents(table) == sorted([*A, *longest])
+    assert check_index(table) == []
+
+
+@pytest.mark.parametrize("kind", TableType)
+def test_a_table_with_a_committed_key_that_the_index_cannot_hold_is_healed(kind, monkeypatch):
+    # As an earlier release or a write that met the creation of the index committed it.
+    monkeypatch.setattr("tideline_table.writer.input.MOST_KEY_BYTES", 10**9)
+    table, storage, clock = indexed(kind)
+    write(table, A)
+    write(table, LONG)
+    monkeypatch.undo()
+    table = open_table(storage, clock, **SOON)
+    assert check_index(table)
+    with pytest.raises(InvalidRecord, match="32758 bytes"):
+        repair_index(table)
+    with pytest.raises(IndexDamaged):
+        write(table, [("d", "p", 1, "x")])
+    write(table, [("d", "p", 1, "x")], **{"hoodie.index.type": "GLOBAL_SIMPLE"})
+    drop_index(table, (RECORD_INDEX,))
+    with pytest.raises(InvalidRecord, match="32758 bytes"):
+        create_index(table, (RECORD_INDEX,))
+    write(table, LONG, Operation.DELETE)
+    create_index(table, (RECORD_INDEX,))
+    write(table, [("e", "p", 1, "x")])
+    assert [row[0] for row in contents(table)] == ["a", "b", "c", "d", "e"]
     assert check_index(table) == []

@@ -61,6 +61,8 @@ class UnitWriter:
     """As in `WriteLayout`."""
     plain_keys: bool = False
     """Whether a key that `BucketIndex.check_plain` refuses is refused."""
+    has_record_index: bool = False
+    """Whether a key that a record index cannot hold is refused."""
     resizes: Mapping[str, tuple[str, ...]] | None = None
     """With consistent hashing, `TableRings.resizes`."""
 
@@ -267,6 +269,7 @@ class _RunningTask:
             context.operation,
             combine=False,
             scope=KeyScope.TABLE if OWN in rows.column_names else KeyScope.PARTITION,
+            has_record_index=self.shared.has_record_index,
         )
         native_path = rows.column(OWN) if OWN in rows.column_names else unit.partition
         wrong = pc.any(pc.not_equal(prepared.partition_paths, native_path)).as_py()

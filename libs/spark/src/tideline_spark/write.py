@@ -300,6 +300,7 @@ class _Attempt:
             held=layout.held,
             in_bucket=layout.in_bucket,
             plain_keys=self.table.is_exclusive and self.table.definition.has_plain_keys,
+            has_record_index=self.table.has_record_index,
             resizes=layout.rings.resizes if layout.rings is not None else None,
         )
         with planning_settings(

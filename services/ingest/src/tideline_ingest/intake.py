@@ -123,7 +123,14 @@ class TableIntake:
         definition = self._table.definition
         target = self._target(self._table.schema_json, rows.schema)
         prepared = prepare_input(
-            rows, target.schema, definition.keygen, definition.merging, self._operation, combine=False, scope=self._scope
+            rows,
+            target.schema,
+            definition.keygen,
+            definition.merging,
+            self._operation,
+            combine=False,
+            scope=self._scope,
+            has_record_index=self._table.has_record_index,
         )
         self._check_names(prepared.partition_paths)
         return prepared

@@ -28,7 +28,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, PlaceTrimmed
-from tideline_table.log.timeline_files import timeline_files, timeline_paths
+from tideline_table.log.timeline_files import check_encodable, timeline_files, timeline_paths
 from tideline_table.metadata_table import (
     LogRecords,
     PreparedDelta,
@@ -37,6 +37,7 @@ from tideline_table.metadata_table import (
     publish_metadata,
     unpublish_metadata,
 )
+from tideline_table.metadata_table.instant_files import UNREADABLE
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Folder, exists, holds
 from tideline_table.writer.marker import forget_markers
@@ -136,6 +137,7 @@ class ExclusiveTimeline(ActiveTimeline):
             self.state.check(draft)
             self.replica.check_clock(draft)
             self._heal_head()
+            check_encodable(draft.entry(self.state.sequence + 1, self.time.now()))
             try:
                 entry = self.log.append(draft, self.state.sequence + 1)
             except PlaceTrimmed as late:
@@ -195,7 +197,7 @@ class ExclusiveTimeline(ActiveTimeline):
         try:
             self._materialise(entry)
             self._materialised = entry.sequence
-        except TidelineError as error:
+        except (TidelineError, *UNREADABLE) as error:  # the entry stands: whatever follows must not look as if it did not
             _LOGGER.warning(
                 "timeline files of entry %d are late: %s (the next writer or the mirror creates them)", entry.sequence, error
             )

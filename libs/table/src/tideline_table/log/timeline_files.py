@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tideline_table.errors import MALFORMED, InvalidRecord
 from tideline_table.hudi.instant import Action, Instant, State, timeline_file_name
 from tideline_table.hudi.plans import (
     CLEAN_METADATA,
@@ -65,6 +66,21 @@ def timeline_files(entry: Entry) -> TimelineFiles:
     """Return the timeline files that `entry` creates and deletes."""
     states, delete = _effect(entry)
     return TimelineFiles(tuple((_path(entry, state), _content(entry, state)) for state in states), delete)
+
+
+def check_encodable(entry: Entry) -> None:
+    """Raise `InvalidRecord` for an entry with a plan or a document that Hudi's formats cannot hold: its timeline files follow it.
+
+    The metadata of a commit is JSON as the entry itself, so that what the log takes fits.
+    """
+    if isinstance(entry.body, Published):
+        return
+    try:
+        timeline_files(entry)
+    except MALFORMED as error:
+        raise InvalidRecord(
+            f"a {entry.action} that its timeline file cannot hold ({error})", expected="texts and numbers of Hudi's formats"
+        ) from None
 
 
 def timeline_paths(entry: Entry) -> TimelinePaths:

@@ -25,7 +25,8 @@ from tideline_table.log_format.hfile_entries import ENTRY_SCHEMA
 BLOCK_BYTES = 64 * 1024
 """A data block ends with the entry that reaches this size."""
 _JOINED_BYTES = 256 * BLOCK_BYTES
-_MAX_ROW_BYTES = 2**15 - 1 - 10
+MOST_KEY_BYTES = 2**15 - 1 - 10
+"""The longest key that an HFile holds: HBase stores the length of a whole key in 15 bits."""
 _BYTES_PER_CHECKSUM = 16384
 _CRC32 = 1
 _GZIP, _NONE = 1, 2
@@ -190,9 +191,9 @@ class _Writer:
 def _check(keys: pa.Array, lengths: np.ndarray, *, is_ascending: bool) -> None:
     if not len(keys):
         raise InvalidRecord("an HFile without entries", expected="at least one")
-    if not 1 <= lengths.min() <= lengths.max() <= _MAX_ROW_BYTES:
-        wrong = lengths[(lengths == 0) | (lengths > _MAX_ROW_BYTES)]
-        raise InvalidRecord(f"an HFile key of {wrong[0]} bytes", expected=f"1 to {_MAX_ROW_BYTES}")
+    if not 1 <= lengths.min() <= lengths.max() <= MOST_KEY_BYTES:
+        wrong = lengths[(lengths == 0) | (lengths > MOST_KEY_BYTES)]
+        raise InvalidRecord(f"an HFile key of {wrong[0]} bytes", expected=f"1 to {MOST_KEY_BYTES}")
     if not is_ascending:
         at = int(np.flatnonzero(np.asarray(pc.less_equal(keys[1:], keys[:-1])))[0])
         found = f"HFile key {keys[at + 1].as_py()!r} after {keys[at].as_py()!r}"

@@ -75,8 +75,11 @@ def _log_files(
         yield found if isinstance(found, Exception) else _encoded(delta, part, found)
 
 
-def _encoded(delta: Delta, part: MetadataPartition, changes: Iterable[tuple[int, Records]]) -> Iterator[LogFile]:
-    return (log_file_of(part.name, delta.instant, group, records) for group, records in changes)
+def _encoded(delta: Delta, part: MetadataPartition, changes: Iterable[tuple[int, Records]]) -> list[LogFile] | Exception:
+    try:
+        return [log_file_of(part.name, delta.instant, group, records) for group, records in changes]
+    except UNREADABLE as error:
+        return error
 
 
 def _reads_files(entry: Entry) -> bool:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pyarrow as pa
 
-from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectExists, ObjectNotFound, SchemaMismatch, UnsupportedTable
+from tideline_table.errors import (
+    MALFORMED,
+    CorruptMetadata,
+    InvalidRecord,
+    ObjectExists,
+    ObjectNotFound,
+    SchemaMismatch,
+    UnsupportedTable,
+)
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import Action, Instant, State, completed_as, time_from_instant
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
@@ -24,8 +33,18 @@ Result = TypeVar("Result")
 _LOGGER = logging.getLogger(__name__)
 _AT_ONCE = 8
 """Files of one partition that are encoded and written at the same time."""
-UNREADABLE = (CorruptMetadata, ObjectNotFound, SchemaMismatch, UnsupportedTable, *MALFORMED, pa.ArrowException)
-"""Errors for data files that stay unreadable, other than those of the storage."""
+UNREADABLE = (
+    CorruptMetadata,
+    InvalidRecord,
+    ObjectNotFound,
+    SchemaMismatch,
+    UnsupportedTable,
+    *MALFORMED,
+    ArithmeticError,
+    struct.error,
+    pa.ArrowException,
+)
+"""Errors for data files that stay unreadable, and for values that a partition cannot hold; errors of the storage are others."""
 
 
 def at_once(do: Callable[..., Result], arguments: Iterable[tuple[object, ...]]) -> list[Result]:
@@ -78,7 +97,7 @@ def file_ids(part: MetadataPartition) -> list[str]:
 
 
 def lost_files(part: MetadataPartition, names: Sequence[str], error: Exception) -> list[WriteStat]:
-    """Record files that cannot be made, because a data file of the table is gone or damaged.
+    """Record files that cannot be made, because a data file of the table is gone or damaged, or the partition cannot hold its values.
 
     So the instant completes, and writers of the table go on. A reader of the partition finds that files are missing.
     """

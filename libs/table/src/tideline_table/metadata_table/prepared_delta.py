@@ -55,10 +55,9 @@ class PreparedDelta:
 
     def _log_files_of(self, part: MetadataPartition) -> Iterable[LogFile] | Exception:
         try:
-            made = self._made[_definition(part)].result()
+            return [each.result() for each in self._made[_definition(part)].result()]
         except UNREADABLE as error:
             return error
-        return (each.result() for each in made)
 
     def _make(self, part: MetadataPartition) -> list[Future[LogFile]]:
         instant, changes = self._entry.instant, changes_of(self._source, self._entry, part)

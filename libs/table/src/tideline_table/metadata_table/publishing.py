@@ -144,11 +144,10 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
         at_once(functools.partial(_put_first_log, storage, part), [(file_id,) for file_id in file_ids(part)])
         try:
             whole = by_group(kind.whole(source), part.file_groups)
+            made = [(group, records.updates) for group, records in enumerate(whole) if records.updates.num_rows]
+            stats += at_once(functools.partial(_put_base, storage, part), made)
         except UNREADABLE as error:
             stats += lost_files(part, [base_name(part.base, file_id) for file_id in file_ids(part)], error)
-            continue
-        made = [(group, records.updates) for group, records in enumerate(whole) if records.updates.num_rows]
-        stats += at_once(functools.partial(_put_base, storage, part), made)
     complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), extra_metadata()))
 
 

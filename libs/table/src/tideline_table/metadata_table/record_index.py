@@ -9,7 +9,7 @@ import functools
 import io
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -282,11 +282,12 @@ def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = N
     return keys if wanted is None else keys.filter(pc.is_in(keys, value_set=one_chunk(wanted).cast(pa.binary())))
 
 
-def repeated_key(source: Source, slices: Iterable[FileSlice]) -> str | None:
-    """Return a key that two of these slices of the table show, None if there is none. Reads the keys of all of them."""
+def repeated_key(source: Source, slices: Iterable[FileSlice], check: Callable[[pa.Array], None]) -> str | None:
+    """Return a key that two of these slices of the table show, None if there is none. Reads the keys of all of them, and lets `check` see them."""
     # Together they may have more than the 2 GiB of texts that one array of the smaller type holds.
     held = [pc.unique(live_keys(source, file_slice)).cast(pa.large_binary()) for file_slice in slices]
     keys = pa.concat_arrays(held) if held else pa.array([], pa.large_binary())
+    check(keys)
     ordered = keys.take(pc.sort_indices(keys))
     twice = ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))
     return twice[0].as_py().decode() if len(twice) else None

@@ -4,7 +4,7 @@ Publishing, that is, which files become visible and when, does not belong here; 
 """
 
 from tideline_table.writer.file_group import write_file_group
-from tideline_table.writer.input import PreparedInput, prepare_input, refuse_duplicates, with_marked_purges
+from tideline_table.writer.input import PreparedInput, check_indexed_keys, prepare_input, refuse_duplicates, with_marked_purges
 from tideline_table.writer.operation import ROW_OPERATIONS, Operation, minds_known_keys, promises_unique_keys
 from tideline_table.writer.routing import FilePlacement, RoutedTask, route_input, route_to_buckets
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext
@@ -18,6 +18,7 @@ __all__ = [
     "PreparedInput",
     "RoutedTask",
     "WriteContext",
+    "check_indexed_keys",
     "minds_known_keys",
     "prepare_input",
     "promises_unique_keys",

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from tideline_table.errors import DuplicateKey, InvalidRecord, SchemaMismatch
 from tideline_table.index.scope import KeyScope
 from tideline_table.keygen import KeyGenerator
+from tideline_table.log_format.hfile_writer import MOST_KEY_BYTES
 from tideline_table.merge import Merging, combined_input, deleted_mask, with_deletion_marks
 from tideline_table.schema.arrow import with_column
 from tideline_table.schema.fit import IS_DELETED, PURGED, fit_rows
@@ -65,10 +66,11 @@ def prepare_input(
     *,
     combine: bool,
     scope: KeyScope = KeyScope.PARTITION,
+    has_record_index: bool = False,
 ) -> PreparedInput:
     """Fit, key and combine `rows`: rows with one key in `scope` become one. Rows that `merging` treats as deletions are marked.
 
-    Raises `SchemaMismatch` and `InvalidRecord` for rows that cannot be written.
+    Raises `SchemaMismatch` and `InvalidRecord` for rows that cannot be written; with a record index, for keys that it cannot hold, too.
     """
     if operation is Operation.DELETE:
         fitted = key_rows(rows, schema, keygen)
@@ -79,6 +81,8 @@ def prepare_input(
         keyed = pa.table({MetaField.RECORD_KEY.value: keys})
         merging = Merging()
     else:
+        if has_record_index:
+            check_indexed_keys(keys)
         keyed = fitted.append_column(MetaField.RECORD_KEY.value, keys)
         if IS_DELETED in rows.column_names and IS_DELETED not in keyed.column_names:
             keyed = keyed.append_column(IS_DELETED, _deletion_marks(rows.column(IS_DELETED)))
@@ -86,6 +90,20 @@ def prepare_input(
         _refuse_unordered(keyed, merging)
     prepared = PreparedInput(keyed, paths, scope)
     return prepared.combined(merging)[0] if combine or operation is Operation.DELETE else prepared
+
+
+def check_indexed_keys(keys: pa.ChunkedArray | pa.Array) -> None:
+    """Raise `InvalidRecord` for a key that is longer than a record index can hold.
+
+    Its records are made after the commit, when the rows can be refused no more.
+    """
+    longest = pc.max(pc.binary_length(keys)).as_py() or 0
+    if longest > MOST_KEY_BYTES:
+        raise InvalidRecord(
+            f"a record key of {longest} bytes for a record index",
+            expected=f"at most {MOST_KEY_BYTES} bytes",
+            remedy="shorten the key, or drop the index: tideline index drop PATH --type record_index",
+        )
 
 
 def key_rows(rows: pa.Table, schema: pa.Schema, keygen: KeyGenerator) -> pa.Table:

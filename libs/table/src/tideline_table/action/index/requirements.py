@@ -20,6 +20,7 @@ from tideline_table.metadata_table.record_index import repeated_key
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.schema.nested import named_field
 from tideline_table.table.facade import Table
+from tideline_table.writer import check_indexed_keys
 from tideline_table.writer.column_statistics import META_COLUMNS, statistics_columns
 
 Result = TypeVar("Result")
@@ -86,7 +87,9 @@ def check_can_hold(table: Table, name: str) -> None:
 
 
 def key_check(table: Table, name: str) -> Callable[[TableState], None]:
-    """Return a check that no key of a state is in two places, which a record index needs. It raises `DuplicateKey`.
+    """Return a check that a record index can hold the keys of a state: none is in two places, or too long.
+
+    It raises `DuplicateKey` and `InvalidRecord`.
 
     It reads the keys of a state only once, and again after a completed write.
     """
@@ -98,7 +101,8 @@ def key_check(table: Table, name: str) -> Callable[[TableState], None]:
         newest = max((a.sequence for a in state.completed_writes()), default=0)
         if checked == [newest]:
             return
-        key = repeated_key(Source(table.storage, state, table.timeline.rule), state.latest_slices())
+        slices, source = state.latest_slices(), Source(table.storage, state, table.timeline.rule)
+        key = repeated_key(source, slices, check_indexed_keys)
         if key is not None:
             raise DuplicateKey(
                 f"key {key!r} in two file groups of table {table.definition.name!r}",

@@ -26,6 +26,8 @@ class WriteChoices:
     """The options of the table and of the write, with the record index of the table if they name no index."""
     holds_once: bool
     """Whether the index has one place for each key."""
+    indexes_keys: bool
+    """Whether the table has a record index, which limits the length of keys."""
 
     @classmethod
     def of(cls, table: Table, operation: Operation, given: Mapping[str, object] | None) -> WriteChoices:
@@ -41,7 +43,9 @@ class WriteChoices:
             refuse_replacement(table, operation)
         check_scope(kept_index(table), options, only_deletes=operation is Operation.DELETE)
         holds_once = index is not None or meets_record_index(table, options)
-        return cls(operation, in_buckets(operation, options) if holds_once else operation, options, holds_once)
+        return cls(
+            operation, in_buckets(operation, options) if holds_once else operation, options, holds_once, table.has_record_index
+        )
 
 
 def kept_index(table: Table) -> str:

@@ -145,7 +145,14 @@ def _prepared(
     combine = combines_input(Operation.UPSERT if index is not None and operation is not Operation.DELETE else operation, options)
     target = target_schema(definition, schema_json, rows.schema, operation, options)
     prepared = prepare_input(
-        rows, target.schema, definition.keygen, definition.merging, operation, combine=combine, scope=KeyScope.of(options)
+        rows,
+        target.schema,
+        definition.keygen,
+        definition.merging,
+        operation,
+        combine=combine,
+        scope=KeyScope.of(options),
+        has_record_index=choices.indexes_keys,
     )
     if choices.named is Operation.BULK_INSERT:
         check_sort_columns(target.schema, options)
