@@ -42,7 +42,7 @@ OTHERS = [
     (pa.array([b"ab"], pa.binary(2)), pa.binary(), [b"ab"]),
     (pa.array([b"ab"], pa.binary(2)), pa.string(), ["ab"]),
     (pa.array([dt.date(2024, 5, 1)]), pa.string(), ["2024-05-01"]),
-    (pa.array([MILLI], pa.timestamp("us")), pa.timestamp("ms", "UTC"), [MILLI.replace(tzinfo=dt.UTC)]),
+    (pa.array([MILLI], pa.timestamp("ns")), pa.timestamp("ms", "UTC"), [MILLI.replace(tzinfo=dt.UTC)]),
     (pa.nulls(2), pa.struct([("a", pa.int32())]), [None, None]),
     (pa.array([float("nan"), float("inf")], pa.float64()), pa.string(), ["NaN", "Infinity"]),
 ]
@@ -90,7 +90,7 @@ def test_types_that_do_not_become_each_other(source, target):
     ("values", "kind"),
     [
         (pa.array([b"\xff"]), pa.string()),
-        (pa.array([MILLI.replace(microsecond=1)], pa.timestamp("us")), pa.timestamp("ms")),
+        (pa.array([MILLI.replace(microsecond=1)], pa.timestamp("ns")), pa.timestamp("ms")),
         (pa.array([float("nan")]), pa.decimal128(5, 1)),
         (pa.array([1e300]), pa.decimal128(38, 18)),
         (pa.array([10**6], pa.int64()), pa.decimal128(5, 1)),

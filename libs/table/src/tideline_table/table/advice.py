@@ -302,8 +302,9 @@ def _sort_columns(table: Table, footers: Sequence[pq.FileMetaData]) -> tuple[Sor
         )
         is_fixed = field.name in META_FIELDS or field.name in table.definition.keygen.partition_fields
         ranges = [_range_of(metadata, field.name, field.type) for metadata in footers]
-        varies = [r for r in ranges if r is not None and r[0] != r[1]]
-        if is_usable and not is_fixed and varies and len(ranges) > 1:
+        # One range says nothing: of a number that became a text, those of older files do not compare with those of newer ones.
+        known = [r for r in ranges if r is not None]
+        if is_usable and not is_fixed and len(known) > 1 and any(low != high for low, high in known):
             found.append(SortColumn(field.name, str(field.type), _overlap(ranges)))
     return tuple(sorted(found, key=lambda c: (-round(c.files_read_share, 2), not _is_time(c.type), c.name)))
 
