@@ -13,8 +13,9 @@ from tideline_table.action import (
     preview_restore,
     restore_to_savepoint,
 )
-from tideline_table.errors import UnsupportedTable
+from tideline_table.errors import InvalidRecord, UnsupportedTable
 from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.log_format.hfile_writer import MOST_KEY_BYTES
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
@@ -54,3 +55,19 @@ def test_keys_that_were_in_one_place_come_back_with_the_index(kind: TableType) -
     write(table, [("a", "q", 3, "moved not"), ("b", "q", 3, "new")])
     assert len(contents(table)) == 2
     assert check_index(table) == []
+
+
+def test_a_key_that_the_index_cannot_hold_comes_back_without_it_only() -> None:
+    table, _, _ = new_table(type=TableType.COW)
+    long = [("k" * (MOST_KEY_BYTES + 1), "p", 1, "x")]
+    write(table, long)
+    saved = create_savepoint(table).instant
+    write(table, long, Operation.DELETE)
+    create_index(table, (RECORD_INDEX,))
+    for restore in (preview_restore, restore_to_savepoint):
+        with pytest.raises(InvalidRecord, match="for a record index"):
+            restore(table, saved)
+    assert contents(table) == []
+    drop_index(table, (RECORD_INDEX,))
+    restore_to_savepoint(table, saved)
+    assert contents(table) == long

@@ -16,6 +16,7 @@ from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.record_index import repeated_key
 from tideline_table.table.changes import slices_at
 from tideline_table.table.facade import Table
+from tideline_table.writer import check_indexed_keys
 
 _CLEANS = 5
 """How often the restore gives way to a clean that was planned meanwhile, before it fails."""
@@ -74,13 +75,15 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
 def _check_keys(table: Table, back: Rewind) -> str:
     """Raise `UnsupportedTable` if the restored table has a key in two places and a record index, which was created since the savepoint.
 
+    `InvalidRecord` if one of its keys is too long for that index.
     Return the instant of the creation of the record index; empty if there is none.
     """
     state = table.state
     created = _created_index(state)
     if created > back.savepoint:
         left = {a.instant for a in state.completed_writes()} - back.undone_instants
-        key = repeated_key(Source(table.storage, state, table.timeline.rule), slices_at(state, left).values())
+        source = Source(table.storage, state, table.timeline.rule)
+        key = repeated_key(source, slices_at(state, left).values(), check_indexed_keys)
         if key is not None:
             raise UnsupportedTable(
                 f"a restore to {back.savepoint}, when key {key!r} was in two places, of a table with a record index since {created}",
