@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import MALFORMED
 from tideline_table.log_format import BlockType, LogBlock, read_deletes, read_rows
+from tideline_table.log_format.avro import row_schema
 from tideline_table.log_format.block import damaged
 from tideline_table.merge import EventKind, LogEvents, comparable_ordering
 from tideline_table.reader.read_plan import ReadPlan
@@ -102,12 +103,36 @@ def _deletions(storage: Storage, block: LogBlock, plan: ReadPlan) -> LogEvents:
     kinds = np.full(rows.num_rows, EventKind.PURGE, dtype=np.int8)
     ordering = None
     if plan.ordering:
-        ordering = comparable_ordering(rows.column("ordering"), plan.ordering_type)
+        ordering = comparable_ordering(rows.column("ordering"), written := _ordering_label(block, plan))
+        if ordering is not None and written != plan.ordering_type:
+            ordering = conform(pa.table({"": ordering}), pa.schema([("", plan.ordering_type)])).column(0)
         if ordering is None:
             ordering = pa.chunked_array([pa.nulls(rows.num_rows, plan.ordering_type)])
         else:
             kinds[~np.asarray(rows.column("commit_time_delete"))] = plan.rule.merging.deletion_kind
     return LogEvents(rows.column(MetaField.RECORD_KEY), kinds, ordering)
+
+
+def _ordering_label(block: LogBlock, plan: ReadPlan) -> pa.DataType:
+    """Return the type of the ordering values of a delete block: the table's, but with the units of timestamps in the block's schema.
+
+    Rows of that schema keep their numbers under the units of the table, or are converted, and so do deletions.
+    """
+    kind = plan.ordering_type
+    if not block.schema_json:
+        return kind
+    written = _timestamps(block.schema_json)
+    names = plan.rule.merging.ordering_fields
+    if not pa.types.is_struct(kind):
+        return written.get(names[0], kind) if pa.types.is_timestamp(kind) else kind
+    return pa.struct([
+        f.with_type(written.get(name, f.type)) if pa.types.is_timestamp(f.type) else f for name, f in zip(names, kind, strict=True)
+    ])  # fmt: skip
+
+
+@functools.lru_cache(maxsize=64)
+def _timestamps(schema_json: str) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in row_schema(schema_json) if pa.types.is_timestamp(field.type)}
 
 
 @functools.lru_cache(maxsize=64)
