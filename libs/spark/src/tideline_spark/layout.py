@@ -61,8 +61,6 @@ class WriteLayout:
     tasks: int
     broadcasts_keys: bool = True
     join_tasks: int = 0
-    appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
-    """Slices with log files, or under a pending compaction, by partition path and unit."""
     filled_by: Mapping[FileGroupId, int] = field(default_factory=dict)
     """Bucket by the file group that it fills."""
     inserts_to_log: bool = False
@@ -80,6 +78,11 @@ class WriteLayout:
         """Return the unit that updates a slice: the number of the bucket that fills it, otherwise the name of the slice."""
         bucket = self.filled_by.get(file_slice.group)
         return unit_name(file_slice) if bucket is None else str(bucket)
+
+    @property
+    def units(self) -> dict[tuple[str, str], FileSlice]:
+        """The looked-up slices, with what their commits recorded of them, by partition path and unit; about 170 bytes each for a task."""
+        return {(s.group.partition_path, unit_name(s)): s for s in self.looked_up}
 
     @property
     def met(self) -> dict[FileGroupId, SliceVersion]:
@@ -182,11 +185,6 @@ def decide_layout(
         tasks=tasks if most_units is None else min(tasks, most_units),
         broadcasts_keys=keys <= options[SPARK_BROADCAST_KEYS],
         join_tasks=max(cores, math.ceil(keys / _KEYS_PER_JOIN_TASK)),
-        appended={
-            (s.group.partition_path, unit_name(s)): s
-            for s in visible
-            if s.log_files or not s.base_file.endswith(f"_{s.base_instant}.parquet")
-        },
         filled_by={filler.file_slice.group: bucket for (_, bucket), filler in fillers.items()},
         inserts_to_log=placement.inserts_to_log,
     )

@@ -225,6 +225,8 @@ def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any
         .option("ignoreMissingFiles", "false")
         .option("ignoreCorruptFiles", "false")
         .option("mergeSchema", "false")
+        # Compare pages with the checksums that they have: a damaged page is an error, not other rows.
+        .option("parquet.page.verify-checksum.enabled", "true")
         .options(**scan_options(spark, root))
     )
     # Names in object stores are not quoted.

@@ -18,7 +18,7 @@ from tideline_spark.unit import Unit, refuse_known, refuse_twice, rows_by_unit
 from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
 from tideline_table.errors import Recovery, TidelineError, VerificationFailed
-from tideline_table.file_group import FileGroupId, FileSlice, in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
+from tideline_table.file_group import FileSlice, in_bucket, new_bucket_file_id, new_file_id
 from tideline_table.index import BucketIndex, BucketPlace, HashRing, KeyScope, Location, RingStore, SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.storage import Storage
@@ -51,8 +51,8 @@ class UnitWriter:
     fillers: Mapping[tuple[str, int], Filler]
     rows_per_file: int
     tasks: int
-    appended: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
-    """Visible slices that the name of their base file does not fully describe, by partition path and unit; see `WriteLayout`."""
+    units: Mapping[tuple[str, str], FileSlice] = field(default_factory=dict)
+    """As in `WriteLayout`."""
     inserts_to_log: bool = False
     """Whether inserted rows are written to log files."""
     held: Mapping[tuple[str, int], Sequence[FileSlice]] = field(default_factory=dict)
@@ -349,13 +349,12 @@ class _RunningTask:
         return write_file_group(self.shared.context, task, rows.rows, self.storage)
 
     def _named_slice(self, unit: Unit) -> FileSlice:
-        known = self.shared.appended.get((unit.partition, unit.name))
-        if known is not None:
-            return known
-        parsed = parse_base_file_name(unit.name)
-        if parsed is None:
-            raise VerificationFailed(f"base file {unit.name!r} in {unit.partition!r}", expected="a base file's name")
-        return FileSlice(FileGroupId(unit.partition, parsed.file_id), parsed.instant, unit.name, size_bytes=-1, rows=-1)
+        known = self.shared.units.get((unit.partition, unit.name))
+        if known is None:
+            raise VerificationFailed(
+                f"rows of {unit.name!r} in {unit.partition!r}", expected="a file slice whose keys were looked up"
+            )
+        return known
 
 
 def _is_of(held: Sequence[FileSlice], ring: HashRing | None, node: int) -> bool:

@@ -295,7 +295,7 @@ class _Attempt:
             fillers=layout.fillers,
             rows_per_file=layout.rows_per_file,
             tasks=layout.tasks,
-            appended=layout.appended,
+            units=layout.units,
             inserts_to_log=layout.inserts_to_log,
             held=layout.held,
             in_bucket=layout.in_bucket,
