@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.table.shared import SHARING
 from tests.unit.table.hudi_metadata import make_metadata
+from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import QUIET, compact
 
 from tideline_locks import open_hudi_lock
