@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tideline_spark.layout import Filler
+from tideline_spark.layout import Filler, unit_name
 from tideline_spark.task import UnitWriter, _RunningTask
 from tideline_table.action import write_rows
 from tideline_table.action.write.run import write_context
@@ -54,7 +54,8 @@ def run(
     number: int = 3,
 ) -> list[FileGroupResult]:
     context = write_context(table, INSTANT, operation, table.options)
-    writer = UnitWriter(context, table.definition.keygen, tuple(SCHEMA.names), fillers or {}, rows_per_file, tasks=8)
+    units = {(found.group.partition_path, unit_name(found)): found for found in table.slices()}
+    writer = UnitWriter(context, table.definition.keygen, tuple(SCHEMA.names), fillers or {}, rows_per_file, tasks=8, units=units)
     return list(_RunningTask(writer, table.storage, number, attempt).write(batches))
 
 

@@ -3,9 +3,19 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.table.tables import SCHEMA, compact, new_table, open_table, write
+from tests.unit.table.tables import DEATH_S, SCHEMA, cluster, compact, contents, new_table, open_table, write
 
-from tideline_table.action import check_index, create_index
+from tideline_table.action import (
+    Rules,
+    TableService,
+    check_index,
+    create_index,
+    maintain,
+    request_log_compaction,
+    run_log_compaction,
+    schedule_clustering,
+)
+from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, DamagedFile, ObjectNotFound
 from tideline_table.hudi_written import hudi_written_state
@@ -15,6 +25,7 @@ from tideline_table.reader import read_slice
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import DataPath, MemoryStorage, Storage
 from tideline_table.table import Table, TableType
+from tideline_table.writer import Operation
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda _: b"",
@@ -56,6 +67,90 @@ def test_a_damaged_file_stops_reads_and_compactions_and_is_found(
     assert again.refresh().completed_writes() == writes, "nothing was committed"
     findings = {(finding.kind, finding.path) for finding in check_index(again, deep=True)}
     assert (FindingKind.DAMAGED_DATA, path) in findings
+
+
+def _log_compacted(table: Table) -> object:
+    request_log_compaction(table, {"hoodie.log.compaction.blocks.threshold": 2})
+    return run_log_compaction(table, run=lambda tasks: [merge_log(task, table.storage) for task in tasks])
+
+
+def _clustered(table: Table) -> object:
+    schedule_clustering(table)
+    return cluster(table)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(
+    ("kind", "service", "damages_log"),
+    [
+        (TableType.MOR, _log_compacted, True),
+        (TableType.COW, _clustered, False),
+    ],
+    ids=["log-compaction", "clustering"],
+)
+def test_services_stop_at_a_damaged_file_and_go_on_once_it_is_restored(
+    damage: Callable[[bytes], bytes], kind: TableType, service: Callable[[Table], object], *, damages_log: bool
+) -> None:
+    """Nothing is committed and nothing deleted, so that the restored file is the whole repair."""
+    table, storage, clock = new_table(type=kind, partitions=())
+    for ts in (1, 2, 3):
+        write(
+            table,
+            [("a", "p", ts, str(ts)), (f"b{ts}", "p", ts, str(ts))],
+            Operation.UPSERT if kind is TableType.MOR else Operation.INSERT,
+        )
+    paths = [str(path) for found in table.refresh().latest_slices() for path in (found.log_paths if damages_log else found.paths)]
+    expected = contents(table)
+    sound = storage.read(paths[0])
+    storage.put(paths[0], damage(sound))
+    again = open_table(storage, clock)
+    writes, files = again.refresh().completed_writes(), _data_files(storage)
+
+    with pytest.raises(DamagedFile) as refused:
+        service(again)
+
+    assert refused.value.path == paths[0]
+    assert again.refresh().completed_writes() == writes
+    assert files <= _data_files(storage), "no data file was deleted"
+    storage.put(paths[0], sound)
+    assert contents(open_table(storage, clock)) == expected
+    clock.advance(2 * DEATH_S)
+    assert service(open_table(storage, clock))
+    assert contents(open_table(storage, clock)) == expected
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_maintenance_says_which_file_is_damaged_and_makes_no_loss_permanent(
+    damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, storage, clock = new_table(type=TableType.MOR, partitions=())
+    monkeypatch.setattr("tideline_table.action.compaction.run.open_storage", lambda _: storage)
+    options = {
+        "hoodie.compact.inline.max.delta.commits": 1,
+        "hoodie.cleaner.commits.retained": 1,
+    }
+    for ts in (1, 2, 3):
+        write(table, [("a", "p", ts, str(ts))])
+    path = str(table.slices()[0].log_paths[0])
+    sound = storage.read(path)
+    storage.put(path, damage(sound))
+
+    steps = {step.service: step for step in maintain(open_table(storage, clock), Rules(options=options))}
+
+    assert steps[TableService.COMPACTION].outcome == "failed"
+    assert path in steps[TableService.COMPACTION].error
+    assert all(step.files == 0 for step in steps.values())
+    with pytest.raises(DamagedFile):
+        open_table(storage, clock).read()
+    storage.put(path, sound)
+    clock.advance(2 * DEATH_S)
+    steps = {step.service: step for step in maintain(open_table(storage, clock), Rules(options=options))}
+    assert steps[TableService.COMPACTION].outcome == "done"
+    assert contents(open_table(storage, clock)) == [("a", "p", 3, "3")]
+
+
+def _data_files(storage: Storage) -> set[str]:
+    return {found.path for found in storage.list_objects("") if not found.path.startswith(".hoodie/")}
 
 
 def test_a_checkpoint_keeps_the_records_of_files() -> None:
