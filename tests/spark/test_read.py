@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -113,6 +114,15 @@ def test_partition_values_that_files_of_others_have_lost(spark: SparkSession, ta
     held = pq.read_table(lossy, partitioning=None)
     pq.write_table(held.set_column(held.column_names.index("region"), "region", pa.nulls(held.num_rows, pa.string())), lossy)
     shutil.rmtree(path / ".hoodie" / ".tideline")
+    # Other writers record the size of what they wrote.
+    (commit,) = (path / ".hoodie").glob("*.deltacommit")
+    document = json.loads(commit.read_text())
+    for stat in (
+        stat for stats in document["partitionToWriteStats"].values() for stat in stats if stat["path"].endswith(lossy.name)
+    ):
+        stat.pop("tidelineRecord")
+        stat["fileSizeInBytes"] = lossy.stat().st_size
+    commit.write_text(json.dumps(document))
     found = Table.open(str(path))
     assert not found.is_exclusive
     region = pq.read_table(lossy, partitioning=None, columns=["_hoodie_partition_path"])[0][0].as_py().removeprefix("region=")
