@@ -45,13 +45,18 @@ class _LostReply:
     """The server gets the request, the client no answer."""
 
 
+class _CutReply:
+    """The client gets the head and half of the body."""
+
+
 class _Unconditional:
     """The server gets the put without its condition."""
 
 
 LOST_REPLY = _LostReply()
+CUT_REPLY = _CutReply()
 UNCONDITIONAL = _Unconditional()
-Rule = Callable[[Request], "Answer | _LostReply | _Unconditional | None"]
+Rule = Callable[[Request], "Answer | _LostReply | _CutReply | _Unconditional | None"]
 
 
 @dataclass
@@ -107,7 +112,7 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
             if what is LOST_REPLY:
                 self.close_connection = True
                 return
-            self._send(status, headers, content)
+            self._send(status, headers, content, is_cut=what is CUT_REPLY)
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815 - names that http.server looks for
 
@@ -134,7 +139,7 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
             url = urlsplit(obstore.sign(store, "PUT", name, timedelta(minutes=5)))
             return f"{url.path}?{url.query}"
 
-        def _send(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        def _send(self, status: int, headers: dict[str, str], content: bytes, *, is_cut: bool = False) -> None:
             self.send_response_only(status)
             for name, value in headers.items():
                 if name.lower() not in ("transfer-encoding", "connection", "content-length"):
@@ -143,7 +148,8 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", length or str(len(content)))
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content)
+                self.wfile.write(content[: len(content) // 2] if is_cut else content)
+            self.close_connection = self.close_connection or is_cut
 
         def log_message(self, *args: Any) -> None:
             """Nothing: tests look at `requests`."""

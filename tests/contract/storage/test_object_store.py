@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.contract.storage.conftest import BUCKET
 from tests.real.object_store import ACCESS_KEY, SECRET_KEY
-from tests.real.s3_proxy import LOST_REPLY, UNCONDITIONAL, Answer, proxy_before
+from tests.real.s3_proxy import CUT_REPLY, LOST_REPLY, UNCONDITIONAL, Answer, proxy_before
 from tests.unit.table.tables import create, listing, open_table, write
 
 from tideline_locks import open_hudi_lock
@@ -211,6 +211,27 @@ def test_server_errors_are_ridden_out(proxy, behind):
     assert failures == []
     failures += [Answer(500, "InternalError")]
     assert behind.read("x") == b"1"
+
+
+@real
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda place: place.read("x"),
+        lambda place: place.read_versioned("x")[0],
+        lambda place: place.read_range("x", 0, 200_000),
+        lambda place: place.open_input("x").read(),
+        lambda place: next(place.list_objects("")).path.encode() * 200_000,
+        lambda place: place.list_folder("").objects[0].path.encode() * 200_000,
+    ],
+    ids=["read", "read_versioned", "read_range", "open_input", "list_objects", "list_folder"],
+)
+def test_reads_over_dropped_connections_are_sent_again(proxy, behind, storage, read):
+    storage.put("x", b"x" * 200_000)
+    losses = [CUT_REPLY, LOST_REPLY]
+    proxy.rule = lambda request: losses.pop() if losses else None
+    assert read(behind) == b"x" * 200_000
+    assert losses == []
 
 
 @real

@@ -18,7 +18,7 @@ def test_offsets_as_text():
     assert offsets.moved({A1: 5, A0: 1}).next == {B0: 3, ("a", 10): 2, A1: 5, A0: 1}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", '{"a": 3}', '{"a": {"x": 1}}', '{"a": {"0": null}}'])
+@pytest.mark.parametrize("text", ["", "[]", "3", '{"a": 3}', '{"a": {"x": 1}}', '{"a": {"0": null}}', '{"a":' * 100_000])
 def test_what_is_no_offsets_is_refused(text):
     with pytest.raises(CorruptMetadata):
         Offsets.from_text(text)

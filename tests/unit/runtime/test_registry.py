@@ -1,3 +1,5 @@
+import fnmatch
+import itertools
 import json
 import os
 import subprocess
@@ -12,7 +14,7 @@ from tests.unit.runtime.processes import clean_environment
 from tideline_runtime import registry as registry_module
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES, TABLES, Metrics
-from tideline_runtime.registry import MAX_DEPTH, TablePattern, TableRegistry, find_tables
+from tideline_runtime.registry import MAX_DEPTH, TablePattern, TableRegistry, find_tables, level_pattern
 from tideline_runtime.shards import StaticShards, shard_of
 from tideline_table.clock import ManualClock
 from tideline_table.errors import StorageError
@@ -82,6 +84,19 @@ def test_wildcards_within_names_and_literal_brackets(tmp_path):
     assert registry(tmp_path / "*/orders_?").tables() == (a,)
     assert registry(tmp_path / "eu/orders_[1]").tables() == (bracket,)
     assert registry(tmp_path / "eu/orders_[*").tables() == (bracket,)
+
+
+def test_a_pattern_with_many_stars_is_matched_in_linear_time(tmp_path):
+    make_table(tmp_path / ("a" * 200))
+    # Without atomic groups this match does not end.
+    assert registry(tmp_path / ("*a" * 60 + "*b")).tables() == ()
+    assert len(registry(tmp_path / ("*a" * 60 + "*")).tables()) == 1
+
+
+@pytest.mark.parametrize("part", ["*", "**a", "a*", "*a*", "a*b*a", "?*?", "*a?b*", "*ab*ab", "a?*b"])
+def test_a_level_matches_what_the_shell_would_match(part):
+    names = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]
+    assert [n for n in names if level_pattern(part).fullmatch(n)] == [n for n in names if fnmatch.fnmatchcase(n, part)]
 
 
 def test_a_table_has_one_name_however_it_is_found(tmp_path):

@@ -1,4 +1,5 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 
 import httpx
@@ -310,8 +311,11 @@ def test_waiting_requests_get_the_lock_in_time_and_are_bounded(client, path, run
     answers = []
     waiter = threading.Thread(target=lambda: answers.append(acquire(client, path, owner="bob", wait_s=200)))
     waiter.start()
-    while "tideline_lock_service_waiting" not in client.get("/metrics").text or _busy(client, path) != 503:
+    while not client.get(path).json()["waiting"]:
         assert waiter.is_alive()
+    assert "tideline_lock_service_waiting" in client.get("/metrics").text
+    assert _busy(client, path, wait_s=5) == 503
+    assert _busy(client, path) == 423, "a request that does not wait needs no place"
     # Probes and short requests are answered while others wait.
     assert client.get(path).status_code == 200
     client.post(f"{path}/release", json={"owner": "ann", "lease_id": lease["lease_id"]})
@@ -320,8 +324,37 @@ def test_waiting_requests_get_the_lock_in_time_and_are_bounded(client, path, run
     assert running[1].metrics.value(REQUESTS, operation="acquire", status="201") == 2
 
 
-def _busy(client, path):
-    refused = acquire(client, path, owner="cid")
+def test_the_waiting_requests_of_one_lock_leave_places_for_other_locks(fleet, table):
+    crowded, other = (f"/v1/leases/{lock_name(t.uid)}" for t in (table, fleet.create("other")))
+    # The service knows the tables that were there when it began.
+    _, context = lock_service(fleet, max_wait_s=300, max_ttl_s=100, max_waiting=4)
+    with served(context) as client, ThreadPoolExecutor(4) as pool:
+        leases = {path: acquire(client, path).json()["lease_id"] for path in (crowded, other)}
+
+        def wait(path):
+            return pool.submit(acquire, client, path, owner="bob", wait_s=300, ttl_s=100)
+
+        waiting = [wait(crowded), wait(crowded)]
+        while len(client.get(crowded).json()["waiting"]) < 2:
+            assert not any(one.done() for one in waiting)
+        third = _busy(client, crowded, wait_s=1)
+        waiting.append(wait(other))
+        while not client.get(other).json()["waiting"]:
+            assert not waiting[-1].done()
+        for path, lease_id in leases.items():
+            client.post(f"{path}/release", json={"owner": "ann", "lease_id": lease_id})
+        granted = []
+        for one in as_completed(waiting):
+            granted.append(one.result())
+            assert granted[-1].status_code == 201
+            body = granted[-1].json()
+            client.post(f"/v1/leases/{body['name']}/release", json={"owner": "bob", "lease_id": body["lease_id"]})
+    assert len(granted) == 3
+    assert third == 503
+
+
+def _busy(client, path, wait_s=0.0):
+    refused = acquire(client, path, owner="cid", wait_s=wait_s)
     if refused.status_code == 503:
         assert refused.json()["error"] == "ServiceBusy"
         assert refused.headers["retry-after"] == "1"

@@ -269,3 +269,14 @@ def test_what_arrow_cannot_compare_is_refused():
 def test_a_misspelt_column_is_guessed():
     with pytest.raises(InvalidPredicate, match="expected 'price'"):
         parse_where("prise > 1", pa.schema([("price", pa.int64()), ("x", pa.int64())]))
+
+
+@pytest.mark.parametrize("groups", [MAX_DEPTH, MAX_DEPTH + 1, 8_000])
+def test_nested_equalities_of_one_column_count_as_levels(groups):
+    text = "(id = 1 OR " * groups + "id = 2" + ")" * groups
+    schema = pa.schema([("id", pa.int64())])
+    if groups <= MAX_DEPTH:
+        assert pa.table({"id": [1, 2, 3, None]}, schema).filter(parse_where(text, schema)).to_pydict() == {"id": [1, 2]}
+        return
+    with pytest.raises(InvalidPredicate, match="nested deeper"):
+        parse_where(text, schema)

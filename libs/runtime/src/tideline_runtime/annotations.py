@@ -76,7 +76,7 @@ def from_text(text: str, annotation: Any) -> Any:
     if is_mapping or (is_list and text.lstrip().startswith("[")):
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
     if is_list:
         return [part.strip() for part in text.split(",") if part.strip()]

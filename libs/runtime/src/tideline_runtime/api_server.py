@@ -108,7 +108,7 @@ class ApiServer:
         response = self._send(method, path, query=query, body=body, content_type=content_type)
         try:
             found = json.loads(response.data)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
             raise ApiServerDown(f"{method} {path}: {_text(error)}") from error
         finally:
             response.release_conn()
@@ -159,7 +159,7 @@ class ApiServer:
         response = self._send("GET", path, query=query, read_s=read_s)
         try:
             yield response.stream(chunk_bytes)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError) as error:
             raise ApiServerDown(f"{what}: {_text(error)}") from error
         finally:
             response.close()
@@ -202,7 +202,7 @@ def _refusal(what: str, response: Any) -> TidelineError:
         response.release_conn()
     try:
         message = str(json.loads(content)["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         message = content.decode(errors="replace")[:500] or "no message"
     found = f"{what}: the API server answered {status}: {message}"
     if status >= 500 or status in (_TOO_MANY_REQUESTS, _REQUEST_TIMEOUT):

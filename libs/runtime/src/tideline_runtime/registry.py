@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from tideline_runtime.errors import InvalidSetting
@@ -242,7 +243,7 @@ def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int,
         if not parts or depth >= MAX_DEPTH:
             return
     every_depth = parts[0] == _EVERY_DEPTH
-    wanted = re.compile(".*") if every_depth else _folder_pattern(parts[0])
+    wanted = re.compile(".*") if every_depth else level_pattern(parts[0])
     for name in storage.list_folder(folder).folders:
         # A name with a backslash is not a valid path of the storage port, so no table can be there.
         if not name.startswith(".") and "\\" not in name and wanted.fullmatch(name):
@@ -255,8 +256,15 @@ def _is_table(storage: Storage, folder: str) -> bool:
     return any(exists(storage, f"{folder}/{path}" if folder else path) for path in (PROPERTIES, IDENTITY_PATH))
 
 
-def _folder_pattern(part: str) -> re.Pattern[str]:
-    return re.compile(re.escape(part).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+@lru_cache(maxsize=1024)
+def level_pattern(part: str) -> re.Pattern[str]:
+    """Return what matches names of one folder level: `*` stands for any characters, `?` for one. Matching takes no exponential time."""
+    first, *others = (re.escape(piece).replace(r"\?", ".") for piece in re.split(r"\*+", part))
+    if not others:
+        return re.compile(first, re.DOTALL)
+    *middle, last = others
+    # The first place of each piece leaves the most room for the next ones, so the groups are atomic.
+    return re.compile(f"{first}{''.join(f'(?>.*?{piece})' for piece in middle)}.*{last}", re.DOTALL)
 
 
 def _quoted(storage: Storage, folder: str) -> str:

@@ -122,7 +122,7 @@ def _plan_of(text: str) -> Invocation:
         service = SERVICES[SERVICES.index(found["service"])]
         options = {str(key): str(value) for key, value in found["options"].items()}
         return Invocation(service, str(found["table"]), str(found["instant"]), options)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # The text is not shown: options may hold what only its own table's users may see.
         raise InvalidOption(
             f"a plan that cannot be read ({type(error).__name__})", expected="JSON with service, table, instant and options"

@@ -56,7 +56,7 @@ class BatchMark:
         try:
             document = json.loads(text)
             return cls(int(document["batch"]), str(document["query"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptMetadata(
                 f"progress {text[:200]!r} of a streaming query ({error})", expected='{"batch": number, "query": id}'
             ) from None

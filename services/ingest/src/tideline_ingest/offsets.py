@@ -40,7 +40,7 @@ class Offsets:
             parts = [(str(t), name, value) for t, offsets in document.items() for name, value in offsets.items()]
             found = {(topic, int(name)): int(value) for topic, name, value in parts if name != _ID}
             topic_ids = {topic: str(value) for topic, name, value in parts if name == _ID}
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptMetadata(
                 f"offsets {text[:200]!r} cannot be read ({error})",
                 expected='{"topic": {"partition": offset}}',

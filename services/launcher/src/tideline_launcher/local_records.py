@@ -102,7 +102,7 @@ def left_behind(state_folder: Path) -> Iterator[tuple[Application, ...]]:
                 )
                 for plan in record["plans"]
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         if found and found[0].driver == path.stem:
             yield found

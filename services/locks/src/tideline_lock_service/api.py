@@ -112,11 +112,14 @@ class LeaseApi:
         self._check_bounds(wish.ttl_s, wish.wait_s)
         if self._context.stopping.is_set():
             raise ServiceBusy("the service is stopping", remedy="retry, or use another instance")
-        if self._waiting.available_tokens < 1:
-            raise ServiceBusy(f"{self._settings.max_waiting} requests wait for locks", remedy="retry in a moment")
         asked_s = self._context.clock.monotonic_s()
-        with self._context.metrics.timed(WAIT), self._queue.waits(name, wish.owner, self._context.clock.now()):
-            lease = await self._in_thread(self._granted, name, wish, limiter=self._waiting)
+        if not wish.wait_s:
+            lease = await self._in_thread(self._granted, name, wish)
+        elif not self._queue.has_place(name, self._settings.max_waiting):
+            raise ServiceBusy(f"too many requests wait for lock {name!r} or for all locks", remedy="retry in a moment")
+        else:
+            with self._context.metrics.timed(WAIT), self._queue.waits(name, wish.owner, self._context.clock.now()):
+                lease = await self._in_thread(self._granted, name, wish, limiter=self._waiting)
         if isinstance(lease, LogWanted):
             return 202, {"name": name, "wanted": "fence"}
         if call.is_gone and wish.lease_id is None:

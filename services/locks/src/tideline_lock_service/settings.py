@@ -17,7 +17,7 @@ class LockServiceSettings(ServiceSettings):
     max_waiting: int = setting(
         32,
         unit="requests",
-        description="Maximum number of requests that wait for locks at once. Further requests are rejected with status 503.",
+        description="Maximum number of requests that wait for locks at once; those that wait for one lock take at most half. Further requests are rejected with status 503.",
         ge=1,
         le=50,
     )

@@ -29,6 +29,14 @@ class WaitQueue:
             if not queue:
                 del self._waiting[name]
 
+    def has_place(self, name: str, places: int) -> bool:
+        """Return whether one more request may wait for `name`: fewer wait for it than `places`, the places for all locks, are free.
+
+        So the waiting requests of one lock take at most half of the places, those of two locks two thirds, and another lock always gets one.
+        """
+        taken = sum(map(len, self._waiting.values()))
+        return len(self._waiting.get(name, ())) < places - taken
+
     def shown(self, name: str) -> list[dict[str, Any]]:
         """Return the waiting requests for `name`, the first to arrive first."""
         return [{"owner": owner, "since": since.isoformat()} for owner, since in self._waiting.get(name, {}).values()]

@@ -204,3 +204,10 @@ def test_a_null_lifts_what_a_wider_rule_gives():
     here, elsewhere = (read(text).of(path) for path in ("s3://lake/a", "s3://other/a"))
     assert (here.pause, here.bytes_per_day) == (None, None)
     assert (elsewhere.pause, elsewhere.bytes_per_day) == (Pause("everything stands still"), 0)
+
+
+@pytest.mark.parametrize("piece", ["[", "- ", "[a, ", "{a: ", "[[], "])
+def test_deep_nesting_is_refused_where_it_begins(piece):
+    """A parser that reads on takes minutes for these texts."""
+    with pytest.raises(PolicyRefused, match="nested too deep; expected at most 20 levels"):
+        parse_policies(piece * 100_000, "f")

@@ -21,7 +21,7 @@ _MAX_DEPTH = 20
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-_PLAIN_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map")
+_LOADER = yaml.CBaseLoader if yaml.__with_libyaml__ else yaml.BaseLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,61 +48,103 @@ def place_text(place: Sequence[str | int]) -> str:
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Parse a file. Raises `PolicyRefused` for an empty file, text that is not YAML, anchors, aliases, tags and deep nesting."""
+    """Parse a file, in linear time and without recursion.
 
-    def refuse(line: int, found: str, expected: str) -> PolicyRefused:
-        return PolicyRefused(source, [Problem(line, "", found, expected)])
-
+    Raises `PolicyRefused` for an empty file, text that is not YAML, several documents, anchors, aliases, tags and deep nesting.
+    """
+    builder = _Builder(source)
     try:
-        for event in yaml.parse(text, Loader=yaml.BaseLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise refuse(
-                    event.start_mark.line + 1, "an anchor or alias", "values in the place where they hold, or a rule for a tag"
-                )
-        root = yaml.compose(text, Loader=yaml.BaseLoader)
+        # Events come one by one, so that the builder refuses deep nesting before the parser, which is slow there, has read far.
+        for event in yaml.parse(text, Loader=_LOADER):
+            builder.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise refuse(mark.line + 1 if mark else 1, f"no YAML: {error.problem or error.context}", "a policy file") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise refuse(1, f"no YAML: {' '.join(str(error).split())}", "a policy file") from None
-    if root is None:
-        raise refuse(1, "an empty file", "`version: 1` and rules")
-    document = Document(None)
-    return Document(_Builder(document.lines, source).value(root, ()), document.lines)
+        raise builder.refused(
+            mark.line + 1 if mark else 1, (), f"no YAML: {error.problem or error.context}", "a policy file"
+        ) from None
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise builder.refused(1, (), f"no YAML: {' '.join(str(error).split())}", "a policy file") from None
+    if not builder.documents:
+        raise builder.refused(1, (), "an empty file", "`version: 1` and rules")
+    return Document(builder.root, builder.lines)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A list or mapping whose end is not read yet. `key` is the key whose value comes next."""
+
+    place: Place
+    values: list[Any] | dict[str, Any]
+    key: str | None = None
 
 
 @dataclass(slots=True)
 class _Builder:
-    lines: dict[Place, int]
+    """Builds the values of a file from the events of the parser."""
+
     source: str
+    root: Any = None
+    documents: int = 0
+    lines: dict[Place, int] = field(default_factory=dict)
+    _open: list[_Open] = field(default_factory=list)
 
-    def value(self, node: Any, place: Place) -> Any:
-        line = node.start_mark.line + 1
+    def take(self, event: Any) -> None:
+        """Take the next event. Raises `PolicyRefused`."""
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.DocumentStartEvent):
+            self.documents += 1
+            if self.documents > 1:
+                raise self.refused(line, (), "a second document", "one document")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._open.pop()
+        elif isinstance(event, yaml.NodeEvent):
+            self._node(event, line)
+
+    def _node(self, event: Any, line: int) -> None:
+        around = self._open[-1] if self._open else None
+        place = self._next_place(around)
+        if event.anchor is not None:
+            raise self.refused(line, place, "an anchor or alias", "values in the place where they hold, or a rule for a tag")
+        if event.tag is not None:
+            raise self.refused(line, place, f"the tag {event.tag}", "a value without a tag")
+        if around is not None and isinstance(around.values, dict) and around.key is None:
+            self._begin_value(around, event, line)
+            return
         self.lines.setdefault(place, line)
-        if node.tag not in _PLAIN_TAGS:
-            raise self._refused(line, place, f"the tag {node.tag}", "a value without a tag")
-        if len(place) > _MAX_DEPTH:
-            raise self._refused(line, place, "a value nested too deep", f"at most {_MAX_DEPTH} levels")
-        if isinstance(node, yaml.ScalarNode):
-            return node.value if node.style else _scalar(node.value)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*place, at)) for at, item in enumerate(node.value)]
-        return self._mapping(node, place)
+        if isinstance(event, yaml.ScalarEvent):
+            value = event.value if event.style else _scalar(event.value)
+        else:
+            if len(self._open) >= _MAX_DEPTH:
+                raise self.refused(line, place, "a value nested too deep", f"at most {_MAX_DEPTH} levels")
+            value = [] if isinstance(event, yaml.SequenceStartEvent) else {}
+            self._open.append(_Open(place, value))
+        if around is None:
+            self.root = value
+        elif isinstance(around.values, list):
+            around.values.append(value)
+        else:
+            assert around.key is not None
+            around.values[around.key], around.key = value, None
 
-    def _mapping(self, node: Any, place: Place) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, item in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                raise self._refused(line, place, "a key that is no text", "names as keys")
-            inner = (*place, key.value)
-            if key.value in found:
-                raise self._refused(line, inner, f"given again (first on line {self.lines[inner]})", "each key once")
-            self.lines[inner] = line
-            found[key.value] = self.value(item, inner)
-        return found
+    def _begin_value(self, around: _Open, event: Any, line: int) -> None:
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self.refused(line, around.place, "a key that is no text", "names as keys")
+        inner = (*around.place, event.value)
+        if event.value in around.values:
+            raise self.refused(line, inner, f"given again (first on line {self.lines[inner]})", "each key once")
+        self.lines[inner] = line
+        around.key = event.value
 
-    def _refused(self, line: int, place: Place, found: str, expected: str) -> PolicyRefused:
+    @staticmethod
+    def _next_place(around: _Open | None) -> Place:
+        if around is None:
+            return ()
+        if isinstance(around.values, list):
+            return (*around.place, len(around.values))
+        return around.place if around.key is None else (*around.place, around.key)
+
+    def refused(self, line: int, place: Place, found: str, expected: str) -> PolicyRefused:
+        """Return the error for one problem of the file."""
         return PolicyRefused(self.source, [Problem(line, place_text(place), found, expected)])
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from urllib.parse import unquote
 
-from tideline_runtime.registry import TablePattern
+from tideline_runtime.registry import TablePattern, level_pattern
 
 Rank = tuple[int, ...]
 """How narrow a rule is for a table. Of two ranks, the greater tuple is the narrower one."""
@@ -21,11 +20,6 @@ _EVERY_DEPTH = "**"
 def is_uid(text: str) -> bool:
     """Return whether the text has the form of a table's uid."""
     return _UID.fullmatch(text) is not None
-
-
-@cache
-def _level(part: str) -> re.Pattern[str]:
-    return re.compile(re.escape(part).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
 
 
 def matches(pattern: TablePattern, base_path: str) -> bool:
@@ -46,7 +40,7 @@ def matches(pattern: TablePattern, base_path: str) -> bool:
         if len(levels) <= len(parts):
             return False
         levels = levels[: len(parts)]
-    return len(levels) == len(parts) and all(_level(p).fullmatch(name) for p, name in zip(parts, levels, strict=True))
+    return len(levels) == len(parts) and all(level_pattern(p).fullmatch(name) for p, name in zip(parts, levels, strict=True))
 
 
 def narrowness(pattern: TablePattern) -> Rank:

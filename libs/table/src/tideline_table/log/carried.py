@@ -30,5 +30,5 @@ def carried_by_path(extra: Mapping[str, str]) -> dict[str, str]:
         return {}
     try:
         return {str(path): str(instant) for instant, paths in json.loads(text).items() for path in paths}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise CorruptMetadata(f"{CARRIED_KEY} {text[:80]!r}", expected="instants of writes with paths of log files") from None

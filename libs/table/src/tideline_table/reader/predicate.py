@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,6 +81,7 @@ NAME: /[^\W\d]\w*(\.[^\W\d]\w*)*/
 %ignore /\s+/
 """
 
+_Test = TypeVar("_Test", bound="_Condition | _Members")
 Compare = Callable[[pc.Expression, pc.Expression], pc.Expression]
 _COMPARISONS: dict[str, tuple[Compare, Compare]] = {
     "=": (operator.eq, operator.eq),
@@ -140,28 +141,43 @@ class _Literal:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """An expression that is true, false or null for each row. `count` counts joined conditions, `depth` levels.
-
-    With `field` and `members`, it only tests that a column equals one of these values: such conditions are joined by hash.
-    """
+    """An expression that is true, false or null for each row. `count` counts joined conditions, `depth` levels."""
 
     expression: pc.Expression
     count: int = 1
     depth: int = 0
-    field: pa.Field | None = None
-    members: tuple[pa.Scalar, ...] = ()
 
     def negated(self, word: str | None = "NOT") -> _Condition:
         """Return the opposite if there is a `word` for it, else the same."""
         return _Condition(~self.expression, self.count, self.depth) if word else self
 
 
-_Part: TypeAlias = _Literal | _Condition | pa.Field
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The test that a column equals one of these values. Such tests of one column are joined before Arrow gets any expression."""
+
+    field: pa.Field
+    values: Sequence[pa.Scalar]
+    depth: int = 0
+
+    def condition(self) -> _Condition:
+        """Return the test, looked up by hash; null for null as in SQL."""
+        column = _reference(self.field)
+        expression = column == self.values[0]
+        if len(self.values) > 1:
+            # `isin` is false for a null; the comparison keeps it null.
+            expression |= column.isin(_value_set(self.field.type, self.values))
+        return _Condition(expression, depth=self.depth)
+
+
+_Part: TypeAlias = _Literal | _Condition | _Members | pa.Field
 
 
 def _condition(part: _Part) -> _Condition:
     if isinstance(part, _Condition):
         return part
+    if isinstance(part, _Members):
+        return part.condition()
     if isinstance(part, _Literal):
         raise InvalidPredicate(f"where uses the literal {_shown(part.shown)} as a condition", expected=_SYNTAX)
     if not pa.types.is_boolean(part.type):
@@ -196,21 +212,11 @@ def _balanced(parts: Sequence[pc.Expression], join: Compare) -> pc.Expression:
     return join(_balanced(parts[:middle], join), _balanced(parts[middle:], join))
 
 
-def _nested(part: _Condition) -> _Condition:
+def _nested(part: _Test) -> _Test:
     """Return the condition one level deeper. Raises `InvalidPredicate` below `MAX_DEPTH` levels."""
     if part.depth == MAX_DEPTH:
         raise InvalidPredicate(f"where is nested deeper than {MAX_DEPTH} levels", expected="a flatter expression")
     return replace(part, depth=part.depth + 1)
-
-
-def _one_of(field: pa.Field, values: Sequence[pa.Scalar]) -> _Condition:
-    """Return the test that the column equals one of `values`, looked up by hash; null for null as in SQL."""
-    column = _reference(field)
-    expression = column == values[0]
-    if len(values) > 1:
-        # `isin` is false for a null; the comparison keeps it null.
-        expression |= column.isin(_value_set(field.type, values))
-    return _Condition(expression, field=field, members=tuple(values))
 
 
 def _value_set(kind: pa.DataType, values: Sequence[pa.Scalar]) -> pa.Array:
@@ -241,19 +247,19 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
         super().__init__()
         self._schema = schema
 
-    def disjunction(self, *parts: _Part) -> _Condition:
-        # Equalities of one column become one condition.
-        members: dict[str, list[pa.Scalar]] = {}
-        fields: dict[str, pa.Field] = {}
+    def disjunction(self, *parts: _Part) -> _Part:
+        members: dict[str, list[_Members]] = {}
         others = []
-        for part in map(_condition, parts):
-            if part.field is None:
-                others.append(part)
+        for part in parts:
+            if isinstance(part, _Members):
+                members.setdefault(part.field.name, []).append(part)
             else:
-                members.setdefault(part.field.name, []).extend(part.members)
-                fields[part.field.name] = part.field
-        found = [_one_of(fields[name], values) for name, values in members.items()]
-        return found[0] if len(found) == 1 and not others else _joined([*others, *found], operator.or_)
+                others.append(_condition(part))
+        found = [
+            _Members(same[0].field, [value for one in same for value in one.values], max(one.depth for one in same))
+            for same in members.values()
+        ]
+        return found[0] if len(found) == 1 and not others else _joined([*others, *map(_condition, found)], operator.or_)
 
     def conjunction(self, *parts: _Part) -> _Condition:
         return _joined([_condition(part) for part in parts], operator.and_)
@@ -262,9 +268,9 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
         return _nested(_condition(part)).negated()
 
     def parentheses(self, part: _Part) -> _Part:
-        return _nested(part) if isinstance(part, _Condition) else part
+        return _nested(part) if isinstance(part, _Condition | _Members) else part
 
-    def comparison(self, left: _Part, sign: Token, right: _Part) -> _Condition:
+    def comparison(self, left: _Part, sign: Token, right: _Part) -> _Part:
         straight, mirrored = _COMPARISONS[sign]
         if isinstance(left, pa.Field) and isinstance(right, pa.Field):
             if left.type != right.type and not (is_numeric(left.type) and is_numeric(right.type)):
@@ -275,10 +281,11 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
         if isinstance(right, pa.Field):
             left, right, straight = right, left, mirrored
         field, (value,) = _compared(left, [right])
-        return _one_of(field, [value]) if straight is operator.eq else _Condition(straight(_reference(field), value))
+        return _Members(field, [value]) if straight is operator.eq else _Condition(straight(_reference(field), value))
 
-    def membership(self, left: _Part, negated: Token | None, *items: _Part) -> _Condition:
-        return _one_of(*_compared(left, items)).negated(negated)
+    def membership(self, left: _Part, negated: Token | None, *items: _Part) -> _Part:
+        found = _Members(*_compared(left, items))
+        return found.condition().negated(negated) if negated else found
 
     def between(self, left: _Part, negated: Token | None, low: _Part, high: _Part) -> _Condition:
         field, (lowest, highest) = _compared(left, [low, high])

@@ -13,11 +13,17 @@ _KEY_CODE = re.compile(r"DeleteObjects request failed for key .*\(code: ([A-Za-z
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
 _URL = re.compile(r"[a-z][a-z0-9+]*://\S+")
 _ROLE_ENDPOINT = re.compile(r"/latest/(?:api/token|meta-data)|//169\.254\.170\.\d+")
+_CUT_REPLY = re.compile(r"body error|response body|connection (?:closed|reset)|incomplete message", re.IGNORECASE)
 _REFUSED_STATUS = ("400", "401", "403", "405", "411", "501")
 _REFUSED_CODES = frozenset({"AccessDenied"})
 _FULL_CODES = frozenset({"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientCapacity"})
 _FULL_STATUS = "507"
 _MAX_REASON = 200
+
+
+def is_cut_reply(error: Exception) -> bool:
+    """Return whether a reply began and did not arrive whole. obstore sends some of these requests again, listings never."""
+    return isinstance(error, StorageError) and _CUT_REPLY.search(str(error)) is not None
 
 
 def translated_error(error: Exception, path: str, bucket: str) -> TidelineError:

@@ -38,7 +38,7 @@ _RETRIES: RetryConfig = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-"""Retries after 5xx replies and broken connections. obstore does not retry other replies of the store."""
+"""Retries after 5xx replies and connections that break before a reply. `ObjectKey.read` adds those after replies that are cut off."""
 _TIMEOUTS: ClientConfig = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "5m"}
 _REFUSED_ATTEMPTS = 5
 _LIST_PAGE = 1000
@@ -58,12 +58,12 @@ class ObjectStorage:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def read(self, path: str) -> bytes:
-        return self._asked(path, lambda key: bytes(obstore.get(self._store, key).bytes()))
+        return self._read(path, lambda key: bytes(obstore.get(self._store, key).bytes()))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         if length > 0:
             try:
-                return self._asked(path, lambda key: bytes(obstore.get_range(self._store, key, start=start, length=length)))
+                return self._read(path, lambda key: bytes(obstore.get_range(self._store, key, start=start, length=length)))
             except StorageRefused:
                 raise
             except StorageError:
@@ -76,7 +76,7 @@ class ObjectStorage:
 
     def stat(self, path: str) -> ObjectStat:
         """S3 stores modification times in whole seconds."""
-        found = self._asked(path, lambda key: obstore.head(self._store, key))
+        found = self._read(path, lambda key: obstore.head(self._store, key))
         return ObjectStat(path, int(found["size"]), found["last_modified"])
 
     def put(self, path: str, data: bytes) -> None:
@@ -103,7 +103,7 @@ class ObjectStorage:
             answer = obstore.get(self._store, key)
             return bytes(answer.bytes()), str(answer.meta["e_tag"] or "")
 
-        return self._asked(path, ask)
+        return self._read(path, ask)
 
     def put_if_version(self, path: str, data: bytes, version: str) -> bool:
         """Uses `If-Match`, or `If-None-Match: *`."""
@@ -136,7 +136,7 @@ class ObjectStorage:
     def list_folder(self, path: str) -> Folder:
         """One request per 1,000 names."""
         key = self._key(path)
-        found = self._asked(path, lambda _: obstore.list_with_delimiter(self._store, key or None))
+        found = self._read(path, lambda _: obstore.list_with_delimiter(self._store, key or None))
         below = f"{key}/" if key else ""
         folders = {str(name) for name in found["common_prefixes"]}
         objects = [
@@ -173,6 +173,10 @@ class ObjectStorage:
         place = self._place(path)
         return place.asked(lambda: ask(place.key))
 
+    def _read(self, path: str, ask: Callable[[str], T]) -> T:
+        place = self._place(path)
+        return place.read(lambda: ask(place.key))
+
     def _listed(self, prefix: str, after: str = "") -> list[ObjectStat]:
         key = self._key(prefix)
         below = f"{key}/" if key else ""
@@ -182,7 +186,7 @@ class ObjectStorage:
             listing = obstore.list(self._store, key or None, offset=offset, chunk_size=_LIST_PAGE)
             return [self._stat_of(meta) for page in listing for meta in page if meta["path"].startswith(below)]
 
-        return [found for found in self._place(prefix).asked(pages) if found.path > after]
+        return [found for found in self._place(prefix).read(pages) if found.path > after]
 
     def _stat_of(self, meta: Any) -> ObjectStat:
         return ObjectStat(str(meta["path"])[len(self._start) :], int(meta["size"]), meta["last_modified"])

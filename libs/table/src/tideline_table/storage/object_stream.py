@@ -10,14 +10,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
 from obstore.store import S3Store
 
 from tideline_table.errors import ObjectExists, StorageError, StorageRefused
-from tideline_table.storage.object_errors import translated_error
+from tideline_table.storage.object_errors import is_cut_reply, translated_error
+
+if TYPE_CHECKING:
+    from obstore import GetResult
 
 T = TypeVar("T")
 
@@ -28,6 +31,8 @@ FAILURES = (BaseError, OSError, ValueError)
 
 PART_BYTES = 8 * 1024 * 1024
 """Size of an uploaded part. S3 allows 10,000 parts per object."""
+_CUT_REPLIES = 3
+"""Replies to one read that may be cut off."""
 _PARTS_WAITING = 2
 _PARTS_AT_ONCE = 4
 _TAIL_BYTES = 128 * 1024
@@ -52,6 +57,16 @@ class ObjectKey:
         except FAILURES as error:
             raise self.translated(error) from None
 
+    def read(self, ask: Callable[[], T]) -> T:
+        """Return the result of `ask`, which only reads: as `asked`, and again after a reply that did not arrive whole."""
+        for _ in range(_CUT_REPLIES):
+            try:
+                return self.asked(ask)
+            except StorageError as error:
+                if not is_cut_reply(error):
+                    raise
+        return self.asked(ask)
+
     def translated(self, error: Exception) -> Exception:
         """Return `error` as an error of the storage port."""
         return translated_error(error, self.path, self.bucket)
@@ -69,13 +84,12 @@ class RangedObject(io.RawIOBase):
     def _opened(self) -> tuple[int, bytes]:
         store, key = self._place.store, self._place.key
         try:
-            found = self._place.asked(lambda: obstore.get(store, key, options={"range": {"suffix": _TAIL_BYTES}}))
-            return int(found.meta["size"]), self._place.asked(lambda: bytes(found.bytes()))
+            return self._place.read(lambda: _size_and_bytes(obstore.get(store, key, options={"range": {"suffix": _TAIL_BYTES}})))
         except StorageRefused:
             raise
         except StorageError:
             # Stores reject a suffix range of an empty object, each with a different error.
-            if self._place.asked(lambda: obstore.head(store, key))["size"]:
+            if self._place.read(lambda: obstore.head(store, key))["size"]:
                 raise
             return 0, b""
 
@@ -104,9 +118,13 @@ class RangedObject(io.RawIOBase):
             found = self._tail[self._at - tail_start : end - tail_start]
         else:
             place, start = self._place, self._at
-            found = place.asked(lambda: bytes(obstore.get_range(place.store, place.key, start=start, end=end)))
+            found = place.read(lambda: bytes(obstore.get_range(place.store, place.key, start=start, end=end)))
         self._at += len(found)
         return found
+
+
+def _size_and_bytes(found: GetResult) -> tuple[int, bytes]:
+    return int(found.meta["size"]), bytes(found.bytes())
 
 
 class MultipartSink(io.RawIOBase):

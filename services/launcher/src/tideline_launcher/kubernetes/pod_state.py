@@ -81,7 +81,7 @@ def applications_of(pod: Pod, now: datetime, start_timeout: timedelta) -> tuple[
             )
             for number, (attempt_name, plan) in enumerate(plans)
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return ()
 
 
