@@ -20,7 +20,7 @@ from tideline_table.merge import MergeMode, Merging
 from tideline_table.reader.log_events import read_events
 from tideline_table.reader.read_plan import LogRule, ReadPlan
 from tideline_table.schema import MetaField, avro_from_arrow
-from tideline_table.storage import MemoryStorage
+from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
@@ -39,9 +39,9 @@ def _rows(kind: pa.DataType, *found: tuple[str, int, str]) -> pa.Table:
 class Relabelled:
     """A table of Tideline in the hands of Apache Hudi, whose schema says milliseconds from the last write on."""
 
-    def __init__(self, block: str = "avro", type_: TableType = TableType.MOR) -> None:
+    def __init__(self, block: str = "avro", type_: TableType = TableType.MOR, storage: Storage | None = None) -> None:
         self.clock = ManualClock()
-        self.storage = MemoryStorage(clock=self.clock)
+        self.storage = storage or MemoryStorage(clock=self.clock)
         schema = _rows(MICROS, ("a", 0, "x")).schema
         create_table(self.storage.root, TableRequest("t1", schema, ("id",), (), "ts", type_), self.clock, self.storage)
         self.options = {**QUIET, "hoodie.logfile.data.block.format": block}
