@@ -27,6 +27,7 @@ from tideline_table.storage import DataPath, MemoryStorage, Storage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
+LOG_MAGIC_BYTES = 6
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda _: b"",
     "truncated": lambda content: content[:-9],
@@ -151,6 +152,19 @@ def test_maintenance_says_which_file_is_damaged_and_makes_no_loss_permanent(
 
 def _data_files(storage: Storage) -> set[str]:
     return {found.path for found in storage.list_objects("") if not found.path.startswith(".hoodie/")}
+
+
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("place", range(LOG_MAGIC_BYTES + 8, LOG_MAGIC_BYTES + 16))
+def test_a_damaged_type_or_version_of_a_block_is_no_unknown_one(place: int, bit: int) -> None:
+    """The remedy for an unknown block is another release, which would not help."""
+    table, storage, clock = _table(indexed=False)
+    path = str(table.refresh().latest_slices()[0].log_paths[0])
+    content = bytearray(storage.read(path))
+    content[place] ^= 1 << bit
+    storage.put(path, bytes(content))
+    with pytest.raises(DamagedFile):
+        open_table(storage, clock).read()
 
 
 def test_a_checkpoint_keeps_the_records_of_files() -> None:

@@ -58,6 +58,10 @@ def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> Scan
                     f"log file {path!r} with more than {_MAX_GAPS} damaged places", expected="log blocks", remedy="restore the file"
                 ) from None
             offset = end
+        except UnsupportedTable:
+            # What no release writes may be a damaged byte, which a digest shows.
+            _check_digest(storage, path, offset)
+            raise
         else:
             blocks.append(block)
             offset += block.size_bytes
@@ -70,6 +74,13 @@ def _check_unrecorded(path: str, recorded: tuple[ByteRange, ...], start: int, en
         raise DamagedFile(
             path, f"is no log block from offset {start} to {end}: {reason}", expected="blocks that a completed commit recorded"
         )
+
+
+def _check_digest(storage: Storage, path: str, offset: int) -> None:
+    """Raise `DamagedFile` if the bytes at `offset` are not what a completed commit recorded with a digest."""
+    for known in digests_of(path):
+        if known.start <= offset < known.end:
+            check_bytes(path, known, storage.read_range(path, known.start, known.size_bytes))
 
 
 def _recorded_blocks(path: str, blocks: list[LogBlock]) -> tuple[LogBlock, ...]:

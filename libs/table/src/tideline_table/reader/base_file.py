@@ -30,6 +30,8 @@ _FEW_ROWS, _FEW_BYTES = 10_000, 1 << 20
 """Up to so many rows, of so many bytes before compression, the caller's thread decodes: for a few rows, Arrow's scanner takes five times as long."""
 _DICTIONARY_BYTES = 64 * 1024
 """A column chunk with a larger dictionary, as stored, may have given up its dictionary: writers do so at 1 MiB before compression."""
+_ONE_REQUEST_BYTES = 32 << 20
+"""Arrow reads more than so many bytes of an object store by several requests at once."""
 _FEWEST_ROWS, _MOST_ROWS = 1024, 131_072
 """A scan with a limit decodes batches of so many rows, at least and at most."""
 
@@ -194,14 +196,31 @@ def read_base_file(
     Those of `dictionaries` of which the file has small dictionaries are of type `DICTIONARY`.
     """
     with readable(path):
-        file = _opened(storage, path)
+        source = _whole(storage, path) if columns is None else None
+        file = _opened(storage, path) if source is None else parquet_file(source, is_checked=True)
         kept = sorted(_dictionaries(file).intersection(dictionaries)) if dictionaries else []
         if kept:
-            found = file.metadata
-            file = parquet_file(storage.open_input(path), metadata=found, read_dictionary=kept)
+            found, again = file.metadata, source or storage.open_input(path)
+            file = parquet_file(again, metadata=found, read_dictionary=kept, is_checked=source is not None)
         rows = file.read(columns=list(columns) if columns is not None else None, use_threads=False)
         check_rows(path, rows.num_rows, file.metadata.num_rows)
         return rows
+
+
+def _whole(storage: Storage, path: str) -> pa.BufferReader | None:
+    """Return all bytes of a base file, compared with what its commit recorded; None if it has no digests of them or the file is large.
+
+    Their digest takes a tenth of the processor time of the checksums of pages, which then need not be computed.
+    """
+    ranges = ranges_of(path)
+    if not ranges or not all(known.digest for known in ranges) or ranges[-1].end > _ONE_REQUEST_BYTES:
+        return None
+    source = storage.open_input(path)
+    check_size(path, source.size())
+    content = source.read_buffer()
+    for known in ranges:
+        check_bytes(path, known, memoryview(content)[known.start : known.end])
+    return pa.BufferReader(content)
 
 
 def _opened(storage: Storage, path: str) -> pq.ParquetFile:
@@ -214,15 +233,16 @@ def parquet_file(
     read_dictionary: Sequence[str] = (),
     *,
     pre_buffer: bool = True,
+    is_checked: bool = False,
 ) -> pq.ParquetFile:
-    """Return the Parquet file in `source`, whose pages are compared with their checksums when they are decoded."""
+    """Return the Parquet file in `source`; unless it `is_checked`, pages are compared with their checksums when they are decoded."""
     return pq.ParquetFile(
         source,
         metadata=metadata,
         memory_map=False,
         pre_buffer=pre_buffer,
         read_dictionary=list(read_dictionary),
-        page_checksum_verification=True,
+        page_checksum_verification=not is_checked,
     )
 
 
@@ -293,7 +313,7 @@ class BaseFileScan:
         self._one_thread = one_thread
         self._dictionaries = sorted(dictionaries)
         self._path = path
-        self._schema = schema = with_dictionaries(schema, dictionaries)
+        self._schema = with_dictionaries(schema, dictionaries)
         self._names = names or FileNames()
         import pyarrow.dataset as ds  # noqa: PLC0415 - it imports pandas, a fifth of the time that a command needs to start
 
@@ -304,6 +324,11 @@ class BaseFileScan:
             format_ = ds.ParquetFileFormat(read_options=read_options, default_fragment_scan_options=scan_options)
             self._fragment = format_.make_fragment(self._input)
             stored = self._fragment.physical_schema
+            self._apply(stored)
+
+    def _apply(self, stored: pa.Schema) -> None:
+        """Take over what the file has of the columns; a damaged name is one that is not UTF-8."""
+        schema = self._schema
         apart = [name for name in schema.names if name in self._names.apart]
         self._evolved = {f.name for f in stored if f.name in schema.names and f.type != schema.field(f.name).type} | set(apart)
         sources = [self._names.source(name) for name in apart]
