@@ -135,7 +135,10 @@ def test_readers_of_today_skip_merged_blocks_in_either_place(apache_hudi: Apache
         place, merged = next((at, log) for at, log in enumerate(found.log_files) if log.merges_earlier)
         assert place < len(found.log_files) - 1
         folder, later = base / found.group.partition_path, found.log_files[-1].version + 1
-        (folder / merged.name).rename(folder / merged.name.replace(f".log.{merged.version}_", f".log.{later}_"))
+        name = merged.name.replace(f".log.{merged.version}_", f".log.{later}_")
+        (folder / merged.name).rename(folder / name)
+        for commit in (base / ".hoodie").glob("*.deltacommit"):  # a file that a commit names must be there
+            commit.write_text(commit.read_text(encoding="utf-8").replace(merged.name, name), encoding="utf-8")
     _holds(apache_hudi, base, model, "behind later files")
 
 

@@ -448,6 +448,21 @@ def test_31_hudi_loses_rows_written_after_it_has_overwritten_hash_rings(maker: M
         assert sorted(found.column("ts").to_pylist()) == [7] * 40
 
 
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("how", ["deleted", "marked"])
+def test_32_hudi_shows_late_rows_behind_deletions_by_the_type_of_table(maker: Maker, kind: Kind, how: str) -> None:
+    mine = Maker(maker.hudi, maker.base, Story("difference", kind, (), {**KEYS, **EVENT_TIME, **AVRO_LOGS}))
+    mine.write(trips(range(4), 5), "upsert")
+    if how == "deleted":
+        mine.write(trips([0], 0), "delete")
+    else:
+        mine.write(marked_deleted(trips([0], 10)), "upsert")
+    mine.write(trips([0], 1), "upsert")
+    expected = [1] if kind is Kind.COW else [5] if how == "deleted" else []
+    for found in _three_answers(mine):
+        assert found.filter(pc.equal(found["id"], trips([0], 1)["id"][0]))["ts"].to_pylist() == expected
+
+
 def _three_answers(maker: Maker) -> tuple[pa.Table, pa.Table, pa.Table]:
     return maker.hudi.read(maker.base), read_hudi_rs(maker.base), Table.open(str(maker.base)).read()
 
