@@ -52,8 +52,11 @@ class RecordedFiles:
             log, group = parse_log_file_name(name), FileGroupId(stat.partition_path, stat.file_id)
             listed = groups.get(group, ListedGroup())
             newest = max((at for at in listed.base_files if at in committed), default="")
-            if log is not None and not log.is_cdc and group not in replaced and log.base_instant >= newest:
-                listed.log_files.append(ListedFile(name, stat.end_bytes, log))
+            if log is None or log.is_cdc or group in replaced or log.base_instant < newest:
+                continue
+            file = ListedFile(name, stat.end_bytes, log)
+            if not any(_is_moved(file, other) for other in listed.log_files):
+                listed.log_files.append(file)
                 groups[group] = listed
 
     def applied_to(self, slices: Slices) -> Slices:
@@ -75,6 +78,15 @@ class RecordedFiles:
         stats = self._files.get(join_path(partition, log.name), ())
         record = stats[-1].record if stats else NOTHING_RECORDED
         return replace(log, record=record or record_text([ByteRange(s.log_offset, s.file_size_bytes) for s in stats]))
+
+
+def _is_moved(file: ListedFile, other: ListedFile) -> bool:
+    """Whether `other` is the copy of `file` that the cancellation of a compaction put behind the slice before, ahead of its deletion."""
+    return (
+        other.parsed.base_instant < file.parsed.base_instant
+        and other.parsed.write_token == file.parsed.write_token
+        and other.size_bytes == file.size_bytes
+    )
 
 
 def _lists(groups: Mapping[FileGroupId, ListedGroup], stat: WriteStat) -> bool:
