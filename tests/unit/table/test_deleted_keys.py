@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import contents, new_table, write
 
+from tideline_locks import open_hudi_lock
 from tideline_table.action import run_compaction, schedule_compaction
 from tideline_table.action.compaction.plan import compact_slice
-from tideline_table.errors import DuplicateKey
-from tideline_table.table import TableType
+from tideline_table.errors import DuplicateKey, UnsupportedTable
+from tideline_table.table import TableType, share_table
 from tideline_table.writer import Operation
 
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
@@ -78,3 +80,29 @@ def test_logs_without_deletions_are_not_asked(deleted, monkeypatch):
     write(deleted, [("b", "q", 2, "second")])
     write(deleted, [("b", "q", 3, "third"), ("c", "q", 3, "third")], Operation.INSERT, **DROP)
     assert asked == []
+
+
+def test_a_late_row_behind_a_deletion_is_compacted_before_the_table_is_shared(deleted):
+    """A shared table is read by Apache Hudi's rule, which would show the deleted row in its place."""
+    write(deleted, [("a", "p", 0, "late")])
+    before = contents(deleted)
+    assert [row[3] for row in before] == ["late", "first"]
+    with pytest.raises(UnsupportedTable, match="behind deletions that are not compacted"):
+        share_table(deleted, SHARING, open_hudi_lock)
+    schedule_compaction(deleted, AT_ONCE)
+    compact(deleted)
+    assert contents(share_table(deleted, SHARING, open_hudi_lock)) == before
+
+
+def test_a_deletion_that_is_the_last_write_does_not_keep_a_table_from_being_shared(deleted):
+    before = contents(deleted)
+    assert contents(share_table(deleted, SHARING, open_hudi_lock)) == before
+
+
+def test_a_table_ordered_by_commits_is_shared_with_rows_behind_deletions():
+    table, _, _ = new_table(type=TableType.MOR, ordering="")
+    write(table, [("a", "p", 1, "first"), ("b", "p", 1, "first")])
+    write(table, [("a", "p", 2, "gone")], Operation.DELETE)
+    write(table, [("a", "p", 0, "late")])
+    before = contents(table)
+    assert contents(share_table(table, SHARING, open_hudi_lock)) == before

@@ -38,9 +38,10 @@ from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
+from tideline_table.merge import MergeMode
 from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
-from tideline_table.table.definition import TableDefinition
+from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
@@ -83,6 +84,8 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
         probe_versioned_put(table.storage)
     check_not_ahead(table.refresh(), table.clock, table.options)
     _check_ours(table.definition.name, table.state)
+    if table.has_log:
+        _check_late_rows(table.definition, table.state)
     if table.has_log and table.definition.buckets is not None and table.definition.buckets.has_several:
         raise UnsupportedTable(
             f"table {table.definition.name!r} with {table.definition.buckets.text}",
@@ -137,6 +140,22 @@ def _check_ours(name: str, state: TableState) -> None:
         )
 
 
+def _check_late_rows(definition: TableDefinition, state: TableState) -> None:
+    """Raise `UnsupportedTable` if a log file follows one that deletes keys: a late row in it is shown by Tideline's rule only.
+
+    By Apache Hudi's rule, from which a shared table is read, the row is compared with what was deleted.
+    """
+    if definition.type is not TableType.MOR or definition.merge_mode is not MergeMode.EVENT_TIME:
+        return
+    for found in state.latest_slices():
+        if any(log.deletes_keys for log in found.log_files[:-1]):
+            raise UnsupportedTable(
+                f"file group {found.group.file_id} of table {definition.name!r} with a log file behind deletions that are not compacted",
+                expected="none: a late row behind a deletion is a row to Tideline, and Apache Hudi's rule would hide it or show the deleted one",
+                remedy="compact the table first: tideline run compaction PATH",
+            )
+
+
 def why_unsharable(table: Table) -> str:
     """Return what about an open table, as opposed to its present writers, makes `share_table` refuse it; empty for nothing."""
     try:
@@ -186,6 +205,7 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
 
     def begin(state: TableState) -> Draft:
         _check_ours(table.definition.name, state)
+        _check_late_rows(table.definition, state)
         return Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
 
     begun = table.timeline.append(begin)
@@ -193,6 +213,7 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
     def complete(state: TableState, properties: Mapping[str, str]) -> Draft:
         # Created or resized meanwhile: the commit is rolled back later.
         _check_ours(table.definition.name, state)
+        _check_late_rows(table.definition, state)
         # No resize changes properties that were read in a state without one until the entry after that state.
         _check_resized(table, state, properties)
         return Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body)
