@@ -26,14 +26,14 @@ from tideline_table.action import (
     examine,
     failure_document,
     job_document,
-    judge,
+    judge_all,
     pending_jobs,
     status_document,
 )
 from tideline_table.clock import SystemClock
 from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage, open_storage
-from tideline_table.table import Finding, FindingKind, Table, given_up_plans, read_identity
+from tideline_table.table import Finding, FindingKind, Table, damage_of, given_up_plans, read_identity
 
 PARALLEL = 16
 """Tables that are examined at once. An examination mostly waits for the store."""
@@ -109,8 +109,8 @@ class Fleet:
             table = self.open(base_path)
             status = examine(table, self.rules(table))
             status = replace(status, verdicts=tuple(self._as_services_decide(table, verdict) for verdict in status.verdicts))
-            unlocked = self._lock_finding(table)
-            return status_document(replace(status, findings=(*status.findings, *unlocked)))
+            more = (*damage_of(table), *self._lock_finding(table))
+            return status_document(replace(status, findings=(*status.findings, *more)))
         except TidelineError as error:
             return failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, str(error)))
         except Exception as error:  # noqa: BLE001 - a table that breaks the engine must not hide the others
@@ -142,7 +142,7 @@ class Fleet:
         """Return an open table, and the verdicts about its services. Raises as `open` and `rules` do."""
         table = self.open(base_path)
         rules = self.rules(table)
-        return table, [self._as_services_decide(table, judge(table, service, rules)) for service in services]
+        return table, [self._as_services_decide(table, verdict) for verdict in judge_all(table, services, rules)]
 
     def _as_services_decide(self, table: Table, verdict: Verdict) -> Verdict:
         if self.options:

@@ -22,10 +22,14 @@ from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
 from tideline_table.storage import open_storage
-from tideline_table.table import Table, read_identity
+from tideline_table.table import Table, read_identity, why_refused
 
 _log = get_logger(__name__)
 _UNNAMED = NamedTable()
+
+
+class _OnlyHudis(UnsupportedTable):
+    """A table that Tideline's writers never wrote."""
 
 
 def open_tables(settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None) -> OpenTables:
@@ -88,6 +92,8 @@ class OpenTables:
     _left_alone: set[str] = field(default_factory=set, init=False)
     """The refused tables that only Apache Hudi writes. They are no reason for concern: a fleet may have only such tables."""
     _troubled: dict[str, str] = field(default_factory=dict, init=False)
+    _frozen: dict[str, str] = field(default_factory=dict, init=False)
+    """Why writers refuse an open table, as of its opening or the last rescan. What only reads it goes on."""
     _unbalanced: TidelineError | None = field(default=None, init=False)
     _unlocked: set[str] = field(default_factory=set, init=False)
     """The refused tables whose locks cannot be used."""
@@ -105,7 +111,7 @@ class OpenTables:
             self._in_force = self.policies.current()
         is_rescan = self.registry.next_scan_in_s() <= 0
         wanted = self._search()
-        for known in (self._open, self._opened_with, self._refused, self._troubled, self._own, self._uids):
+        for known in (self._open, self._opened_with, self._refused, self._troubled, self._frozen, self._own, self._uids):
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
         self._left_alone &= set(wanted)
@@ -243,7 +249,7 @@ class OpenTables:
         return found
 
     def _state_of(self, base_path: str) -> TableFacts | Trouble:
-        for reason, texts in (("Refused", self._refused), ("Failed", self._troubled)):
+        for reason, texts in (("Refused", self._refused), ("Failed", self._troubled), ("Frozen", self._frozen)):
             if base_path in texts:
                 return Trouble(reason, texts[base_path])
         if base_path in self._open:
@@ -254,7 +260,7 @@ class OpenTables:
     def _table(self, base_path: str, *, is_rescan: bool) -> Table | None:
         """Return the table, refreshed and opened if necessary; None for a table that is skipped.
 
-        With `is_rescan`, also check that no other table was created at the place of an open one.
+        With `is_rescan`, also check that no other table was created at the place of an open one, and whether writers refuse the table.
         """
         try:
             table = self._open.get(base_path)
@@ -269,10 +275,13 @@ class OpenTables:
             if table is None:
                 table = self._open[base_path] = self._opened(base_path)
                 self._opened_with[base_path] = self.own_options(base_path)
+                is_rescan = True
             table.refresh()
+            if is_rescan:
+                self._note_frozen(table)
         except TidelineError as error:
             self._open.pop(base_path, None)
-            (self._left_alone.add if isinstance(error, UnsupportedTable) else self._left_alone.discard)(base_path)
+            (self._left_alone.add if isinstance(error, _OnlyHudis) else self._left_alone.discard)(base_path)
             if self._refused.get(base_path) != str(error):
                 self._refused[base_path] = str(error)
                 _log.warning("table skipped", base_path=base_path, reason=str(error))
@@ -287,7 +296,7 @@ class OpenTables:
         identity = read_identity(storage)
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.
-            raise UnsupportedTable(
+            raise _OnlyHudis(
                 "a table without Tideline's log",
                 expected="a table that Tideline created or shares with Apache Hudi",
                 remedy="tideline share PATH shares the table",
@@ -312,6 +321,14 @@ class OpenTables:
             raise
         self._unlocked.discard(base_path)
         return table
+
+    def _note_frozen(self, table: Table) -> None:
+        refused = why_refused(table)
+        if refused is None:
+            self._frozen.pop(table.base_path, None)
+        elif self._frozen.get(table.base_path) != str(refused):
+            self._frozen[table.base_path] = str(refused)
+            _log.warning("table frozen", base_path=table.base_path, reason=str(refused))
 
     def _report(self, table: Table, error: TidelineError) -> None:
         if self._troubled.get(table.base_path) != str(error):

@@ -19,14 +19,16 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables
 from tideline_runtime.policy import TablePolicy
-from tideline_table.action import Rules, TableService, Verdict, examine, failure_document, judge, status_document
-from tideline_table.table import Finding, FindingKind, Table
+from tideline_table.action import Rules, TableService, Verdict, examine, failure_document, judge_all, status_document
+from tideline_table.table import Finding, FindingKind, Table, damage_of
 
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
 """Time after which a table that did not change is examined again, because ages grow."""
 LOOK_AT_PENDING_S = 10.0
 """Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
+LOOK_AT_FILES_S = 3600.0
+"""Time after which the partitions of a table are listed again, to find data files that are gone or have wrong sizes."""
 FOUND, CLEARED = "found", "cleared"
 """States of a `FindingEvent`."""
 Document = dict[str, Any]
@@ -39,6 +41,8 @@ class _Seen:
     sequence: int
     at_s: float
     document: Document
+    damage: tuple[Finding, ...]
+    damage_at_s: float
 
 
 class FleetWatch:
@@ -68,9 +72,13 @@ class FleetWatch:
                 return
         status = examine(table, self._rules(table, policy))
         verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
-        document = status_document(replace(status, verdicts=verdicts))
+        if known is None or now_s - known.damage_at_s >= LOOK_AT_FILES_S:
+            damage, damage_at_s = damage_of(table), now_s
+        else:
+            damage, damage_at_s = known.damage, known.damage_at_s
+        document = status_document(replace(status, verdicts=verdicts, findings=(*status.findings, *damage)))
         with self._lock:
-            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document)
+            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document, damage, damage_at_s)
 
     def finish(self, visited: set[str]) -> None:
         """Forget tables that are gone, add what the service could not open or find, and show all findings.
@@ -118,7 +126,7 @@ class FleetWatch:
         if seen is None:
             return None
         rules = self._rules(seen.table, seen.policy)
-        judged = (judge(seen.table, service, rules) for service in services)
+        judged = judge_all(seen.table, services, rules)
         return seen.document, [self._as_services_decide(seen.table, seen.policy, verdict) for verdict in judged]
 
     def _rules(self, table: Table, policy: TablePolicy) -> Rules:

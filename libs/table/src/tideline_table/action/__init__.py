@@ -71,6 +71,7 @@ from tideline_table.action.maintenance.verdict import (
     dead_writers,
     decide,
     judge,
+    judge_all,
     service_of,
 )
 from tideline_table.action.new_rings import NewRings
@@ -190,6 +191,7 @@ __all__ = [
     "is_split",
     "job_document",
     "judge",
+    "judge_all",
     "log_compact_here",
     "maintain",
     "maintenance_document",

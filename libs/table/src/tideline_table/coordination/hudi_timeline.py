@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
+from tideline_table.coordination.other_writers import check_not_upgraded
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
-from tideline_table.errors import UnsupportedTable
+from tideline_table.errors import TableFrozen, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.state import TableState
@@ -18,8 +19,10 @@ from tideline_table.storage import Folder
 class HudiTimeline(ActiveTimeline):
     """The timeline of a table with these properties, as of the last `refresh_view`. Read-only."""
 
-    def __init__(self, replica: LogReplica, properties: Mapping[str, str]) -> None:
+    def __init__(self, replica: LogReplica, properties: Mapping[str, str], *, was_exclusive: bool = False) -> None:
+        """`was_exclusive`: the table was Tideline's alone until Apache Hudi upgraded it."""
         self.replica = replica
+        self._was_exclusive = was_exclusive
         self._properties = properties
         self._state = hudi_written_state(replica.storage, properties)
 
@@ -37,6 +40,14 @@ class HudiTimeline(ActiveTimeline):
         """See `ActiveTimeline.check_not_upgraded`."""
         if self.replica.state.sharing is not None:
             check_version(read_properties(self.storage))
+        elif self._was_exclusive:
+            properties = read_properties(self.storage)
+            check_not_upgraded(properties)
+            raise TableFrozen(
+                "a table that was upgraded when it was opened, and has been downgraded since",
+                expected="a table that was opened as it is",
+                remedy="open it again",
+            )
 
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> NoReturn:  # noqa: ARG002 - the port's
         """Raise `UnsupportedTable`."""

@@ -8,7 +8,7 @@ from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import ObjectNotFound, TableFrozen
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
-from tideline_table.hudi.listing import TimelineFolders, list_timeline, timeline_listing
+from tideline_table.hudi.listing import TimelineFolders, TimelineListing, list_timeline, timeline_listing
 from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
 from tideline_table.hudi_written import is_archived
 from tideline_table.log.action import ActionRecord
@@ -28,10 +28,10 @@ def properties_in(folder: Folder) -> ObjectStat | None:
     return next((found for found in folder.objects if found.path == p.PROPERTIES_PATH), None)
 
 
-def check_not_upgraded(version: int, properties: Mapping[str, str]) -> None:
-    """Raise `TableFrozen` unless the table still has version 6 and timeline layout 1."""
-    layout = properties.get(p.LAYOUT, "1")
-    if version != WRITABLE_VERSION or layout != "1":
+def check_not_upgraded(properties: Mapping[str, str]) -> None:
+    """Raise `TableFrozen` unless an exclusive table still has version 6 and timeline layout 1."""
+    version, layout = properties.get(p.VERSION, ""), properties.get(p.LAYOUT, "1")
+    if version != str(WRITABLE_VERSION) or layout != "1":
         raise TableFrozen(
             f"version {version} with timeline layout {layout}: {_UPGRADED}",
             expected=f"version {WRITABLE_VERSION} with layout 1: all writers of an exclusive table are Tideline's",
@@ -39,16 +39,16 @@ def check_not_upgraded(version: int, properties: Mapping[str, str]) -> None:
         )
 
 
-def check_no_other_writer(timeline: ActiveTimeline, folder: Folder) -> None:
+def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: bool = True) -> None:
     """Raise `TableFrozen` for an instant in the listing `folder` of `.hoodie` that is not in the table log. Refreshes the state.
 
-    The folder of an upgraded timeline, if it exists, is listed too.
+    The folder of an upgraded timeline, if it exists, is listed too. Without `repairs`, the check only reads.
 
-    The check repairs what slow writers left. It deletes timeline files of an instant that was rolled back or undone, even if
+    Otherwise it repairs what slow writers left. It deletes timeline files of an instant that was rolled back or undone, even if
     archived since, and creates savepoint files that a slow process deleted as files of an earlier, deleted savepoint.
     """
     _check_not_moved(timeline.storage, folder)
-    unknown = _unknown_instant(timeline.storage, timeline, folder)
+    unknown = _unknown_instant(timeline, folder, repairs=repairs)
     if unknown is not None:
         raise TableFrozen(
             f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
@@ -70,40 +70,45 @@ def _check_not_moved(storage: Storage, folder: Folder) -> None:
         )
 
 
-def _unknown_instant(storage: Storage, timeline: ActiveTimeline, folder: Folder) -> Instant | None:
+def _unknown_instant(timeline: ActiveTimeline, folder: Folder, *, repairs: bool) -> Instant | None:
     listing = timeline_listing(TimelineFolders(), (found.path for found in folder.objects))
     timeline.refresh()
+    if repairs:
+        _create_savepoint_files(timeline, listing)
+    unknown = (instant for instant in listing.instants if not _is_known(timeline, instant, repairs=repairs))
+    # A listing that lags may show files that archival or a rollback has deleted since.
+    return next((instant for instant in unknown if exists(timeline.storage, listing.paths[instant])), None)
+
+
+def _create_savepoint_files(timeline: ActiveTimeline, listing: TimelineListing) -> None:
     for savepoint in list(timeline.state.savepoints.values()):
         if any(Instant(savepoint.instant, Action.SAVEPOINT, at) not in listing.paths for at in (State.INFLIGHT, State.COMPLETED)):
             made = timeline.log.read(savepoint.sequence)
             if made is not None and (made.action, made.instant) == (Action.SAVEPOINT, savepoint.instant):
                 timeline.log.materialise(made)
-    unknown = (instant for instant in listing.instants if not _is_known(storage, timeline, instant))
-    # A listing that lags may show files that archival or a rollback has deleted since.
-    return next((instant for instant in unknown if exists(storage, listing.paths[instant])), None)
 
 
-def _is_known(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> bool:
-    state = timeline.state
+def _is_known(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> bool:
+    state, storage = timeline.state, timeline.storage
     if instant.action is Action.SAVEPOINT:
-        return instant.time in state.savepoints or _was_left_behind(storage, timeline, instant)
+        return instant.time in state.savepoints or _was_left_behind(timeline, instant, repairs=repairs)
     record = state.actions.get(instant.time)
     if record is None and instant.time < state.archived_before:
-        if _began_and_ended(storage, instant):
+        if _began_and_ended(storage, instant, repairs=repairs):
             return True
         # A slow writer created a file of an archived instant again; the next archival deletes it.
         return is_archived(storage, read_properties(storage), instant.time)
     if record is None or instant.action not in (record.action, completed_as(record.action)):
         return False
-    if record.state is State.ROLLED_BACK:
+    if record.state is State.ROLLED_BACK and repairs:
         _forget_files(storage, record)
     return True
 
 
-def _began_and_ended(storage: Storage, instant: Instant) -> bool:
-    """Delete requested and inflight files of an instant before the archived ones if a Tideline writer may have created them.
+def _began_and_ended(storage: Storage, instant: Instant, *, repairs: bool) -> bool:
+    """Return whether a Tideline writer may have created the requested and inflight files of an instant before the archived ones.
 
-    Returns whether it did. A paused writer may create these files late and die before it deletes them. A requested file of another
+    Deletes them if so and if it `repairs`. A paused writer may create these files late and die before it deletes them. A requested file of another
     writer looks the same: that writer misses its file, and the check finds whatever it still completes here.
     """
     if instant.state is State.COMPLETED:
@@ -114,18 +119,18 @@ def _began_and_ended(storage: Storage, instant: Instant) -> bool:
             return False  # Tideline's are empty
     except ObjectNotFound:
         pass  # requested only
-    for path in begun:
+    for path in begun if repairs else ():
         storage.delete(path)
     return True
 
 
-def _was_left_behind(storage: Storage, timeline: ActiveTimeline, instant: Instant) -> bool:
-    """Return whether a savepoint file is Tideline's or protects nothing; delete it if its savepoint was deleted before.
+def _was_left_behind(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> bool:
+    """Return whether a savepoint file is Tideline's or protects nothing; a check that `repairs` deletes one of a deleted savepoint.
 
     An inflight file of a known write protects nothing; any other file must be one that the table log created. A savepoint of
     another writer is found when it completes. One that Tideline made again meanwhile gets its files back at the next check.
     """
-    record = timeline.state.actions.get(instant.time)
+    record, storage = timeline.state.actions.get(instant.time), timeline.storage
     path = timeline_path(instant)
     if record is None or instant.state is State.COMPLETED:
         try:
@@ -139,7 +144,7 @@ def _was_left_behind(storage: Storage, timeline: ActiveTimeline, instant: Instan
             return True  # made during this check
         if not any((path, found) in timeline_files(step).create for step in steps):
             return False
-    for state in (State.COMPLETED, State.INFLIGHT):
+    for state in (State.COMPLETED, State.INFLIGHT) if repairs else ():
         storage.delete(timeline_path(Instant(instant.time, Action.SAVEPOINT, state)))
     return True
 

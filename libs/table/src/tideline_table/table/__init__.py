@@ -10,7 +10,7 @@ from tideline_table.table.changes import newest_write
 from tideline_table.table.create import TableRequest, create_table, default_name, folder_name, index_request
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
-from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of, most_log_files
+from tideline_table.table.findings import Finding, FindingKind, age_s, damage_of, findings_of, most_log_files
 from tideline_table.table.given_up import GivenUp, forget_given_up, given_up_plans, is_given_up_plan, keep_given_up
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
 from tideline_table.table.identity import IDENTITY_PATH, check_stands, read_identity
@@ -20,6 +20,7 @@ from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
 from tideline_table.table.remains import renew_identity
 from tideline_table.table.rings import TableRings
 from tideline_table.table.sharing import share_table, why_unsharable
+from tideline_table.table.standing import why_refused
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
@@ -52,6 +53,7 @@ __all__ = [
     "colocated_groups",
     "colocated_join",
     "create_table",
+    "damage_of",
     "default_name",
     "findings_of",
     "folder_name",
@@ -75,5 +77,6 @@ __all__ = [
     "sorted_keys",
     "summarise",
     "take_lease",
+    "why_refused",
     "why_unsharable",
 ]

@@ -250,7 +250,7 @@ class Table:
             if found is None or found != self._properties_seen:
                 check_stands(self.storage, self.identity)
                 definition = TableDefinition.read(self.storage, self.base_path)
-                check_not_upgraded(definition.version, definition.properties)
+                check_not_upgraded(definition.properties)
                 definition.check_writable(keyed=keyed)
                 check_index(definition, self.identity, self.timeline)
                 self._declared, self._properties_seen = definition, found

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 
 from tideline_table.config import BACKLOG_LOG_FILES, CLUSTERING_PRIORITY_LAPSE_S, INSTANT_SKEW_S, PLAN_AGE_S
 from tideline_table.coordination import allowed_silence, is_alive, last_sign
+from tideline_table.errors import TidelineError
 from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
 from tideline_table.table.given_up import given_up_plans
+from tideline_table.table.standing import lost_files, why_refused
 
 _PLANNED = frozenset({Action.COMPACTION, Action.CLEAN, Action.ARCHIVAL})
 
@@ -32,6 +34,9 @@ class FindingKind(enum.StrEnum):
     LOCKS = "locks"
     NO_TABLE = "no_table"
     GIVEN_UP = "given_up"
+    REFUSED = "refused"
+    """Writers refuse the table: a copy, another writer's instant, an upgrade, a lost log."""
+    DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +52,44 @@ class Finding:
 
 
 def findings_of(table: Table) -> tuple[Finding, ...]:
-    """Return the findings about the last refreshed state. A few requests for each pending action, and a listing if a plan is pending."""
+    """Return the findings about the last refreshed state.
+
+    Costs five requests (`why_refused`), a few for each pending action, and a listing if a plan is pending.
+    """
+    return findings_beside(table, why_refused(table))
+
+
+def findings_beside(table: Table, refused: TidelineError | None) -> tuple[Finding, ...]:
+    """As `findings_of`, for a caller that knows why writers refuse the table."""
+    if refused is not None:
+        # The other findings name services that would help. None of them can run.
+        return (Finding(FindingKind.REFUSED, str(refused)),)
     state = table.state
     late = [found for record in state.pending() if (found := _late_heartbeat(table, record)) is not None]
-    return (*problems_of(table), *late, *_of_given_up(table, state))
+    return (*_problems(table, state), *late, *_of_given_up(table, state))
 
 
 def problems_of(table: Table) -> tuple[Finding, ...]:
-    """Return the findings that the health of a table names: one request for each pending action that should have a live process."""
-    state = table.state
+    """Return the findings that the health of a table names.
+
+    Costs five requests (`why_refused`), and one for each pending action that should have a live process.
+    """
+    refused = why_refused(table)
+    return (Finding(FindingKind.REFUSED, str(refused)),) if refused is not None else _problems(table, table.state)
+
+
+def _problems(table: Table, state: TableState) -> tuple[Finding, ...]:
     found = [finding for record in state.pending() if (finding := _of_action(table, record)) is not None]
     return (*found, *_of_backlog(table, state), *_of_clock(table))
+
+
+def damage_of(table: Table) -> tuple[Finding, ...]:
+    """Return a finding if files of the newest slices are gone or have wrong sizes (`lost_files`): one listing for each partition."""
+    found = lost_files(table)
+    if not found:
+        return ()
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return (Finding(FindingKind.DAMAGED, f"{found[0]}{more}"),)
 
 
 def _of_given_up(table: Table, state: TableState) -> list[Finding]:

@@ -13,6 +13,7 @@ from tideline_table.coordination import (
     SharedTimeline,
 )
 from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import WRITABLE_VERSION
 from tideline_table.merge import Merging
 from tideline_table.reader.read_plan import LogRule
@@ -26,8 +27,9 @@ def open_timeline(
 ) -> tuple[TableIdentity | None, ActiveTimeline]:
     """Return the identity and the timeline of a table, loaded. The identity is None if the table has no log that can be used.
 
-    Raises `UnsupportedTable` for an exclusive table that was upgraded. An upgraded shared table is read by its timeline only. Raises
-    `TableIncomplete` if the log, the identity or the timeline was lost.
+    A table that Apache Hudi upgraded is read by its timeline only: since then, the log lacks writes. Raises `UnsupportedTable` for an
+    exclusive table whose properties say another version without the timeline of it, and `TableIncomplete` if the log, the identity
+    or the timeline was lost.
     """
     if identity is None:
         check_identity_stands(replica)
@@ -36,13 +38,13 @@ def open_timeline(
     check_log_stands(replica)
     sharing = replica.state.sharing
     if definition.version != WRITABLE_VERSION:
-        if sharing is None:
+        if sharing is None and definition.properties.get(p.LAYOUT, "1") == "1":
             raise UnsupportedTable(
                 f"table {definition.name!r} is Tideline's, yet has version {definition.version}",
-                expected=f"version {WRITABLE_VERSION}: others changed the table",
-                remedy="restore it, or read it with the Apache Hudi release that upgraded it",
+                expected=f"version {WRITABLE_VERSION}: an upgrade would have changed the layout of the timeline, too",
+                remedy="restore hoodie.properties",
             )
-        return None, HudiTimeline(replica, definition.properties)
+        return None, HudiTimeline(replica, definition.properties, was_exclusive=sharing is None)
     if sharing is None:
         return identity, ExclusiveTimeline(replica, _rule_of(definition))
     opened = hudi_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if hudi_lock else None

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from tideline_table.action.decision import TableService
 from tideline_table.action.maintenance.backlog import Backlog, Objectives, backlog_of
-from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, judge, service_of
+from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, service_of, verdicts_of
 from tideline_table.coordination import is_alive
 from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
-from tideline_table.table.findings import Finding, FindingKind, age_s, findings_of
+from tideline_table.table.findings import Finding, FindingKind, age_s, findings_beside
+from tideline_table.table.standing import why_refused
 
 SERVICES = tuple(TableService)
 
@@ -69,13 +70,22 @@ class TableStatus:
 
 
 def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVICES) -> TableStatus:
-    """Return the status of the last refreshed state, with the verdicts of `services`. One or two requests for each pending action."""
-    state, now = table.state, table.clock.now()
-    verdicts = tuple(judge(table, service, rules) for service in services)
-    findings = list(findings_of(table))
-    findings += [
-        Finding(FindingKind.CANNOT_PLAN, f"{v.service} cannot be planned: {v.why}") for v in verdicts if v.outcome is Outcome.FAILED
-    ]
+    """Return the status of the last refreshed state, with the verdicts of `services`.
+
+    Costs five requests, and one or two for each pending action.
+    """
+    state, now, refused = table.state, table.clock.now(), why_refused(table)
+    verdicts = verdicts_of(table, services, rules, refused)
+    findings = list(findings_beside(table, refused))
+    findings += (
+        []
+        if refused is not None
+        else [
+            Finding(FindingKind.CANNOT_PLAN, f"{v.service} cannot be planned: {v.why}")
+            for v in verdicts
+            if v.outcome is Outcome.FAILED
+        ]
+    )
     backlog = backlog_of(state, table.options.merged(rules.options))
     findings += _missed(backlog, rules.objectives, now)
     return TableStatus(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tideline_table.action.archival.plan import plan_archival
@@ -26,8 +26,11 @@ from tideline_table.log.savepoint import needed_writes
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.findings import repair
+from tideline_table.table.sharing import why_unsharable
+from tideline_table.table.standing import why_refused
 
 DEFAULT_TRIGGER = Trigger(min_files=8, min_commits=4)
+_NOT_OURS = "only Apache Hudi writes the table"
 _SWITCH = "a policy or setting that switches it on"
 
 
@@ -113,11 +116,34 @@ def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
 
 
 def judge(table: Table, service: TableService, rules: Rules) -> Verdict:
-    """Return the verdict about `service` for the last refreshed state.
+    """Return the verdict about `service`, as `judge_all`."""
+    return judge_all(table, (service,), rules)[0]
 
-    An error of the decision is a verdict, too (`Outcome.FAILED`). Raises `InvalidOption` for options that cannot be read, and the errors
-    of storage if the heartbeats of pending actions cannot be read.
+
+def judge_all(table: Table, services: Iterable[TableService], rules: Rules) -> tuple[Verdict, ...]:
+    """Return the verdicts about `services` for the last refreshed state.
+
+    An error of the decision is a verdict, too, as is why writers refuse the table (`Outcome.FAILED`). Raises `InvalidOption` for
+    options that cannot be read, and the errors of storage if the heartbeats of pending actions cannot be read.
     """
+    return verdicts_of(table, services, rules, why_refused(table))
+
+
+def verdicts_of(table: Table, services: Iterable[TableService], rules: Rules, refused: TidelineError | None) -> tuple[Verdict, ...]:
+    """As `judge_all`, for a caller that knows why writers refuse the table."""
+    if refused is not None:
+        until = refused.remedy or f"expected {refused.expected}"
+        return tuple(Verdict(service, Outcome.FAILED, str(refused), until) for service in services)
+    if not table.has_log:
+        hint = why_unsharable(table)
+        until = (
+            f"sharing is not possible: {hint}" if hint else "tideline share PATH, after which Tideline's services work on it too"
+        )
+        return tuple(Verdict(service, Outcome.NOT_APPLICABLE, _NOT_OURS, until) for service in services)
+    return tuple(_verdict(table, service, rules) for service in services)
+
+
+def _verdict(table: Table, service: TableService, rules: Rules) -> Verdict:
     excluded = _not_applicable(table, service)
     if excluded is not None:
         return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
@@ -173,7 +199,7 @@ def _is_on(service: TableService, options: Options, has_plan: bool) -> bool:  # 
 
 def _not_applicable(table: Table, service: TableService) -> Reason | None:
     if not table.has_log:
-        return Reason("only Apache Hudi writes the table", "tideline share PATH, after which Tideline's services work on it too")
+        return Reason(_NOT_OURS)
     if service is TableService.COMPACTION and table.definition.type is not TableType.MOR:
         return Reason("a copy-on-write table has no log files to merge")
     if service is TableService.LOG_COMPACTION:

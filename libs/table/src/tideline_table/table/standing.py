@@ -1,0 +1,109 @@
+"""Whether Tideline's writers would refuse a table: a copy, another writer, an upgrade, a lost log. Reads only; nothing is repaired."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+
+from tideline_table.coordination.other_writers import check_no_other_writer, check_not_upgraded
+from tideline_table.coordination.shared.hudi_rules import check_version
+from tideline_table.errors import DamagedFile, ObjectNotFound, Recovery, TableIncomplete, TidelineError
+from tideline_table.hudi.listing import TimelineFolders
+from tideline_table.hudi.properties import PROPERTIES_PATH, read_properties
+from tideline_table.log.checkpoint import RESTORE_LOG
+from tideline_table.log.entry import entry_path
+from tideline_table.log.state import TableState
+from tideline_table.storage import DataPath, Storage, check_size, exists
+from tideline_table.table.facade import Table
+from tideline_table.table.identity import check_stands
+from tideline_table.table.remains import check_identity_stands
+
+_THREADS = 8
+
+
+def why_refused(table: Table) -> TidelineError | None:
+    """Return why writers refuse an open table whatever they write; None for nothing. Costs five requests.
+
+    A table that only Apache Hudi writes is refused only if Tideline's writers wrote it before. Raises `StorageError`.
+    """
+    try:
+        _check_standing(table)
+    except TidelineError as error:
+        if error.recovery is not Recovery.STOP:
+            raise
+        return error
+    return None
+
+
+def _check_standing(table: Table) -> None:
+    if not table.has_log:
+        table.timeline.check_not_upgraded()
+        check_identity_stands(table.timeline.replica)
+        return
+    assert table.identity is not None
+    table.identity.check_place(table.storage.root)
+    check_stands(table.storage, table.identity)
+    _check_log(table)
+    try:
+        properties = read_properties(table.storage)
+    except ObjectNotFound:
+        raise TableIncomplete(
+            f"a table without {PROPERTIES_PATH}, which was lost since the table was opened",
+            expected="that file, which names the keys, the type and the version of the table",
+            remedy="restore it from a copy, or as it was created",
+        ) from None
+    if not table.is_exclusive:
+        check_version(properties)
+        return
+    check_not_upgraded(properties)
+    check_no_other_writer(table.timeline, table.storage.list_folder(TimelineFolders().active), repairs=False)
+
+
+def _check_log(table: Table) -> None:
+    """Raise `TableIncomplete` if the entry that an open table read last is gone without having been trimmed."""
+    sequence = table.timeline.state.sequence
+    if sequence and not exists(table.storage, entry_path(sequence)) and table.timeline.log.trimmed_to() < sequence:
+        raise TableIncomplete(
+            f"a table log without entry {sequence}, which was there when the table was opened",
+            expected=f"{entry_path(sequence)}: the log says what the table holds",
+            remedy=RESTORE_LOG,
+        )
+
+
+def lost_files(table: Table) -> tuple[TidelineError, ...]:
+    """Return an error for each file of the newest slices that is gone or has another size than its commit recorded.
+
+    Lists each partition with files once, and opens no file. Refreshes the table if it finds one, because a clean may have deleted it.
+    """
+    before = _done(table.state)
+    found = _lost(table.storage, table.state)
+    if found and _done(table.refresh()) != before:
+        found = _lost(table.storage, table.state)
+    return tuple(found)
+
+
+def _done(state: TableState) -> frozenset[tuple[str, str]]:
+    return frozenset((a.instant, a.state.value) for a in list(state.actions.values()))
+
+
+def _lost(storage: Storage, state: TableState) -> list[TidelineError]:
+    by_partition: dict[str, list[DataPath]] = defaultdict(list)
+    for file_slice in state.latest_slices():
+        by_partition[file_slice.group.partition_path] += file_slice.applied.paths
+
+    def compare(partition: str) -> list[TidelineError]:
+        sizes = {found.path: found.size_bytes for found in storage.list_folder(partition).objects}
+        return [error for path in by_partition[partition] if (error := _misfit(path, sizes.get(str(path)))) is not None]
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [error for errors in pool.map(compare, sorted(by_partition)) for error in errors]
+
+
+def _misfit(path: DataPath, size_bytes: int | None) -> TidelineError | None:
+    if size_bytes is None:
+        return DamagedFile(path, "is gone", expected="the file, which a completed commit names")
+    try:
+        check_size(path, size_bytes)
+    except DamagedFile as error:
+        return error
+    return None
