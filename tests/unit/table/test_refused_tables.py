@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.unit.table.shared import opened, put, shared_table, upgrade
+from tests.unit.table.shared import SHARING, opened, put, shared_table, upgrade
 from tests.unit.table.tables import contents, listing, new_table, open_table, set_properties, write
 
+from tideline_locks import open_hudi_lock
 from tideline_table.action import Outcome, Rules, TableService, examine, judge, maintain
 from tideline_table.clock import ManualClock
-from tideline_table.errors import TableFrozen
+from tideline_table.errors import TableFrozen, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.entry import LOG_FOLDER
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import IDENTITY_PATH, FindingKind, Table, TableType, damage_of, health_of
+from tideline_table.table import IDENTITY_PATH, FindingKind, Table, TableType, damage_of, health_of, share_table, why_unsharable
 from tideline_table.table.standing import why_refused
+from tideline_table.writer import Operation
 
 ROWS = [(f"k{n}", f"p{n % 2}", n, "x") for n in range(6)]
 
@@ -151,3 +153,14 @@ def test_tables_of_hudi_are_advised_to_share_only_where_that_works(table: Table)
     found = judge(reader, TableService.CLEAN, Rules())
     assert (found.outcome, "tideline share PATH" in found.until) == (Outcome.NOT_APPLICABLE, False)
     assert "version 8" in found.until
+
+
+def test_a_table_without_meta_fields_is_not_shared_because_its_services_would_refuse() -> None:
+    table, storage, _ = new_table(meta_fields=False)
+    write(table, ROWS, Operation.INSERT)
+    before = listing(storage)
+    with pytest.raises(UnsupportedTable, match="has no meta fields") as caught:
+        share_table(table, SHARING, open_hudi_lock)
+    assert "share that" in caught.value.remedy
+    assert "has no meta fields" in why_unsharable(table)
+    assert {path for path in listing(storage) if path not in before} == set()

@@ -156,4 +156,6 @@ def check(
 def _sound(table: Table) -> str:
     if not has_metadata_table(table):
         return "the data files are as committed; no metadata table"
+    if table.is_shared:
+        return "the data files are as committed; the metadata table agrees with the timeline"
     return "the data files are as committed; the metadata table agrees with the table"

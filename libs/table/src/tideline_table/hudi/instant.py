@@ -86,15 +86,15 @@ def instant_from_time(moment: datetime, zone: tzinfo = UTC) -> str:
     return f"{moment.year:04d}{moment:{_FORMAT[2:]}}{moment.microsecond // 1000:03d}"
 
 
-def time_from_instant(instant: str) -> datetime:
-    """Return the time (UTC) of an instant of 17 digits, or 14 (end of the second). Ignores suffixes of the metadata table."""
+def time_from_instant(instant: str, zone: tzinfo = UTC) -> datetime:
+    """Return the time (UTC) of an instant in `zone`, of 17 digits or 14 (end of the second). Ignores suffixes of the metadata table."""
     broken = CorruptMetadata(f"instant {instant!r}", expected="yyyyMMddHHmmssSSS")
     if not _INSTANT.fullmatch(instant):
         raise broken
     try:
-        seconds = datetime.strptime(instant[:14], _FORMAT).replace(tzinfo=UTC)
-        return seconds + timedelta(milliseconds=int(instant[14:17] or 999))
-    except ValueError:
+        seconds = datetime.strptime(instant[:14], _FORMAT).replace(tzinfo=zone)
+        return seconds.astimezone(UTC) + timedelta(milliseconds=int(instant[14:17] or 999))
+    except (ValueError, OverflowError):
         raise broken from None
 
 

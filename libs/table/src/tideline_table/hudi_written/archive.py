@@ -46,6 +46,12 @@ def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> l
     return sorted(best.values())
 
 
+def has_archive(storage: Storage, properties: Mapping[str, str]) -> bool:
+    """Return whether there is an archived timeline."""
+    level = storage.list_folder(TimelineFolders.from_properties(properties).history)
+    return bool(level.objects)
+
+
 def archived_progress(storage: Storage, properties: Mapping[str, str], counts: Callable[[str], bool]) -> dict[str, Progress]:
     """Return the newest ingestion progress of each key in archived writes for whose instants `counts` is true. Empty in layout 2.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 
 from tideline_table.errors import CorruptMetadata, StorageError, TableIncomplete, UnsupportedTable, parsing
 from tideline_table.file_group.partition_listing import list_partitions
@@ -15,6 +16,7 @@ from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, t
 from tideline_table.hudi.listing import TimelineFolders, TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
 from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata, read_commit_metadata
+from tideline_table.hudi.zone import timeline_zone
 from tideline_table.hudi_written.recorded import RecordedFiles
 from tideline_table.hudi_written.slices import (
     ListedGroup,
@@ -48,7 +50,7 @@ def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = 
     files while the table was listed.
     """
     folders = TimelineFolders.from_properties(properties or {})
-    state = _listed_state(storage, folders)
+    state = _listed_state(storage, folders, timeline_zone(properties or {}))
     if (properties or {}).get(TYPE) == _COPY_ON_WRITE:
         logs = (path for file_slice in state.every_slice() for path in file_slice.log_paths)
         for path in logs:
@@ -56,7 +58,7 @@ def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = 
     return state
 
 
-def _listed_state(storage: Storage, folders: TimelineFolders) -> TableState:
+def _listed_state(storage: Storage, folders: TimelineFolders, zone: tzinfo) -> TableState:
     listing = list_timeline(storage, folders)
     for _ in range(_LISTINGS):
         groups = listed_groups((partition, level.objects) for partition, level in list_partitions(storage))
@@ -64,7 +66,7 @@ def _listed_state(storage: Storage, folders: TimelineFolders) -> TableState:
         after = list_timeline(storage, folders)
         if _removals(after) == _removals(listing):
             _check_not_empty(folders, after, groups)
-            return _state(storage, folders, listing, groups)
+            return _state(storage, folders, listing, groups, zone)
         listing = after
     raise StorageError(f"other processes deleted files during each of {_LISTINGS} listings", remedy="read the table again")
 
@@ -115,7 +117,11 @@ class _Found:
 
 
 def _state(
-    storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: dict[FileGroupId, ListedGroup]
+    storage: Storage,
+    folders: TimelineFolders,
+    listing: TimelineListing,
+    groups: dict[FileGroupId, ListedGroup],
+    zone: tzinfo,
 ) -> TableState:
     found = _Found()
     named: set[str] = set()
@@ -134,7 +140,7 @@ def _state(
             number,
             number,
             "",
-            _iso(ended := completion.get(instant.time, "")),
+            _iso(ended := completion.get(instant.time, ""), zone),
             completion=ended,
         )
     state = found.state()
@@ -158,10 +164,10 @@ def _state(
     )
 
 
-def _iso(completed: str) -> str:
-    """Return a completion time as the log records times; empty for none, and for instants that are no times."""
+def _iso(completed: str, zone: tzinfo) -> str:
+    """Return a completion time in `zone` as the log records times; empty for none, and for instants that are no times."""
     try:
-        return time_from_instant(completed).isoformat() if completed else ""
+        return time_from_instant(completed, zone).isoformat() if completed else ""
     except CorruptMetadata:
         return ""
 

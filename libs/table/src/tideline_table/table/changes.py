@@ -46,11 +46,18 @@ class InstantRange:
     """Commit times of rows written in the range, not of actions that only move rows, except log compactions after such a write."""
     since: str
     """The start as the caller gave it."""
+    is_whole: bool = False
+    """Whether no write of the table was archived, as far as the caller has looked."""
 
     @property
     def from_start(self) -> bool:
         """Whether the range starts at the creation of the table."""
-        return self.since in ("", "0")
+        return self.since in ("", "0") or (self.is_whole and not self.before)
+
+    @property
+    def ends_before_writes(self) -> bool:
+        """Whether an end lies before all writes that are known: then it depends on the archive whether the table was empty."""
+        return not self.through or (not self.before and not self.from_start)
 
 
 def range_of(state: TableState, kind: PointKind, since: str, until: str) -> InstantRange:
@@ -183,6 +190,12 @@ def _rewritten_places(state: TableState, known: ActionRecord) -> range:
     return range(found.first, found.sequence) if found is not None and known.state is State.ROLLED_BACK else range(0)
 
 
+def holds_archived_files(state: TableState) -> bool:
+    """Return whether files of a write are there that the active timeline does not have."""
+    every = (i for s in state.every_slice() for i in (s.base_instant, *(log.instant for log in s.log_files)))
+    return any(i and i not in state.actions for i in every)
+
+
 def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, FileSlice]:
     """Return the visible slice of each file group as if exactly the actions `known` were complete.
 
@@ -214,16 +227,18 @@ def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, F
 
 def check_kept(state: TableState, kind: PointKind, instants: InstantRange, *, at_start: bool) -> None:
     """Raise `HistoryUnavailable` if cleaning or archival removed what the state at the start or at the end of the range needs."""
-    if at_start and instants.from_start:
-        return
     known = instants.before if at_start else instants.through
+    if (at_start and instants.from_start) or (instants.is_whole and not known):
+        return
     what = f"the {'start' if at_start else 'end'} of the requested changes"
-    later = [a.instant for a in state.completed_writes() if a.instant not in known]
+    after = [a for a in state.completed_writes() if a.instant not in known]
+    later = [a.instant for a in after]
     if later and not known and (kind is not PointKind.SEQUENCE or state.archived_before):
+        first = min(completion_time(a) if kind is PointKind.COMPLETION else a.instant for a in after)
         raise HistoryUnavailable(
-            f"{what} is before the active timeline, which begins with {min(later)}",
+            f"{what} is before the active timeline, which begins with {min(later)}: earlier writes were archived",
             expected="a later point",
-            remedy="begin again with a snapshot",
+            remedy=f"begin again with a snapshot, or look back to {first} at most",
         )
     if later and (min(later) < state.last_clean_retained or min(later) <= state.whole_since):
         raise HistoryUnavailable(

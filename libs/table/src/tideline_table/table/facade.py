@@ -6,6 +6,7 @@ import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, tzinfo
 from functools import cached_property
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, parse_as_of, parse_point
 from tideline_table.hudi.properties import CREATE_SCHEMA
+from tideline_table.hudi.zone import timeline_zone
+from tideline_table.hudi_written.archive import has_archive
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
@@ -44,7 +47,15 @@ from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
 from tideline_table.table.bucket_numbers import check_index, complete_ended_resize
-from tideline_table.table.changes import InstantRange, PointKind, changed_rows, newest_point, range_of, sequence_of
+from tideline_table.table.changes import (
+    InstantRange,
+    PointKind,
+    changed_rows,
+    holds_archived_files,
+    newest_point,
+    range_of,
+    sequence_of,
+)
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition, TableType
@@ -175,6 +186,11 @@ class Table:
         return self.identity.uid if self.identity else ""
 
     @property
+    def zone(self) -> tzinfo:
+        """The zone of the instants: UTC, also in shared tables; of this machine if only Apache Hudi writes the table, and in LOCAL time."""
+        return UTC if self.has_log else timeline_zone(self.definition.properties)
+
+    @property
     def state(self) -> TableState:
         """The state as of the last refresh."""
         return self.timeline.view()
@@ -186,13 +202,13 @@ class Table:
 
     def instant_of(self, as_of: Point) -> str:
         """Return the instant that a point in time names, empty for empty text (now). Raises `InvalidOption`."""
-        return "" if as_of in ("", None) else parse_as_of(as_of)
+        return "" if as_of in ("", None) else parse_as_of(as_of, self.zone)
 
     def point_of(self, point: Point) -> str:
         """Return a point of `incremental` as its text: a sequence, an instant, or empty (no bound). Raises `InvalidOption`."""
         if point in ("", None):
             return ""
-        return point if isinstance(point, str) and point in self.state.actions else parse_point(point)
+        return point if isinstance(point, str) and point in self.state.actions else parse_point(point, self.zone)
 
     def schema_at(self, as_of: Point) -> pa.Schema:
         """Return the schema as of a point in time (empty: now), without meta fields; errors as `schema` and `instant_of`."""
@@ -422,7 +438,12 @@ class Table:
             raise UnsupportedTable(
                 f"table {self.definition.name!r} has no meta fields", expected="rows that say which write made them"
             )
-        return range_of(self.state, self._points, self.point_of(since), self.point_of(until))
+        found = range_of(self.state, self._points, self.point_of(since), self.point_of(until))
+        return replace(found, is_whole=self._is_whole()) if found.ends_before_writes else found
+
+    def _is_whole(self) -> bool:
+        """Return whether no write was archived. One listing."""
+        return not holds_archived_files(self.state) and not has_archive(self.storage, self.definition.properties)
 
     @property
     def _points(self) -> PointKind:

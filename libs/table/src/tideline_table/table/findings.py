@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 
 from tideline_table.config import BACKLOG_LOG_FILES, CLUSTERING_PRIORITY_LAPSE_S, INSTANT_SKEW_S, PLAN_AGE_S
 from tideline_table.coordination import allowed_silence, is_alive, last_sign
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
+from tideline_table.hudi.properties import TIMEZONE
+from tideline_table.hudi.zone import LOCAL
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
@@ -114,9 +116,9 @@ def most_log_files(state: TableState) -> int:
     return max((len(s.applied.log_files) for s in state.latest_slices()), default=0)
 
 
-def age_s(instant: str, now: datetime) -> float:
-    """Return the age of an instant in seconds, 0 for one that lies ahead of the clock."""
-    return max(0.0, (now - time_from_instant(instant)).total_seconds())
+def age_s(instant: str, now: datetime, zone: tzinfo) -> float:
+    """Return the age of an instant in `zone` in seconds, 0 for one that lies ahead of the clock."""
+    return max(0.0, (now - time_from_instant(instant, zone)).total_seconds())
 
 
 def _of_action(table: Table, record: ActionRecord) -> Finding | None:
@@ -125,7 +127,7 @@ def _of_action(table: Table, record: ActionRecord) -> Finding | None:
     # From its request on, a restore blocks all writers, and a clustering with priority blocks updates of its file groups.
     goes_first = record.is_clustering and not record.fenced_by and state.has_priority(record.instant)
     driven = record.state is State.INFLIGHT or record.action is Action.RESTORE
-    pending_s = age_s(record.instant, now)
+    pending_s = age_s(record.instant, now, table.zone)
     if not (driven or goes_first):
         is_old = pending_s > table.options[PLAN_AGE_S]
         return Finding(FindingKind.WAITING_PLAN, _waiting(record), pending_s) if is_old else None
@@ -180,7 +182,11 @@ def _of_backlog(table: Table, state: TableState) -> list[Finding]:
         f"writers outrun compaction: {len(slices)} file slice(s) have {limit} or more log files ({BACKLOG_LOG_FILES.key}); {why}: "
     )
     return [
-        Finding(FindingKind.BACKLOG, f"{text}tideline run compaction PATH", age_s(oldest, table.clock.now()) if oldest else None)
+        Finding(
+            FindingKind.BACKLOG,
+            f"{text}tideline run compaction PATH",
+            age_s(oldest, table.clock.now(), table.zone) if oldest else None,
+        )
     ]
 
 
@@ -188,14 +194,19 @@ def _of_clock(table: Table) -> list[Finding]:
     """Return the finding of a last instant ahead of this machine's clock; store times show whose clock is wrong. Writes nothing."""
     state, now = table.state, table.clock.now()
     allowed = timedelta(seconds=table.options[INSTANT_SKEW_S])
-    present = instant_from_time(now + allowed)
+    present = instant_from_time(now + allowed, table.zone)
     first = min(
         (a for a in state.actions.values() if a.instant > present), key=lambda a: (a.started_sequence, a.instant), default=None
     )
     if first is None:
         return []
-    ahead = time_from_instant(state.last_instant) - now
+    ahead = time_from_instant(state.last_instant, table.zone) - now
     found = f"the last instant {state.last_instant} lies {ahead.total_seconds():.0f} s ahead of this machine's clock"
+    if table.zone is LOCAL:
+        text = (
+            f"{found}: {TIMEZONE} is LOCAL, so its writers' zone may be east of this machine's; give this process their zone (TZ)"
+        )
+        return [Finding(FindingKind.CLOCK, f"{text}, or set the clock of that writer by NTP", ends_in_s=ahead.total_seconds())]
     # Later instants only add milliseconds to this one. Its first entry names the writer, and the store knows when it was written.
     entry = table.timeline.log.read(first.started_sequence) if table.has_log else None
     writer = "Apache Hudi" if first.is_by_hudi or not table.has_log else entry.writer_id if entry else first.writer_id

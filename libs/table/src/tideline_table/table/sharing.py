@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, tzinfo
 
+from tideline_table.config import INSTANT_SKEW_S
 from tideline_table.coordination import OpenHudiTableLock
 from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
@@ -22,11 +24,13 @@ from tideline_table.coordination.shared.metadata import (
     turn_off_metadata,
 )
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
-from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
 from tideline_table.file_group.names import is_ring_file_id
+from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
+from tideline_table.hudi.zone import is_local, timeline_zone
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.hudi_written.archive import archived_progress
 from tideline_table.index.bucket import RESIZING
@@ -82,7 +86,9 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
     if sharing.lock is HudiLockKind.STORAGE:
         # If the store ignored the condition, both sides could hold the lock.
         probe_versioned_put(table.storage)
-    check_not_ahead(table.refresh(), table.clock, table.options)
+    table.refresh()
+    _check_zone(table)
+    check_not_ahead(table.state, table.clock, table.options)
     _check_ours(table.definition.name, table.state)
     if table.has_log:
         _check_late_rows(table.definition, table.state)
@@ -109,6 +115,25 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
         writer_id=table.timeline.log.writer_id,
         storage=table.storage,
     )
+
+
+def _check_zone(table: Table) -> None:
+    """Raise `UnsupportedTable` if Hudi's writers took instants in a zone east of UTC, which would follow those of the shared table.
+
+    Sharing changes the timeline to UTC: zones of JVMs differ, and with summer time they repeat an hour. Instants of zones west of UTC
+    lie before.
+    """
+    if table.has_log or not is_local(table.definition.properties) or not table.state.last_instant:
+        return
+    last = time_from_instant(table.state.last_instant)
+    ahead = last - table.clock.now()
+    if ahead.total_seconds() > table.options[INSTANT_SKEW_S]:
+        raise UnsupportedTable(
+            f"the last instant {table.state.last_instant} of table {table.definition.name!r} lies {ahead.total_seconds() / 3600:.2f} h "
+            f"ahead of UTC: {p.TIMEZONE} is LOCAL, and a writer's zone is east of UTC",
+            expected="instants in UTC, which a shared table has: zones of several machines, and summer time, break their order",
+            remedy=f"stop its writers until {last:%Y-%m-%d %H:%M:%S} UTC and share it then, which sets {p.TIMEZONE}=UTC",
+        )
 
 
 def _check_ours(name: str, state: TableState) -> None:
@@ -159,6 +184,7 @@ def _check_late_rows(definition: TableDefinition, state: TableState) -> None:
 def why_unsharable(table: Table) -> str:
     """Return what about an open table, as opposed to its present writers, makes `share_table` refuse it; empty for nothing."""
     try:
+        table.timeline.check_not_upgraded()
         _check_kind(table)
         if not table.has_log:
             shown = _bucketing(table)
@@ -166,13 +192,19 @@ def why_unsharable(table: Table) -> str:
             adopted_rules(table.storage)
             if shown.ring:
                 check_rings(table.state)
-    except UnsupportedTable as error:
+    except (TableFrozen, UnsupportedTable) as error:
         return f"{error.found}; expected {error.expected}"
     return ""
 
 
 def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
+    if not table.definition.has_meta_fields:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} has no meta fields",
+            expected=f"{p.POPULATE_META_FIELDS}=true: without them, Tideline's services do not work on a shared table",
+            remedy="write its rows into a new table with meta fields, and share that",
+        )
     properties = read_properties(table.storage)
     check_version(properties)
     _check_resized(table, table.state, properties)
@@ -246,6 +278,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     table.refresh()
     index = adoption.find() if adoption.applies(_bucketing(table)) else None
     found = hudi_written_state(storage, properties)
+    change_properties(storage, lambda found: {**found, p.TIMEZONE: "UTC"})
     if not keep_only(storage, properties, kept_partitions(table.options)):
         turn_off_metadata(storage, properties)
     if index is not None:
@@ -261,7 +294,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
         )
     instant = next_instant(table.timeline.time.now(), found.last_instant)
     schema = found.schema_json or properties.get(CREATE_SCHEMA, "")
-    adopted = adopted_table(found)
+    adopted = adopted_table(found, timeline_zone(properties))
     # If the table had a log before, the last progress of an idle ingestion may have left the active timeline.
     adopted = replace(adopted, progress={**archived_progress(storage, properties, lambda _: True), **adopted.progress})
     body = replace(_commit_body(schema, sharing), adopted=adopted)
@@ -282,11 +315,11 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     create_identity(storage, table.clock, index.text if index is not None else table.definition.kept_index)
 
 
-def adopted_table(found: TableState) -> AdoptedTable:
-    """Return the state of a Hudi-written table as the first commit in its log keeps it."""
+def adopted_table(found: TableState, zone: tzinfo = UTC) -> AdoptedTable:
+    """Return the state of a Hudi-written table with instants in `zone` as the first commit in its log keeps it."""
     return AdoptedTable(
         actions=tuple(
-            (a.instant, a.action.value, a.state.value, a.operation, time_from_instant(a.instant).isoformat())
+            (a.instant, a.action.value, a.state.value, a.operation, time_from_instant(a.instant, zone).isoformat())
             for a in found.actions.values()
         ),
         slices=found.slices,

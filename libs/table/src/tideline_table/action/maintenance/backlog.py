@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 
 from tideline_table.action.clustering.plan_strategy import small_file_limit
 from tideline_table.config import Options
@@ -49,8 +49,8 @@ class Backlog:
         return None if self.oldest_log is None else max(0.0, (now - self.oldest_log).total_seconds())
 
 
-def backlog_of(state: TableState, options: Options) -> Backlog:
-    """Return the backlog of a state."""
+def backlog_of(state: TableState, options: Options, zone: tzinfo = UTC) -> Backlog:
+    """Return the backlog of a state with instants in `zone`."""
     slices, limit = state.latest_slices(), small_file_limit(options)
     logs = [log for file_slice in slices for log in file_slice.applied.log_files]
     return Backlog(
@@ -60,14 +60,14 @@ def backlog_of(state: TableState, options: Options) -> Backlog:
         log_files=len(logs),
         log_bytes=sum(log.size_bytes for log in logs),
         most_log_files=most_log_files(state),
-        oldest_log=oldest_of(log.instant for file_slice in slices for log in file_slice.log_files),
+        oldest_log=oldest_of((log.instant for file_slice in slices for log in file_slice.log_files), zone),
     )
 
 
-def oldest_of(instants: Iterable[str]) -> datetime | None:
-    """Return the time of the oldest of these instants, None without one."""
+def oldest_of(instants: Iterable[str], zone: tzinfo = UTC) -> datetime | None:
+    """Return the time of the oldest of these instants in `zone`, None without one."""
     first = min((instant for instant in instants if instant), default="")
     try:
-        return time_from_instant(first) if first else None
+        return time_from_instant(first, zone) if first else None
     except CorruptMetadata:
         return None

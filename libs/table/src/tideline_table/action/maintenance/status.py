@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 from tideline_table.action.decision import TableService
 from tideline_table.action.maintenance.backlog import Backlog, Objectives, backlog_of
@@ -86,7 +86,7 @@ def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVI
             if v.outcome is Outcome.FAILED
         ]
     )
-    backlog = backlog_of(state, table.options.merged(rules.options))
+    backlog = backlog_of(state, table.options.merged(rules.options), table.zone)
     findings += _missed(backlog, rules.objectives, now)
     return TableStatus(
         name=table.definition.name,
@@ -95,7 +95,7 @@ def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVI
         type=table.definition.type.name.lower(),
         sequence=state.sequence,
         verdicts=verdicts,
-        last_runs={service: _last_run(state, service, now) for service in SERVICES},
+        last_runs={service: _last_run(state, service, now, table.zone) for service in SERVICES},
         backlog=backlog,
         oldest_log_s=backlog.oldest_log_s(now),
         pending=pending_jobs(table),
@@ -130,14 +130,16 @@ def pending_jobs(table: Table) -> tuple[PendingJob, ...]:
         if service is not None:
             is_running = record.state is State.INFLIGHT and is_alive(table.storage, record, table.clock, table.options)
             state = "cancelled" if record.fenced_by else record.state.value
-            found.append(PendingJob(record.instant, service, state, age_s(record.instant, now), is_running, record.writer_id))
+            found.append(
+                PendingJob(record.instant, service, state, age_s(record.instant, now, table.zone), is_running, record.writer_id)
+            )
     return tuple(found)
 
 
-def _last_run(state: TableState, service: TableService, now: datetime) -> LastRun | None:
+def _last_run(state: TableState, service: TableService, now: datetime, zone: tzinfo) -> LastRun | None:
     done: list[ActionRecord] = [a for a in list(state.actions.values()) if a.state is State.COMPLETED and service_of(a) is service]
     if not done:
         return None
     last = max(done, key=lambda a: a.sequence)
     ended = datetime.fromisoformat(last.since) if last.since else None
-    return LastRun(last.instant, last.since, max(0.0, (now - ended).total_seconds()) if ended else age_s(last.instant, now))
+    return LastRun(last.instant, last.since, max(0.0, (now - ended).total_seconds()) if ended else age_s(last.instant, now, zone))
