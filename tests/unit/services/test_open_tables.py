@@ -11,7 +11,7 @@ from tideline_cleaner.settings import CleanerSettings
 from tideline_locks import LockUnreachable, StorageLockProvider, open_hudi_lock
 from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_mirror.settings import MirrorSettings
-from tideline_runtime.open_tables import open_tables
+from tideline_runtime.open_tables import FROZEN_CHECK_S, open_tables
 from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
 from tideline_table.errors import InvalidOption, StorageError, TableFrozen
@@ -157,3 +157,36 @@ def test_one_provider_for_all_tables_or_one_beside_each(fleet):
         assert (one is two) is not is_per_table
         assert providers.of(fleet.path("a")) is one
         providers.close()
+
+
+def test_a_frozen_table_is_shown_as_such_and_read_on(fleet):
+    table = fleet.create()
+    write(table, 0)
+    tables = opened(fleet)
+    shown = {}
+
+    class Shown:
+        revision = 0
+
+        def named(self):
+            return {}
+
+        def show_tables(self, found):
+            shown.update(found)
+
+    tables.source = Shown()
+    (there,) = tables.each()
+    tables.registry.named = lambda: [there.base_path]
+    tables.show()
+    assert shown[there.base_path].sequence == table.state.sequence
+    table.storage.put(".hoodie/20990101000000000.commit.requested", b"")
+    fleet.clock.advance(FROZEN_CHECK_S)
+    assert len(list(tables.each())) == 1
+    tables.show()
+    assert shown[there.base_path].reason == "Frozen"
+    assert "that no Tideline writer made" in shown[there.base_path].text
+    table.storage.delete(".hoodie/20990101000000000.commit.requested")
+    fleet.clock.advance(FROZEN_CHECK_S)
+    list(tables.each())
+    tables.show()
+    assert shown[there.base_path].sequence == table.state.sequence

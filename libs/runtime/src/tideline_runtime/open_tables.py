@@ -26,6 +26,8 @@ from tideline_table.table import Table, read_identity, why_refused
 
 _log = get_logger(__name__)
 _UNNAMED = NamedTable()
+FROZEN_CHECK_S = 300.0
+"""Time after which it is checked again whether writers refuse an open table: five requests."""
 
 
 class _OnlyHudis(UnsupportedTable):
@@ -93,7 +95,8 @@ class OpenTables:
     """The refused tables that only Apache Hudi writes. They are no reason for concern: a fleet may have only such tables."""
     _troubled: dict[str, str] = field(default_factory=dict, init=False)
     _frozen: dict[str, str] = field(default_factory=dict, init=False)
-    """Why writers refuse an open table, as of its opening or the last rescan. What only reads it goes on."""
+    """Why writers refuse an open table, as of the last check (`FROZEN_CHECK_S`). What only reads it goes on."""
+    _checked_at_s: dict[str, float] = field(default_factory=dict, init=False)
     _unbalanced: TidelineError | None = field(default=None, init=False)
     _unlocked: set[str] = field(default_factory=set, init=False)
     """The refused tables whose locks cannot be used."""
@@ -111,7 +114,16 @@ class OpenTables:
             self._in_force = self.policies.current()
         is_rescan = self.registry.next_scan_in_s() <= 0
         wanted = self._search()
-        for known in (self._open, self._opened_with, self._refused, self._troubled, self._frozen, self._own, self._uids):
+        for known in (
+            self._open,
+            self._opened_with,
+            self._refused,
+            self._troubled,
+            self._frozen,
+            self._checked_at_s,
+            self._own,
+            self._uids,
+        ):
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
         self._left_alone &= set(wanted)
@@ -260,7 +272,7 @@ class OpenTables:
     def _table(self, base_path: str, *, is_rescan: bool) -> Table | None:
         """Return the table, refreshed and opened if necessary; None for a table that is skipped.
 
-        With `is_rescan`, also check that no other table was created at the place of an open one, and whether writers refuse the table.
+        With `is_rescan`, also check that no other table was created at the place of an open one.
         """
         try:
             table = self._open.get(base_path)
@@ -275,10 +287,9 @@ class OpenTables:
             if table is None:
                 table = self._open[base_path] = self._opened(base_path)
                 self._opened_with[base_path] = self.own_options(base_path)
-                is_rescan = True
+                self._checked_at_s.pop(base_path, None)
             table.refresh()
-            if is_rescan:
-                self._note_frozen(table)
+            self._note_frozen(table)
         except TidelineError as error:
             self._open.pop(base_path, None)
             (self._left_alone.add if isinstance(error, _OnlyHudis) else self._left_alone.discard)(base_path)
@@ -323,6 +334,11 @@ class OpenTables:
         return table
 
     def _note_frozen(self, table: Table) -> None:
+        """Check whether writers refuse the table, if that is shown and due."""
+        now_s, known_s = self.clock.monotonic_s(), self._checked_at_s.get(table.base_path)
+        if self.source is None or (known_s is not None and now_s - known_s < FROZEN_CHECK_S):
+            return
+        self._checked_at_s[table.base_path] = now_s
         refused = why_refused(table)
         if refused is None:
             self._frozen.pop(table.base_path, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,19 +20,41 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables
 from tideline_runtime.policy import TablePolicy
-from tideline_table.action import Rules, TableService, Verdict, examine, failure_document, judge_all, status_document
-from tideline_table.table import Finding, FindingKind, Table, damage_of
+from tideline_table.action import Rules, TableService, Verdict, examine_beside, failure_document, judge_all, status_document
+from tideline_table.errors import TidelineError
+from tideline_table.table import Finding, FindingKind, Table, damage_of, why_refused
 
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
 """Time after which a table that did not change is examined again, because ages grow."""
 LOOK_AT_PENDING_S = 10.0
 """Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
+LOOK_AT_STANDING_S = 300.0
+"""Time after which it is checked again whether writers refuse a table: five requests."""
 LOOK_AT_FILES_S = 3600.0
 """Time after which the partitions of a table are listed again, to find data files that are gone or have wrong sizes."""
 FOUND, CLEARED = "found", "cleared"
 """States of a `FindingEvent`."""
 Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What costs requests to find out about a table that does not change, and when it was found out."""
+
+    refused: TidelineError | None = None
+    refused_at_s: float = -math.inf
+    damage: tuple[Finding, ...] = ()
+    damage_at_s: float = -math.inf
+
+    def at(self, table: Table, now_s: float) -> _Standing:
+        """Return what is known now; look again at what is too old (`LOOK_AT_STANDING_S`, `LOOK_AT_FILES_S`)."""
+        found = self
+        if now_s - self.refused_at_s >= LOOK_AT_STANDING_S:
+            found = replace(found, refused=why_refused(table), refused_at_s=now_s)
+        if now_s - self.damage_at_s >= LOOK_AT_FILES_S:
+            found = replace(found, damage=damage_of(table), damage_at_s=now_s)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +64,7 @@ class _Seen:
     sequence: int
     at_s: float
     document: Document
-    damage: tuple[Finding, ...]
-    damage_at_s: float
+    standing: _Standing
 
 
 class FleetWatch:
@@ -70,15 +92,13 @@ class FleetWatch:
             has_pending = now_s - known.at_s >= LOOK_AT_PENDING_S and next(table.state.pending(), None) is not None
             if not has_pending:
                 return
-        status = examine(table, self._rules(table, policy))
+        standing = known.standing if known is not None and known.table is table else _Standing()
+        standing = standing.at(table, now_s)
+        status = examine_beside(table, self._rules(table, policy), standing.refused)
         verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
-        if known is None or now_s - known.damage_at_s >= LOOK_AT_FILES_S:
-            damage, damage_at_s = damage_of(table), now_s
-        else:
-            damage, damage_at_s = known.damage, known.damage_at_s
-        document = status_document(replace(status, verdicts=verdicts, findings=(*status.findings, *damage)))
+        document = status_document(replace(status, verdicts=verdicts, findings=(*status.findings, *standing.damage)))
         with self._lock:
-            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document, damage, damage_at_s)
+            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document, standing)
 
     def finish(self, visited: set[str]) -> None:
         """Forget tables that are gone, add what the service could not open or find, and show all findings.

@@ -62,7 +62,7 @@ from tideline_table.action.maintenance.document import (
     verdict_document,
 )
 from tideline_table.action.maintenance.maintain import Step, maintain
-from tideline_table.action.maintenance.status import SERVICES, PendingJob, TableStatus, examine, pending_jobs
+from tideline_table.action.maintenance.status import SERVICES, PendingJob, TableStatus, examine, examine_beside, pending_jobs
 from tideline_table.action.maintenance.verdict import (
     DEFAULT_TRIGGER,
     Outcome,
@@ -176,6 +176,7 @@ __all__ = [
     "delete_savepoint",
     "drop_index",
     "examine",
+    "examine_beside",
     "failure_document",
     "find_log_compaction_conflict",
     "finding_document",

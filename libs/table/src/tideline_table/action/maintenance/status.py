@@ -10,6 +10,7 @@ from tideline_table.action.decision import TableService
 from tideline_table.action.maintenance.backlog import Backlog, Objectives, backlog_of
 from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, service_of, verdicts_of
 from tideline_table.coordination import is_alive
+from tideline_table.errors import TidelineError
 from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
@@ -72,9 +73,16 @@ class TableStatus:
 def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVICES) -> TableStatus:
     """Return the status of the last refreshed state, with the verdicts of `services`.
 
-    Costs five requests, and one or two for each pending action.
+    Costs five requests (`why_refused`), and one or two for each pending action.
     """
-    state, now, refused = table.state, table.clock.now(), why_refused(table)
+    return examine_beside(table, rules, why_refused(table), services)
+
+
+def examine_beside(
+    table: Table, rules: Rules, refused: TidelineError | None, services: Iterable[TableService] = SERVICES
+) -> TableStatus:
+    """As `examine`, for a caller that knows why writers refuse the table."""
+    state, now = table.state, table.clock.now()
     verdicts = verdicts_of(table, services, rules, refused)
     findings = list(findings_beside(table, refused))
     findings += (
