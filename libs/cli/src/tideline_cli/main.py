@@ -14,6 +14,7 @@ import typer
 from tideline_cli import (
     advise,
     create,
+    files,
     index,
     inspection,
     jobs,
@@ -38,6 +39,7 @@ GROUPS = (
     write,
     read,
     inspection,
+    files,
     advise,
     resize,
     services,

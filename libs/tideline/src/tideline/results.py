@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tideline_table.action import Cancelled, InlineService, SkippedPartition, SkipReason
 from tideline_table.action import Step as MaintenanceStep
 from tideline_table.coordination import Committed
-from tideline_table.table import Savepoint
+from tideline_table.table import DataFile, Savepoint
 
 __all__ = [
     "Archival",
@@ -16,6 +16,7 @@ __all__ = [
     "Clustering",
     "Commit",
     "Compaction",
+    "DataFile",
     "InlineService",
     "MaintenanceStep",
     "Resize",

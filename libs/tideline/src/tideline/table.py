@@ -19,6 +19,7 @@ from tideline.results import (
     Clustering,
     Commit,
     Compaction,
+    DataFile,
     MaintenanceStep,
     Resize,
     Restoration,
@@ -232,6 +233,14 @@ class Table:
         several tables, pass one `connection` to the `sql` of each, which registers that table, or use `dataset()` in `duckdb.sql`.
         """
         return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
+
+    def files(self, *, as_of: Point = "") -> tuple[DataFile, ...]:
+        """Return the files that a query reads, for engines that read Parquet files by name (docs/other-readers.md).
+
+        Where a file has `log_files`, the base file alone is not the newest rows. Raises the errors of `scan`.
+        """
+        self._table.refresh()
+        return engine.data_files(self._table, as_of)
 
     def _keys(self, keys: Keys, schema: pa.Schema) -> pa.Table:
         given = keys_from(keys, schema, self.key, self.partition)

@@ -10,6 +10,7 @@ from tideline_table.table.changes import newest_write
 from tideline_table.table.create import TableRequest, create_table, default_name, folder_name, index_request
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
+from tideline_table.table.file_list import DataFile, data_files, manifest_of
 from tideline_table.table.findings import Finding, FindingKind, age_s, damage_of, findings_of, most_log_files
 from tideline_table.table.given_up import GivenUp, forget_given_up, given_up_plans, is_given_up_plan, keep_given_up
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
@@ -28,6 +29,7 @@ __all__ = [
     "Advice",
     "BucketTable",
     "CommitTimes",
+    "DataFile",
     "Finding",
     "FindingKind",
     "GivenUp",
@@ -54,6 +56,7 @@ __all__ = [
     "colocated_join",
     "create_table",
     "damage_of",
+    "data_files",
     "default_name",
     "findings_of",
     "folder_name",
@@ -66,6 +69,7 @@ __all__ = [
     "keep_given_up",
     "known_lease",
     "leases_of",
+    "manifest_of",
     "most_log_files",
     "newest_write",
     "read_identity",
