@@ -37,7 +37,8 @@ def test_a_schema_that_grows(spark: SparkSession, apache_hudi: ApacheHudi, matri
     base = str(workdir / "evolving")
     first = evolving(FIRST, range(8), 5)
     create_table(base, TableRequest("evolving", first.schema, ("id",), ("part",), "ts", type=kind))
-    table = Table.open(base, options={"tideline.write.schema.evolution": "evolve", "hoodie.parquet.small.file.limit": 0})
+    evolve = {"tideline.write.schema.evolution": "evolve", "hoodie.write.set.null.for.missing.columns": True}
+    table = Table.open(base, options={**evolve, "hoodie.parquet.small.file.limit": 0})
     readers = Readers(table, apache_hudi, matrix, f"written on Spark, {kind}")
     write_dataframe(table, spark.createDataFrame(first), Operation.BULK_INSERT)
     for name, schema, numbers, ts, operation in (

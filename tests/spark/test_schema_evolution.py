@@ -19,7 +19,7 @@ from tideline_table.writer import Operation
 
 EVOLVE = {"tideline.write.schema.evolution": "evolve"}
 RECONCILE = {"hoodie.datasource.write.reconcile.schema": True}
-STRICT = {"hoodie.write.set.null.for.missing.columns": False}
+FILL = {"hoodie.write.set.null.for.missing.columns": True}
 
 
 def with_columns(found: pa.Table, **columns: pa.Array) -> pa.Table:
@@ -46,10 +46,10 @@ def test_every_change_is_the_engines(spark: SparkSession, tables: Tables, kind: 
     assert native.schema.names == ["id", "region", "ts", "amount", "score"]
     # Wider and in another order, without a nullable column; the keys of the first files stay where they are.
     reordered = with_columns(rows(35, 50, 7), score=pa.array([n / 4 for n in range(15)])).select(["score", "ts", "region", "id"])
-    write(reordered, Operation.INSERT, **EVOLVE)
+    write(reordered, Operation.INSERT, **EVOLVE, **FILL)
     assert native.schema.field("score").type == pa.float64()
     point = pa.array([{"x": 1}] * 10, pa.struct([("x", pa.int32())]))
-    write(with_columns(rows(10, 20, 8), point=point), Operation.BULK_INSERT, **EVOLVE)
+    write(with_columns(rows(10, 20, 8), point=point), Operation.BULK_INSERT, **EVOLVE, **FILL)
     wider = with_columns(rows(0, 5, 9), point=pa.array([{"y": "é", "x": 2}] * 5), score=pa.array(["s"] * 5))
     write(wider, Operation.UPSERT, **EVOLVE)
     assert native.schema.field("score").type == pa.string()
@@ -71,8 +71,9 @@ def test_what_is_not_allowed_is_refused_as_by_the_engine(spark: SparkSession, ta
     write_rows(table, rows(0, 5, 1), Operation.UPSERT)
     cases = [
         (with_columns(rows(0, 5, 2), more=pa.array([1] * 5)), {}),
-        (rows(0, 5, 2).drop_columns(["amount"]), STRICT),
-        (rows(0, 5, 2).drop_columns(["amount"]), {**STRICT, **EVOLVE}),
+        (rows(0, 5, 2).drop_columns(["amount"]), {}),
+        (rows(0, 5, 2).drop_columns(["amount"]), EVOLVE),
+        *((rows(0, 5, 2).drop_columns([name]), {**more, **FILL}) for name in ("region", "ts") for more in ({}, EVOLVE, RECONCILE)),
         (rows(0, 5, 2).drop_columns(["id"]), EVOLVE),
         (with_columns(rows(0, 5, 2), more=pa.nulls(5)), EVOLVE),
     ]

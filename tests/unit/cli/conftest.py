@@ -29,6 +29,11 @@ SCHEMA = pa.schema(
 )
 
 
+def json_line(**values: object) -> bytes:
+    """One line of JSON with all columns of `SCHEMA`, null where `values` has none."""
+    return json.dumps(dict.fromkeys(SCHEMA.names) | values).encode() + b"\n"
+
+
 @dataclass(frozen=True)
 class Outcome:
     code: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.unit.cli.conftest import json_line
+
 from tideline_table.table import Table
 
 AT_ONCE = (
@@ -10,7 +12,7 @@ AT_ONCE = (
     "--option=hoodie.cleaner.commits.retained=1",
     "--option=tideline.archive.min.age=0",
 )
-ROW = b'{"id": "b", "city": "Paris", "n": 200}\n'
+ROW = json_line(id="b", city="Paris", n=200)
 
 
 def test_plan_and_run(done, filled):

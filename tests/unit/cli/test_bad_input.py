@@ -6,10 +6,11 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.cli.conftest import SCHEMA, json_line
 
 from tideline_table.hudi.properties import parse_properties
 
-GOOD = b'{"id": "a", "city": "Paris"}\n'
+GOOD = json_line(id="a", city="Paris")
 
 
 def write(table, *more):
@@ -84,12 +85,24 @@ def test_rows_that_do_not_fit(refused, filled, row, named):
 def test_a_null_record_key_in_a_nullable_column(refused, done, tmp_path):
     (tmp_path / "s.csv").write_text("id,v\n1,2\n")
     done("create", tmp_path / "t", "--schema-from", tmp_path / "s.csv", "--key", "id")
-    line = refused(*write(tmp_path / "t"), stdin=b'{"v": 1}\n')
+    line = refused(*write(tmp_path / "t"), stdin=b'{"id": null, "v": 1}\n')
     assert "null or empty record key in column 'id'" in line
 
 
+def test_rows_that_lack_columns(refused, done, filled):
+    """They became null in rows that the table has; no option fills the key."""
+    fill = ("--option", "hoodie.write.set.null.for.missing.columns=true")
+    line = refused(*write(filled), stdin=b'{"id": "a", "city": "Rome"}\n')
+    assert "rows without column(s) 'n', 'x', 'price', 'day', 'at'" in line
+    assert fill[1] in line
+    assert "rows without key column 'id'" in refused(*write(filled), *fill, stdin=b'{"city": "Rome"}\n')
+    done(*write(filled), *fill, stdin=b'{"id": "a", "city": "Rome"}\n')
+    assert done("read", filled).plain_rows()[0] == dict.fromkeys(SCHEMA.names) | {"id": "a", "city": "Rome"}
+
+
 def test_a_parquet_file_of_another_schema(refused, filled, tmp_path):
-    pq.write_table(pa.table({"id": pa.array([1]), "city": ["Paris"]}), tmp_path / "rows.parquet")
+    others = {field.name: pa.nulls(1, field.type) for field in SCHEMA}
+    pq.write_table(pa.table({**others, "id": pa.array([1])}), tmp_path / "rows.parquet")
     assert "column 'id' of type int64; expected type string" in refused("write", filled, "--from", tmp_path / "rows.parquet")
 
 

@@ -5,13 +5,14 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.cli.conftest import json_line
 from tests.unit.locks.unreachable import nobody_there
 
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.table import Table
 
 KEEP_ONE = ("--option", "hoodie.cleaner.commits.retained=1")
-UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
+UPDATE = json_line(id="b", city="Paris", n=200)
 
 
 def test_read_selects_columns_rows_and_a_number_of_them(done, filled):
@@ -155,7 +156,7 @@ def test_a_copy_is_adopted_and_written(done, filled, tmp_path):
     shutil.copytree(filled, tmp_path / "copy")
     adopted = done("adopt", tmp_path / "copy", "--json").document
     assert adopted["uid"] != adopted["previous_uid"]
-    done("write", tmp_path / "copy", "--from", "-", stdin=b'{"id": "e", "city": "Oslo"}\n')
+    done("write", tmp_path / "copy", "--from", "-", stdin=json_line(id="e", city="Oslo"))
     assert len(done("read", tmp_path / "copy").rows) == 5
     assert len(done("read", filled).rows) == 4
 
@@ -179,7 +180,7 @@ def test_commits_go_through_the_lock(done, cli, filled, monkeypatch, through):
         arguments += ["--locks", "storage:"]
     else:
         monkeypatch.setenv("TIDELINE_LOCKS", f"storage:{filled}")
-    done(*arguments, stdin=b'{"id": "e", "city": "Oslo"}\n')
+    done(*arguments, stdin=json_line(id="e", city="Oslo"))
     assert any((filled / ".hoodie" / ".tideline" / "locks").rglob("*"))
 
 
@@ -190,7 +191,7 @@ def test_a_redis_that_is_not_there(cli, filled, unreachable, code, is_told, capl
     wait_s = "3600" if unreachable == "fail" else "0.3"
     options = ("--option", f"tideline.lock.unreachable={unreachable}", "--option", f"tideline.lock.wait={wait_s}")
     with nobody_there() as url:
-        outcome = cli("write", filled, "--from", "-", "--locks", url, *options, stdin=b'{"id": "e", "city": "Oslo"}\n')
+        outcome = cli("write", filled, "--from", "-", "--locks", url, *options, stdin=json_line(id="e", city="Oslo"))
     rows = Table.open(str(filled)).read(["id"]).num_rows
     assert (outcome.code, rows) == (code, 4 if code else 5), outcome.stderr
     assert is_told in outcome.stderr + caplog.text
@@ -206,7 +207,7 @@ def test_going_on_without_redis_needs_redis(cli, filled):
         assert "redis:" in outcome.stderr
 
 
-@pytest.mark.parametrize("heading", ["id,city\n", "id,city"])
+@pytest.mark.parametrize("heading", ["id,city,n,x,price,day,at\n", "id,city,n,x,price,day,at"])
 def test_an_empty_input_makes_no_commit_unless_asked_for(done, filled, tmp_path, heading):
     (tmp_path / "none.csv").write_text(heading)
     empty = ("write", filled, "--from", tmp_path / "none.csv", "--from", "-")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.conftest import json_line
 
 
 @pytest.mark.parametrize("command", ["create", "drop", "list"])
@@ -19,7 +20,7 @@ def test_created_listed_checked_and_dropped(done, cli, filled):
     made = done("index", "create", filled, "--type", "files", "--json").document
     assert (made["types"], made["delta_commits"]) == (["files"], 0)
     assert done("index", "list", filled, "--json").document["metadata_table"] == made
-    done("write", filled, "--from", "-", stdin=b'{"id": "b", "city": "Paris", "n": 200}\n')
+    done("write", filled, "--from", "-", stdin=json_line(id="b", city="Paris", n=200))
     assert done("index", "list", filled, "--json").document["metadata_table"]["delta_commits"] == 1
     assert done("check", filled, "--json").document == {
         "base_path": done("show", filled, "--json").document["base_path"],
@@ -34,7 +35,7 @@ def test_created_listed_checked_and_dropped(done, cli, filled):
 
 def test_damage_fails_the_check_until_it_is_repaired(done, cli, filled):
     done("index", "create", filled, "--type", "files")
-    done("write", filled, "--from", "-", stdin=b'{"id": "b", "city": "Paris", "n": 200}\n')
+    done("write", filled, "--from", "-", stdin=json_line(id="b", city="Paris", n=200))
     (log,) = [
         path for path in Path(filled, ".hoodie/metadata/files").iterdir() if ".log." in path.name and ".log.1_" not in path.name
     ]
@@ -61,7 +62,7 @@ def test_a_record_index_is_added_listed_and_dropped(done, cli, filled):
     assert [part["file_groups"] for part in made["partitions"]] == [1, 10]
     assert "record_index" in done("index", "list", filled).text
     rows = done("read", filled).plain_rows()
-    done("write", filled, "--from", "-", stdin=b'{"id": "zz", "city": "Paris", "n": 200}\n')
+    done("write", filled, "--from", "-", stdin=json_line(id="zz", city="Paris", n=200))
     assert done("check", filled, "--json").document["is_sound"] is True
     assert len(done("read", filled).plain_rows()) == len(rows) + 1
     done("index", "drop", filled, "--type", "record_index")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.unit.cli.conftest import rows_table
+from tests.unit.cli.conftest import json_line, rows_table
 
 import tideline
 from tideline_table.action import write_rows
@@ -97,9 +97,9 @@ def test_a_copy_with_a_pending_plan_is_adopted(cli, done, merging, tmp_path, ser
     if service == "clean":
         planned(done, "compaction", merging, EAGER)
         done("run", "compaction", merging)
-        done("write", merging, "--from", "-", stdin=b'{"id": "a", "n": 7}\n')
+        done("write", merging, "--from", "-", stdin=json_line(id="a", n=7))
     if service == "clustering":
-        done("write", merging, "--from", "-", "--operation", "bulk_insert", stdin=b'{"id": "c", "n": 7}\n')
+        done("write", merging, "--from", "-", "--operation", "bulk_insert", stdin=json_line(id="c", n=7))
     instant = planned(done, service, merging, option)
     rows = done("read", merging).plain_rows()
     trial = tmp_path / "trial"
@@ -119,7 +119,7 @@ def test_a_copy_with_a_pending_plan_is_adopted(cli, done, merging, tmp_path, ser
 def test_a_copy_with_a_clean_that_had_begun_completes_it(done, merging, tmp_path):
     planned(done, "compaction", merging, EAGER)
     done("run", "compaction", merging)
-    done("write", merging, "--from", "-", stdin=b'{"id": "a", "n": 7}\n')
+    done("write", merging, "--from", "-", stdin=json_line(id="a", n=7))
     instant = planned(done, "clean", merging, "--option=hoodie.cleaner.commits.retained=1")
     opened = Table.open(str(merging))
     begin_clean(opened, instant)

@@ -1,8 +1,9 @@
 """`tideline lease`, `tideline read --lease`, and `--dry-run` of the services."""
 
 import pytest
+from tests.unit.cli.conftest import json_line
 
-UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
+UPDATE = json_line(id="b", city="Paris", n=200)
 KEEP_ONE = ("--option", "hoodie.cleaner.commits.retained=1")
 
 

@@ -4,11 +4,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from tests.unit.cli.conftest import json_line
+
 from tideline_cli.picture_facts import picture_facts
 from tideline_cli.pictures import page_of
 from tideline_table.table import Table
 
-UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
+UPDATE = json_line(id="b", city="Paris", n=200)
 
 
 class Page(HTMLParser):

@@ -1,13 +1,14 @@
 """`tideline savepoint` and what the other commands show of it."""
 
 import pytest
+from tests.unit.cli.conftest import json_line
 
 from tideline_table.action import write_rows
 from tideline_table.log.progress import ProgressStep
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
-UPDATE = b'{"id": "b", "city": "Paris", "n": 200}\n'
+UPDATE = json_line(id="b", city="Paris", n=200)
 KEEP_ONE = ("--option", "hoodie.cleaner.commits.retained=1")
 
 

@@ -132,7 +132,8 @@ def test_cells_of_columns_that_older_files_lack_are_open(payload: str) -> None:
     table = declared(payload)
     put(table, *FIRST)
     rows = pa.table({"id": ["c"], "part": ["p"], "ts": [6], "a": pa.nulls(1, pa.string()), "more": ["m"]})
-    write_rows(table, rows, Operation.UPSERT, options={"tideline.write.schema.evolution": "evolve"}, parallelism=1)
+    options = {"tideline.write.schema.evolution": "evolve", "hoodie.write.set.null.for.missing.columns": True}
+    write_rows(table, rows, Operation.UPSERT, options=options, parallelism=1)
     row = next(r for r in table.read().to_pylist() if r["id"] == "c")
     assert (row["ts"], row["a"], row["b"], row["more"]) == (6, "a5", "b5", "m")
 

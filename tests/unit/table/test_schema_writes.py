@@ -34,7 +34,7 @@ from tideline_table.writer import Operation
 
 EVOLVE = {"tideline.write.schema.evolution": "evolve"}
 RECONCILE = {"hoodie.datasource.write.reconcile.schema": True}
-STRICT = {"hoodie.write.set.null.for.missing.columns": False}
+FILL = {"hoodie.write.set.null.for.missing.columns": True}
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_new_column_is_added_at_the_end(place):
     with storage.open_input(slice_.path) as source:
         footer = json.loads(pq.ParquetFile(source).metadata.metadata[b"parquet.avro.schema"])
     assert [f["name"] for f in footer["fields"]] == [*META_FIELDS, *table.schema.names]
-    write(table, [("d", "q", 1, "w")])
+    write(table, [("d", "q", 1, "w")], **FILL)
     assert table.schema.names[-1] == "score"
     assert columns(table, "score") == [("a", 7), ("b", None), ("c", None), ("d", None)]
 
@@ -135,13 +135,50 @@ def test_reconciling_adds_columns_and_keeps_types(place):
 
 
 @pytest.mark.parametrize("more", [{}, EVOLVE])
-def test_missing_columns_can_be_forbidden(place, more):
+def test_missing_columns_are_refused_unless_the_writer_says_that_they_become_null(place, more):
     table, _, _ = place
     rows = rows_of([("a", "p", 2, "x")]).drop_columns(["v"])
     with pytest.raises(SchemaMismatch, match=r"'v'.*set\.null\.for\.missing"):
-        upsert(table, rows, **STRICT, **more)
-    upsert(table, rows, **more)
+        upsert(table, rows, **more)
+    assert ("a", "x") in columns(table, "v")
+    upsert(table, rows, **FILL, **more)
     assert ("a", None) in columns(table, "v")
+
+
+@pytest.mark.parametrize("more", [{}, EVOLVE])
+def test_missing_members_of_structs_are_refused_as_columns_are(place, more):
+    table, _, _ = place
+    upsert(table, wide([("a", "p", 2, "x")], s=pa.array([{"p": 1, "q": 2}])), **EVOLVE)
+    rows = wide([("a", "p", 3, "x")], s=pa.array([{"p": 5}]))
+    with pytest.raises(SchemaMismatch, match=r"'s\.q'.*set\.null\.for\.missing"):
+        upsert(table, rows, **more)
+    upsert(table, rows, **FILL, **more)
+    assert ("a", {"p": 5, "q": None}) in columns(table, "s")
+
+
+@pytest.mark.parametrize("operation", [o for o in Operation if o not in (Operation.DELETE, Operation.DELETE_PARTITION)])
+@pytest.mark.parametrize("options", [{}, FILL, EVOLVE | FILL, RECONCILE], ids=["refuse", "fill", "evolve", "reconcile"])
+@pytest.mark.parametrize(("name", "role"), [("id", "key"), ("part", "partition"), ("ts", "ordering")])
+def test_key_partition_and_ordering_columns_are_never_filled(place, operation, options, name, role):
+    table, _, _ = place
+    before = contents(table)
+    rows = wide([("a", "p", 2, "x2")], _hoodie_is_deleted=pa.array([True])).drop_columns([name])
+    with pytest.raises(SchemaMismatch, match=f"rows without {role} column '{name}'"):
+        write_rows(table, rows, operation, options=options)
+    assert contents(table) == before
+
+
+def test_a_member_of_a_struct_that_is_a_partition_or_ordering_field_is_never_filled():
+    schema = pa.schema([("id", pa.string()), ("at", pa.struct([("part", pa.string()), ("ts", pa.int64()), ("v", pa.string())]))])
+    table = create_table(MemoryStorage(), TableRequest("t", schema, ("id",), ("at.part",), "at.ts"))
+    row = {"part": "p", "ts": 1, "v": "x"}
+    write_rows(table, pa.table({"id": ["a"], "at": [row]}, schema), Operation.UPSERT)
+    for name in ("part", "ts"):
+        less = pa.table({"id": ["a"], "at": [{key: value for key, value in row.items() if key != name}]})
+        with pytest.raises(SchemaMismatch, match=f"column 'at.{name}'"):
+            write_rows(table, less, Operation.UPSERT, options=FILL)
+    write_rows(table, pa.table({"id": ["a"], "at": [{"part": "p", "ts": 2}]}), Operation.UPSERT, options=FILL)
+    assert table.read(["id", "at"]).to_pylist() == [{"id": "a", "at": {"part": "p", "ts": 2, "v": None}}]
 
 
 def test_a_new_column_needs_a_type(place):
@@ -178,7 +215,7 @@ def test_the_later_of_two_changes_takes_the_earlier_along(place, monkeypatch, mi
     other = open_table(storage, clock, "other")
     evolve_meanwhile(monkeypatch, other, wide([("n1", "r", 2, "x")], one=pa.array([1], pa.int32())))
     added = {"other column": {"two": pa.array(["2"])}, "same column": {"one": pa.array([5], pa.int32())}, "none": {}}[mine]
-    committed = upsert(table, wide([("n2", "s", 2, "x")], **added), **EVOLVE)
+    committed = upsert(table, wide([("n2", "s", 2, "x")], **added), **EVOLVE, **FILL)
     # Changing the table alike is no conflict.
     assert committed.attempts == (1 if mine == "same column" else 2)
     assert table.schema.names == ["id", "part", "ts", "v", "one", *(["two"] if mine == "other column" else [])]

@@ -31,12 +31,14 @@ SCHEMA_EVOLUTION = Option(
 RECONCILE_SCHEMA = Option(
     "hoodie.datasource.write.reconcile.schema",
     False,
-    "Evolve the table by new columns only: types stay, and columns that the input lacks become null.",
+    "Evolve the table by new columns only: types stay, and columns that the input lacks become null, but for key, partition and ordering "
+    "columns.",
 )
 SET_NULL_FOR_MISSING_COLUMNS = Option(
     "hoodie.write.set.null.for.missing.columns",
-    True,
-    "Nullable columns that the input lacks become null. If false, such input is rejected (Apache Hudi's default).",
+    False,
+    "Nullable columns that the input lacks become null, also in rows that the table has. If false, such input is refused. Input without "
+    "a key, partition or ordering column is always refused.",
 )
 READ_OPERATION_FIELD = Option(
     "hoodie.allow.operation.metadata.field",

@@ -144,7 +144,9 @@ class EvolutionRule:
             raise SchemaMismatch(
                 f"rows without column(s) {names}",
                 expected="every column of the table" if not allowed else "a value in every row (required by the table)",
-                remedy="" if allowed else "add them, or set hoodie.write.set.null.for.missing.columns=true if they may become null",
+                remedy="add them"
+                if allowed
+                else "add them, or set hoodie.write.set.null.for.missing.columns=true if they may become null",
             )
 
     def _type(self, table: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from tideline_table.schema.avro import avro_evolved
 from tideline_table.schema.evolution import EvolutionRule
 from tideline_table.schema.fit import IS_DELETED
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD
+from tideline_table.schema.nested import field_path
 from tideline_table.table.definition import TableDefinition
 from tideline_table.writer import Operation
 
@@ -38,25 +40,30 @@ def target_schema(
 ) -> TargetSchema:
     """Return the schema that a table with the Avro schema `based_on` has after a write of rows with the schema `incoming`.
 
-    Key, partition and ordering columns keep their types, because a new type would change their text or their order. Raises
-    `SchemaMismatch` for a change that the options do not allow.
+    Key, partition and ordering columns keep their types, because a new type would change their text or their order, and rows must
+    have them: null would be another key, another partition or another order. Raises `SchemaMismatch` for a change that the options do
+    not allow, and for columns that rows may not lack.
     """
     table = arrow_from_avro(based_on)
     if operation is Operation.DELETE:
         return TargetSchema(based_on, based_on, table)
     beside = {*META_FIELDS, OPERATION_FIELD, IS_DELETED} - set(table.names)
     given = pa.schema([f for f in incoming if f.name not in beside])
-    if options[SCHEMA_EVOLUTION] == "refuse" and not options[RECONCILE_SCHEMA]:
-        _check_missing(table, given, options)
+    evolves = options[SCHEMA_EVOLUTION] != "refuse" or options[RECONCILE_SCHEMA]
+    if not evolves and set(given.names) - set(table.names):
+        return TargetSchema(based_on, based_on, table)  # `fit_rows` refuses the unknown column: a misspelt one lacks, too
+    fixed = _fixed_columns(definition, table)
+    _check_fixed(fixed, given)
+    rule = EvolutionRule(missing_is_null=options[SET_NULL_FOR_MISSING_COLUMNS], keep_types=options[RECONCILE_SCHEMA])
+    if not evolves:
+        rule.evolve(table, given)  # only for its checks
         return TargetSchema(based_on, based_on, table)
-    fixed = {*definition.keygen.key_fields, *definition.keygen.partition_fields, definition.ordering_field}
     given = pa.schema([f.with_type(table.field(f.name).type) if f.name in fixed and f.name in table.names else f for f in given])
     empty = [f.name for f in given if pa.types.is_null(f.type) and f.name not in table.names]
     if empty:
         raise SchemaMismatch(
             f"new column {empty[0]!r} without a type (all null)", expected="a type", remedy="cast or drop the column"
         )
-    rule = EvolutionRule(missing_is_null=options[SET_NULL_FOR_MISSING_COLUMNS], keep_types=options[RECONCILE_SCHEMA])
     evolved = rule.evolve(table, given)
     if evolved.equals(table):
         return TargetSchema(based_on, based_on, table)
@@ -64,13 +71,22 @@ def target_schema(
     return TargetSchema(based_on, text, arrow_from_avro(text))
 
 
-def _check_missing(table: pa.Schema, given: pa.Schema, options: Options) -> None:
-    missing = [name for name in table.names if name not in given.names]
-    if missing and not options[SET_NULL_FOR_MISSING_COLUMNS]:
+def _fixed_columns(definition: TableDefinition, table: pa.Schema) -> dict[str, str]:
+    """Return the key, partition and ordering fields that `table` has, and what each is."""
+    ordering = (name.strip() for name in definition.ordering_field.split(","))
+    named = dict.fromkeys(ordering, "ordering")
+    named |= dict.fromkeys(definition.keygen.partition_fields, "partition")
+    named |= dict.fromkeys(definition.keygen.key_fields, "key")
+    return {name: role for name, role in named.items() if name and field_path(table, name)}
+
+
+def _check_fixed(fixed: Mapping[str, str], given: pa.Schema) -> None:
+    missing = [f"{role} column {name!r}" for name, role in fixed.items() if not field_path(given, name)]
+    if missing:
         raise SchemaMismatch(
-            f"rows without column(s) {', '.join(map(repr, missing))}",
-            expected="every column of the table",
-            remedy=f"add them, or set {SET_NULL_FOR_MISSING_COLUMNS.key}=true if they may become null",
+            f"rows without {', '.join(missing)}",
+            expected="every key, partition and ordering column of the table, whatever the options say",
+            remedy="add them; `delete` removes rows by their keys alone",
         )
 
 
