@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from tests.spark.tables import Tables, rows
 
+import tideline
 from tideline_spark.data_source import NAME, register
 from tideline_spark.session import use_this_python
 from tideline_table.action import write_rows
+from tideline_table.errors import SourceFailed
 from tideline_table.storage import STAGING
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -82,6 +87,29 @@ def test_what_is_refused_writes_nothing(source: SparkSession, table: Table, mode
         source.createDataFrame(rows(3, 9, 6)).write.format(NAME).mode(mode).options(**options).save(table.storage.root)
     assert content(table) == before
     assert staged(table) == []
+
+
+def test_a_missing_table_is_refused_before_the_job(source: SparkSession, tmp_path: Path) -> None:
+    ran = source.sparkContext.accumulator(0)
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ran.add(1)
+        yield from batches
+
+    missing = tmp_path / "missing"
+    df = source.createDataFrame(rows(0, 3, 1))
+    with pytest.raises(PySparkException, match="TableNotFound"):
+        df.mapInArrow(counted, df.schema).write.format(NAME).mode("append").save(str(missing))
+    assert ran.value == 0
+    assert not missing.exists()
+
+
+def test_a_failed_job_of_the_source_is_no_fault_of_the_rows(spark: SparkSession, table: Table) -> None:
+    before = commits(table)
+    df = spark.createDataFrame(rows(0, 3, 1)).withColumn("amount", f.raise_error(f.lit("no such fare")).cast("double"))
+    with pytest.raises(SourceFailed, match="the source of the rows failed"):
+        tideline.open(table.storage.root).upsert(df)
+    assert commits(table) == before
 
 
 def test_a_stream_writes_each_batch_once(source: SparkSession, table: Table, tmp_path: Path) -> None:

@@ -8,15 +8,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.tables import Tables, content, rows
+from tests.spark.tables import SCHEMA, Tables, content, rows
 
 from tideline_spark import small_source, write
+from tideline_spark.data_source import NAME, register
 from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits
 from tideline_spark.write import write_dataframe
 from tideline_table.action import check_index, create_index, write_rows
-from tideline_table.errors import DuplicateKey, TidelineError, UnsupportedTable
-from tideline_table.table import Table, TableType
+from tideline_table.errors import DuplicateKey, InvalidOption, SchemaMismatch, TidelineError, UnsupportedTable
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
@@ -55,6 +56,44 @@ def test_small_sources_find_keys_in_all_partitions(
 
 LARGE = {"tideline.spark.collect.bytes": 0}
 SHUFFLED = {**LARGE, "tideline.spark.broadcast.keys": 0}
+
+
+@pytest.mark.parametrize("options", [{}, LARGE, SHUFFLED], ids=["small", "large", "shuffled"])
+@pytest.mark.parametrize("kind", TableType)
+def test_deletions_without_partition_columns_search_all_partitions(
+    spark: SparkSession, tables: Tables, kind: TableType, options: dict[str, object]
+) -> None:
+    model, table = (tables.create(name, type=kind, options=options) for name in ("model", "t"))
+    for made in (model, table):
+        write_rows(made, rows(0, 30, 3), Operation.UPSERT)
+        write_rows(made, rows(3, 9, 4), Operation.UPSERT)
+    gone = rows(5, 12, 0).select(["id"])
+    write_rows(model, gone, "delete")
+    write_dataframe(table, spark.createDataFrame(gone), "DELETE", options={"hoodie.index.type": "SIMPLE"})
+    assert content(table.read()) == content(model.read())
+    assert table.read().num_rows == 23
+    register(spark)
+    more = spark.createDataFrame(rows(12, 20, 0).select(["id"]))
+    more.write.format(NAME).mode("append").option("operation", "delete").save(table.storage.root)
+    table.refresh()
+    assert table.read().num_rows == 15
+
+
+def test_deletions_without_partition_columns_are_refused_where_a_key_names_a_bucket(spark: SparkSession, tables: Tables) -> None:
+    path = str(tables.folder / "t")
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), buckets=2))
+    table = Table.open(path)
+    gone = rows(0, 3, 0).select(["id"])
+    for run in (lambda: write_rows(table, gone, "delete"), lambda: write_dataframe(table, spark.createDataFrame(gone), "delete")):
+        with pytest.raises(SchemaMismatch, match="keys without region"):
+            run()
+
+
+def test_what_is_no_operation_is_refused_by_name(spark: SparkSession, tables: Tables) -> None:
+    table = tables.create("t")
+    for run in (lambda: write_rows(table, rows(0, 3, 0), "merge"), lambda: write_dataframe(table, spark.range(3), "merge")):
+        with pytest.raises(InvalidOption, match="operation 'merge'; expected one of upsert"):
+            run()
 
 
 def marked(source: pa.Table) -> pa.Table:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pyarrow as pa
+
 from tideline_spark.options import SPARK_COLLECT_BYTES
 from tideline_table.action import WriteChoices
 from tideline_table.config import INSERT_DUP_POLICY, Options
@@ -14,12 +16,12 @@ from tideline_table.table import Table
 from tideline_table.writer import Operation, minds_known_keys
 
 
-def write_choices(table: Table, operation: Operation, options: Mapping[str, object] | None) -> WriteChoices:
-    """Return what a DataFrame write does in the table as of its last refresh. Raises as `WriteChoices.of`.
+def write_choices(table: Table, operation: Operation, options: Mapping[str, object] | None, columns: pa.Schema) -> WriteChoices:
+    """Return what a write of a DataFrame with `columns` does in the table as of its last refresh. Raises as `WriteChoices.of`.
 
     With a record index, inserts are planned as upserts. With a bucket index they remain inserts: tasks route them to buckets.
     """
-    found = WriteChoices.of(table, operation, options)
+    found = WriteChoices.of(table, operation, options, columns)
     return replace(found, operation=found.operation if table.definition.buckets is None else operation)
 
 

@@ -153,16 +153,20 @@ class TidelineDataSource(ds.DataSource):
         return _Reader(self._query, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: ARG002, FBT001 - PySpark's signature
-        """Return the writer of modes append and overwrite. Raises `InvalidOption`."""
-        return Writer(WriteOptions.of(self.options, overwrite=overwrite, is_stream=False))
+        """Return the writer of modes append and overwrite. Raises `InvalidOption`, and as `WriteOptions.check_table`."""
+        options = WriteOptions.of(self.options, overwrite=overwrite, is_stream=False)
+        options.check_table()
+        return Writer(options)
 
     def streamWriter(  # noqa: N802 - PySpark's name
         self,
         schema: StructType,  # noqa: ARG002 - PySpark's signature
         overwrite: bool,  # noqa: FBT001 - PySpark's signature
     ) -> ds.DataSourceStreamWriter:
-        """Return the writer of a stream in output mode append. Raises `InvalidOption`."""
-        return StreamWriter(WriteOptions.of(self.options, overwrite=overwrite, is_stream=True))
+        """Return the writer of a stream in output mode append. Raises `InvalidOption`, and as `WriteOptions.check_table`."""
+        options = WriteOptions.of(self.options, overwrite=overwrite, is_stream=True)
+        options.check_table()
+        return StreamWriter(options)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:  # noqa: N802 - PySpark's name
         """See `DataSource.streamReader`."""

@@ -76,6 +76,10 @@ class WriteOptions:
             raise InvalidOption("output mode complete", expected="append", remedy="tideline_spark.sink takes other operations")
         return cls(given["path"], Operation(operation), given.get("locks", ""), query_id, engine)
 
+    def check_table(self) -> None:
+        """Open the table, before Spark runs a job for it. Raises what `Table.open` and `Table.check_writable` raise."""
+        _opened(self).check_writable()
+
     @property
     def limit_bytes(self) -> int:
         """Most bytes of staged rows of one write."""

@@ -17,7 +17,7 @@ from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_spark.write import OnReport, write_dataframe
 from tideline_table.action import OnConflict, write_rows
-from tideline_table.errors import CommitUnknown, CorruptMetadata, InvalidOption, ProgressMoved, Recovery, TidelineError
+from tideline_table.errors import CommitUnknown, CorruptMetadata, ProgressMoved, Recovery, TidelineError
 from tideline_table.log import ProgressStep
 from tideline_table.table import Table, check_stands
 from tideline_table.writer import Operation
@@ -148,10 +148,7 @@ def sink(
     The function raises what `write_dataframe` raises, `StreamReplaced`, and `TableFrozen` if the table was created again meanwhile.
     Spark then ends the query, which may be restarted.
     """
-    try:
-        chosen = Operation(operation)
-    except ValueError:
-        raise InvalidOption(f"operation {str(operation)!r}", expected=" or ".join(Operation)) from None
+    chosen = Operation(operation)
     key = progress_key(query_id)
     ProgressStep(key, None, "")  # raise for an invalid name before the first batch
     return _Sink(path, key, chosen, dict(options or {}), locks, takes_over, on_conflict, on_report)

@@ -32,7 +32,7 @@ from tideline_spark.planning import planning_settings, write_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.session import use_this_python
 from tideline_spark.small_source import DriverAndTasks, estimated_bytes, goes_through_driver, small_rows
-from tideline_spark.tagging import LogKeys, Routing, evolved_by, log_key_table, routed_rows, source_columns
+from tideline_spark.tagging import LogKeys, Routing, arrow_schema, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.action import (
     Contention,
@@ -72,7 +72,7 @@ OnReport = Callable[[WriteReport], None]
 def write_dataframe(
     table: Table | str,
     df: DataFrame,
-    operation: Operation,
+    operation: Operation | str,
     *,
     options: Mapping[str, object] | None = None,
     extra: Mapping[str, str] | None = None,
@@ -81,6 +81,8 @@ def write_dataframe(
     on_report: OnReport | None = None,
 ) -> Committed:
     """Write the rows of `df` as one commit of `table` (open, or its base path) on the executors of its session.
+
+    `operation` is an `Operation` or its name. A deletion whose rows lack partition columns searches all partitions.
 
     A small source (up to `tideline.spark.collect.bytes`) is evaluated once, a larger one once per attempt: cache it if it is
     expensive or may change. A conflict rolls the attempt back; `on_conflict` is called and the write repeated on fresh state, up to
@@ -95,6 +97,7 @@ def write_dataframe(
     fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows that do not (rolled back); `InvalidOption`, `TableFrozen`,
     `UnsupportedTable`; `SparkFailed` when the Spark job fails.
     """
+    operation = Operation(operation)
     use_this_python(df.sparkSession)
     if isinstance(table, str):
         table = Table.open(table, hudi_lock=open_hudi_lock)
@@ -102,7 +105,7 @@ def write_dataframe(
 
     @lru_cache(maxsize=1)
     def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
-        return write_choices(table, operation, options)
+        return write_choices(table, operation, options, arrow_schema(df))
 
     first = choices_on(index_state(table))
     contention = Contention(table, first.options)
@@ -130,10 +133,13 @@ def write_dataframe(
     return committed
 
 
-def explain_write(table: Table, df: DataFrame, operation: Operation, *, options: Mapping[str, object] | None = None) -> WriteReport:
+def explain_write(
+    table: Table, df: DataFrame, operation: Operation | str, *, options: Mapping[str, object] | None = None
+) -> WriteReport:
     """Return the plan that `write_dataframe` would run now. Nothing is evaluated or written."""
+    operation = Operation(operation)
     table.refresh()
-    choices = write_choices(table, operation, options)
+    choices = write_choices(table, operation, options, arrow_schema(df))
     attempt = _attempt(table, df, table.schema_json, index_state(table), choices, {}, None, Contention(table, choices.options))
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)

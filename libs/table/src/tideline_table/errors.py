@@ -133,6 +133,12 @@ class InvalidRecord(TidelineError):
     """A row that cannot be written, for example because of a null record key or an unsafe partition value."""
 
 
+class SourceFailed(TidelineError):
+    """The source of the rows to write failed before their end, for a reason outside the table. Nothing was written."""
+
+    recovery = Recovery.RETRY
+
+
 class DuplicateKey(TidelineError):
     """An insert found a duplicate key and its duplicate policy is to fail."""
 

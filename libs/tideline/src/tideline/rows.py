@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeGuard, cast
 
 import pyarrow as pa
 
-from tideline_table.errors import SchemaMismatch
+from tideline_table.errors import SchemaMismatch, SourceFailed
 from tideline_table.schema import named_field, storable_field, without_meta_fields
 
 
@@ -53,15 +53,30 @@ def table_from(rows: Rows) -> pa.Table:
             expected="an object with the Arrow PyCapsule interface: of pyarrow, pandas, Polars or DuckDB",
             remedy="pyarrow.table(...) and pyarrow.Table.from_pylist(...) convert Python objects",
         )
-    try:
-        found = pa.table(rows)
-    except (pa.ArrowException, TypeError) as error:
-        raise SchemaMismatch(f"rows that Arrow cannot convert ({_first_line(error)})", expected="one type per column") from None
+    found = _read_all(rows)
     kept = [at for at, name in enumerate(found.column_names) if not _UNNAMED_INDEX.fullmatch(name)]
     found = found.select(kept)
     fields = [storable_field(field) for field in found.schema]
     columns = [_cast(column, field) for column, field in zip(found.columns, fields, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields)) if columns else found.replace_schema_metadata()
+
+
+def _read_all(rows: Rows) -> pa.Table:
+    try:
+        if isinstance(rows, pa.Table) or not hasattr(rows, "__arrow_c_stream__"):
+            return pa.table(rows)
+        stream = pa.RecordBatchReader.from_stream(rows)
+    except (pa.ArrowException, TypeError) as error:
+        raise SchemaMismatch(f"rows that Arrow cannot convert ({_first_line(error)})", expected="one type per column") from None
+    try:
+        return stream.read_all()
+    except (pa.ArrowException, OSError) as error:
+        # The types are known by now: what produces the rows has failed, for example a job of Spark.
+        raise SourceFailed(
+            f"the source of the rows failed ({_first_line(error)})",
+            expected="all of its rows; nothing was written",
+            remedy="see the log of the library that made the rows",
+        ) from error
 
 
 def schema_from(schema: Schema) -> pa.Schema:

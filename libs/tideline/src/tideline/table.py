@@ -27,7 +27,7 @@ from tideline.results import (
 )
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
 from tideline_locks import attach_lock, open_hudi_lock
-from tideline_table import action, config
+from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi import Point
@@ -129,16 +129,7 @@ class Table:
         missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the table
         does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes nothing.
         """
-        given = self._keys(keys, self.schema)
-        missing = [name for name in self.partition if not field_path(given.schema, name)]
-        if missing and self._table.definition.buckets is not None:
-            raise SchemaMismatch(
-                f"keys without {', '.join(missing)}, for a table with a bucket index",
-                expected="the partition columns, too: a key names a bucket of its partition",
-                remedy="add these columns to the keys",
-            )
-        anywhere = {config.INDEX_TYPE.key: "GLOBAL_SIMPLE"} if missing else {}
-        return self._write(given, Operation.DELETE, {**anywhere, **(options or {})})
+        return self._write(self._keys(keys, self.schema), Operation.DELETE, options)
 
     def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
         """Delete the content of these partition paths, given as in `_hoodie_partition_path`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from tideline_table.config import INSERT_DUP_POLICY, Options
+from tideline_table.errors import InvalidOption
 
 
 class Operation(enum.StrEnum):
@@ -24,6 +25,13 @@ class Operation(enum.StrEnum):
     """Replace everything in the table."""
     DELETE_PARTITION = "delete_partition"
     """Remove whole partitions; takes no rows."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Operation:
+        """Take Hudi's own spelling, too. Raises `InvalidOption` for what is no operation."""
+        if isinstance(value, str) and value != value.lower():
+            return cls(value.lower())
+        raise InvalidOption(f"operation {str(value)!r}", expected=f"one of {', '.join(cls)}")
 
     @property
     def hudi_name(self) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, INSERT_DUP_POLICY, Options
-from tideline_table.errors import UnsupportedTable, WriteConflict
+import pyarrow as pa
+
+from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, INDEX_TYPE, INSERT_DUP_POLICY, Options
+from tideline_table.errors import SchemaMismatch, UnsupportedTable, WriteConflict
 from tideline_table.index.bucket import check_index
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
+from tideline_table.schema.nested import field_path
 from tideline_table.table.facade import Table
 from tideline_table.writer import Operation
 from tideline_table.writer.operation import minds_known_keys
@@ -30,13 +33,17 @@ class WriteChoices:
     """Whether the table has a record index, which limits the length of keys."""
 
     @classmethod
-    def of(cls, table: Table, operation: Operation, given: Mapping[str, object] | None) -> WriteChoices:
-        """Return the choices as of the last refresh of `table`.
+    def of(cls, table: Table, operation: Operation, given: Mapping[str, object] | None, columns: pa.Schema) -> WriteChoices:
+        """Return the choices as of the last refresh of `table`, for rows with `columns`.
+
+        Deletions that lack a partition column look their keys up in all partitions.
 
         Raises `InvalidOption` if `given` names an index that the table does not have, `UnsupportedTable` for rows that would move
-        and are merged cell by cell.
+        and are merged cell by cell, `SchemaMismatch` for deletions without partition columns in a table with a bucket index.
         """
         options, index = table.write_options(given), table.definition.buckets
+        if operation is Operation.DELETE and KeyScope.of(options) is KeyScope.PARTITION and _lack_partition(table, columns):
+            options = table.write_options({**(given or {}), INDEX_TYPE.key: "GLOBAL_SIMPLE"})
         check_moves(table, operation, options)
         check_index(index, options)
         if operation.overwrites:
@@ -46,6 +53,17 @@ class WriteChoices:
         return cls(
             operation, in_buckets(operation, options) if holds_once else operation, options, holds_once, table.has_record_index
         )
+
+
+def _lack_partition(table: Table, columns: pa.Schema) -> bool:
+    missing = [name for name in table.definition.keygen.partition_fields if not field_path(columns, name)]
+    if missing and table.definition.buckets is not None:
+        raise SchemaMismatch(
+            f"keys without {', '.join(missing)}, for a table with a bucket index",
+            expected="the partition columns, too: a key names a bucket of its partition",
+            remedy="add these columns to the keys",
+        )
+    return bool(missing)
 
 
 def kept_index(table: Table) -> str:

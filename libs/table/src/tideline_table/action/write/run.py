@@ -62,7 +62,7 @@ _ROUTES = 3
 def write_rows(
     table: Table,
     rows: pa.Table,
-    operation: Operation,
+    operation: Operation | str,
     *,
     options: Mapping[str, object] | None = None,
     extra: Mapping[str, str] | None = None,
@@ -88,6 +88,7 @@ def write_rows(
     `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`, `UnsupportedTable`, and `DuplicateKey` if the input repeats a
     key that must be unique and is not combined. After a rollback: `DuplicateKey` if the duplicate policy refuses keys of the table.
     """
+    operation = Operation(operation)
     table.check_writable(keyed=promises_unique_keys(operation, table.options.merged(options or {})))
     if operation is Operation.DELETE_PARTITION:
         raise InvalidOption(
@@ -99,7 +100,7 @@ def write_rows(
 
     @lru_cache(maxsize=1)
     def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
-        return WriteChoices.of(table, operation, options)
+        return WriteChoices.of(table, operation, options, rows.schema)
 
     first = choices_on(index_state(table))
     contention = Contention(table, first.options)
