@@ -8,6 +8,7 @@ import time as clock
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -232,11 +233,38 @@ thread.join()
 """
 
 
+VALUES = [None, float("-inf"), -0.0, 0.0, 1.5, 3.4e38, float("inf"), float("nan")]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("sign", ["=", "<>", "<", "<=", ">", ">="])
+def test_floating_numbers_compare_as_duckdb_compares_them(kind, sign):
+    """NaN equals itself and is the greatest; a number that the column cannot hold is none of its values, and no infinity."""
+    pairs = [(one, other) for one in VALUES for other in VALUES]
+    rows = pa.table(
+        {"row": range(len(pairs)), "x": pa.array([p[0] for p in pairs], kind), "y": pa.array([p[1] for p in pairs], pa.float64())}
+    )
+    literals = ["'nan'", "1e39", "-1e39", "'inf'", "0", "1.5", "1e300"]
+    texts = [f"{negated}(x {sign} {other})" for other in (*literals, "y") for negated in ("", "not ")]
+    texts += [f"not ({literal} {sign} x)" for literal in literals] + [
+        "x in (1e39, 1.5)",
+        "x in (1.5, 1e39, 'nan')",
+        "x between 0 and 1e39",
+    ]
+    with duckdb.connect() as memory:
+        for text in texts:
+            mine = rows.filter(parse_where(text, rows.schema)).column("row").to_pylist()
+            theirs = memory.sql(f"select row from rows where {text} order by row")
+            assert mine == [row for (row,) in theirs.fetchall()], text
+
+
 def test_zeros_and_nan_compare_as_numbers():
     rows = pa.table({"x": [0.0, -0.0, float("nan"), None, 1.0]})
     assert rows.filter(parse_where("x IN (7, 0)", rows.schema)).num_rows == 2
     assert rows.filter(parse_where("x IN (1, -0.0)", rows.schema)).num_rows == 3
-    assert rows.filter(parse_where("x IN ('NaN', 'NaN', 1)", rows.schema)).num_rows == 1
+    assert rows.filter(parse_where("x IN ('NaN', 'NaN', 1)", rows.schema)).num_rows == 2
+    assert rows.filter(parse_where("x IN (1, 'NaN')", rows.schema)).num_rows == 2
+    assert rows.filter(parse_where("x NOT IN (1, 'NaN')", rows.schema)).num_rows == 2
     assert rows.filter(parse_where("x NOT IN (0, 1)", rows.schema)).num_rows == 1
 
 

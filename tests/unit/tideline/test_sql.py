@@ -92,6 +92,23 @@ def test_results_are_those_of_the_same_rows_in_memory(typed: tideline.Table, con
     assert trips.num_rows == 60
 
 
+@pytest.mark.parametrize("condition", [c for c in CONDITIONS if c[0] in "fg"])
+def test_where_selects_what_sql_selects(typed: tideline.Table, condition: str) -> None:
+    ids = typed.sql(f"select id from trips where {condition} order by id").fetchall()
+    text = condition.replace("::float", "")
+    assert sorted(typed.read(["id"], text).column("id").to_pylist()) == [found for (found,) in ids]
+
+
+def test_columns_that_differ_by_case_alone_are_refused(tmp_path: Path) -> None:
+    """The query for "X" was answered with x."""
+    rows = pa.table({"id": ["a"], "x": [1], "X": [2]})
+    table = tideline.create(tmp_path / "t", schema=rows.schema, key="id")
+    table.upsert(rows)
+    with pytest.raises(SchemaMismatch, match="'x' and 'X', which SQL does not tell apart"):
+        table.sql('select "X" from t')
+    assert table.read(["X"], '"X" = 2').to_pylist() == [{"X": 2}]
+
+
 class Reads:
     """What was asked of the engine's snapshots."""
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import TypeAlias, TypeVar
@@ -25,6 +24,7 @@ from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
 from lark.visitors import Transformer_NonRecursive, v_args
 
 from tideline_table.errors import InvalidPredicate
+from tideline_table.reader.sql_comparison import Compare, compared_columns, compared_value, held_numbers, is_nan
 from tideline_table.schema.arrow import is_numeric
 from tideline_table.schema.nested import field_of, field_path
 from tideline_table.schema.text_values import REFUSALS, cast_text, expected_text
@@ -82,7 +82,6 @@ NAME: /[^\W\d]\w*(\.[^\W\d]\w*)*/
 """
 
 _Test = TypeVar("_Test", bound="_Condition | _Members")
-Compare = Callable[[pc.Expression, pc.Expression], pc.Expression]
 _COMPARISONS: dict[str, tuple[Compare, Compare]] = {
     "=": (operator.eq, operator.eq),
     "==": (operator.eq, operator.eq),
@@ -163,10 +162,12 @@ class _Members:
     def condition(self) -> _Condition:
         """Return the test, looked up by hash; null for null as in SQL."""
         column = _reference(self.field)
-        expression = column == self.values[0]
+        expression = compared_value(operator.eq, column, self.field.type, self.values[0])
         if len(self.values) > 1:
             # `isin` is false for a null; the comparison keeps it null.
             expression |= column.isin(_value_set(self.field.type, self.values))
+            if any(map(is_nan, self.values[1:])):
+                expression |= column.is_nan()
         return _Condition(expression, depth=self.depth)
 
 
@@ -219,6 +220,10 @@ def _nested(part: _Test) -> _Test:
     return replace(part, depth=part.depth + 1)
 
 
+def _compares(compare: Compare, field: pa.Field, value: pa.Scalar) -> _Condition:
+    return _Condition(compared_value(compare, _reference(field), field.type, value))
+
+
 def _value_set(kind: pa.DataType, values: Sequence[pa.Scalar]) -> pa.Array:
     """Return the values that the column's type can hold; the column cannot equal the others."""
     found: list[pa.Scalar] = []
@@ -231,8 +236,8 @@ def _value_set(kind: pa.DataType, values: Sequence[pa.Scalar]) -> pa.Array:
         found.append(value)
     if not pa.types.is_floating(kind):
         return pa.array(found, kind)
-    # By hash, a NaN equals itself and the two zeros differ; in comparisons, the opposite is true.
-    numbers = [value.as_py() for value in found if not math.isnan(value.as_py())]
+    # By hash the two zeros differ. A value of another type was too large for the column (`held_numbers`).
+    numbers = [value.as_py() for value in values if value.type == kind and not is_nan(value)]
     return pa.array([*numbers, *([0.0, -0.0] if 0.0 in numbers else [])], kind)
 
 
@@ -277,11 +282,11 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
                 raise _mismatch(left, right, f"columns of one type, not {left.type} and {right.type}")
             if pa.types.is_nested(left.type):
                 raise _mismatch(left, right, f"plain columns, not {left.type}")
-            return _Condition(straight(_reference(left), _reference(right)))
+            return _Condition(compared_columns(straight, _reference(left), left.type, _reference(right), right.type))
         if isinstance(right, pa.Field):
             left, right, straight = right, left, mirrored
         field, (value,) = _compared(left, [right])
-        return _Members(field, [value]) if straight is operator.eq else _Condition(straight(_reference(field), value))
+        return _Members(field, [value]) if straight is operator.eq else _compares(straight, field, value)
 
     def membership(self, left: _Part, negated: Token | None, *items: _Part) -> _Part:
         found = _Members(*_compared(left, items))
@@ -289,8 +294,8 @@ class _Translation(Transformer_NonRecursive[Token, _Part]):
 
     def between(self, left: _Part, negated: Token | None, low: _Part, high: _Part) -> _Condition:
         field, (lowest, highest) = _compared(left, [low, high])
-        column = _reference(field)
-        return _Condition((column >= lowest) & (column <= highest)).negated(negated)
+        both = _compares(operator.ge, field, lowest).expression & _compares(operator.le, field, highest).expression
+        return _Condition(both).negated(negated)
 
     def like(self, left: _Part, negated: Token | None, pattern: _Part) -> _Condition:
         if (
@@ -367,7 +372,9 @@ def _values(literals: Sequence[_Literal], kind: pa.DataType) -> list[pa.Scalar]:
     exact = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
     if exact and any(literal.kind == "number" for literal in literals):
         return [_exact(v.text, kind) if v.kind == "number" else _values([v], kind)[0] for v in literals]
-    return list(cast_text(pa.array([literal.text for literal in literals], pa.string()), kind))
+    texts = [literal.text for literal in literals]
+    values = list(cast_text(pa.array(texts, pa.string()), kind))
+    return held_numbers(texts, kind, values) if pa.types.is_floating(kind) else values
 
 
 def _exact(text: str, kind: pa.DataType) -> pa.Scalar:
