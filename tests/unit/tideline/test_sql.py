@@ -19,7 +19,7 @@ from tests.unit.table.fixtures import unpacked
 from tests.unit.tideline.conftest import ids, trips_of
 
 import tideline
-from tideline.errors import UnsupportedTable
+from tideline.errors import SchemaMismatch, UnsupportedTable
 from tideline_table.table.query import Snapshot
 
 MOMENT = datetime(2026, 1, 1, 12, 30, 0, 123456, UTC)
