@@ -29,6 +29,9 @@ SCHEMA = pa.schema(
 )
 
 
+FILL = ("--option", "hoodie.write.set.null.for.missing.columns=true")
+
+
 def json_line(**values: object) -> bytes:
     """One line of JSON with all columns of `SCHEMA`, null where `values` has none."""
     return json.dumps(dict.fromkeys(SCHEMA.names) | values).encode() + b"\n"

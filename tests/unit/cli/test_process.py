@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.conftest import json_line
 
 TIDELINE = Path(sys.executable).with_name("tideline")
 
@@ -24,7 +25,7 @@ def interruptible() -> None:
 
 def test_the_installed_command_writes_what_a_pipe_brings(filled, done):
     with start("write", filled, "--from", "-", "--json") as writer:
-        out, err = writer.communicate(b'{"id": "new", "city": "Oslo"}\n', timeout=240)
+        out, err = writer.communicate(json_line(id="new", city="Oslo"), timeout=240)
     assert (writer.returncode, err) == (0, b"")
     assert json.loads(out)["rows_inserted"] == 1
     assert done("read", filled, "--where", "city = 'Oslo'", "--columns", "id").rows == [{"id": "new"}]

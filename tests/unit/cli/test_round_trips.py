@@ -10,6 +10,7 @@ import pyarrow.csv as pv
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
+from tests.unit.cli.conftest import FILL
 
 WIDE = pa.schema(
     [
@@ -153,11 +154,12 @@ def test_csv_text_is_parsed_to_the_tables_types(done, table, tmp_path):
 
 
 def test_json_lines_on_stdin_and_several_files_are_one_commit(done, table, tmp_path):
-    (tmp_path / "more.json").write_text(json.dumps([{"id": "c", "price": 0.1}, {"id": "d", "price": "7"}], indent=1))
-    lines = b'\xef\xbb\xbf{"id": "a", "n": 1, "x": 3}\n\n{"id": "b", "price": 10.10, "at": "2024-05-01T00:00:00Z", "_hoodie_record_key": "q"}\n'
+    (tmp_path / "more.json").write_text(
+        json.dumps([{"id": "c", "city": "Rome", "price": 0.1}, {"id": "d", "price": "7"}], indent=1)
+    )
+    lines = b'\xef\xbb\xbf{"id": "a", "city": null, "n": 1, "x": 3}\n\n{"id": "b", "price": 10.10, "at": "2024-05-01T00:00:00Z", "_hoodie_record_key": "q"}\n'
 
-    fill = ("--option", "hoodie.write.set.null.for.missing.columns=true")
-    report = done("write", table, "--from", "-", "--from", tmp_path / "more.json", "--json", *fill, stdin=lines).document
+    report = done("write", table, "--from", "-", "--from", tmp_path / "more.json", "--json", *FILL, stdin=lines).document
 
     assert (report["rows_inserted"], report["conflicts_retried"], report["sequence"]) == (4, 0, 2)
     rows = done("read", table).plain_rows()
@@ -173,11 +175,11 @@ def test_delete_needs_the_key_columns_only(done, filled, tmp_path):
 
 
 def test_feather_and_arrow_streams_are_read(done, table, tmp_path):
-    rows = pa.table({"id": ["f"], "n": pa.array([1], pa.int32())})
+    rows = pa.table({"id": ["f"], "city": ["Rome"], "n": pa.array([1], pa.int32())})
     feather.write_feather(rows, tmp_path / "one.feather")
     with pa.ipc.new_stream(str(tmp_path / "two.arrow"), rows.schema) as stream:
         stream.write_table(rows.set_column(0, "id", pa.array(["s"])))
-    done("write", table, "--from", tmp_path / "one.feather", "--from", tmp_path / "two.arrow")
+    done("write", table, "--from", tmp_path / "one.feather", "--from", tmp_path / "two.arrow", *FILL)
     assert [r["id"] for r in done("read", table).plain_rows()] == ["f", "s"]
 
 

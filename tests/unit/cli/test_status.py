@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.real.ports import free_ports
+from tests.unit.cli.conftest import json_line
 
 import tideline
 from tideline_table.action import Backlog, backlog_of, request_compaction
@@ -78,7 +79,7 @@ def test_the_settings_of_the_planner_decide(done, filled, tmp_path):
 def test_the_settings_of_the_cleaner_decide_about_cleans(cli, done, filled, tmp_path):
     """Neither the options of the planner nor their absence say what the cleaner retains."""
     file, policies = tmp_path / "settings.toml", tmp_path / "policies.yaml"
-    row = b'{"id": "b", "city": "Paris", "n": 21}'
+    row = json_line(id="b", city="Paris", n=21)
     done("write", filled, "--from", "-", stdin=row)
     policies.write_text("version: 1\ndefaults: {settings: {cleaner: {clean_interval_s: 30.0}}}\n")
     retained = "[{}]\noptions = {{ 'hoodie.cleaner.commits.retained' = '1' }}\n"

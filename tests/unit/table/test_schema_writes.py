@@ -170,7 +170,9 @@ def test_key_partition_and_ordering_columns_are_never_filled(place, operation, o
 
 def test_a_member_of_a_struct_that_is_a_partition_or_ordering_field_is_never_filled():
     schema = pa.schema([("id", pa.string()), ("at", pa.struct([("part", pa.string()), ("ts", pa.int64()), ("v", pa.string())]))])
-    table, _, _ = new_table(schema=schema, partition_fields=("at.part",), ordering_field="at.ts")
+    storage, clock = MemoryStorage(), ManualClock()
+    create_table(storage.root, TableRequest("t", schema, ("id",), ("at.part",), "at.ts"), clock, storage)
+    table = open_table(storage, clock)
     row = {"part": "p", "ts": 1, "v": "x"}
     write_rows(table, pa.table({"id": ["a"], "at": [row]}, schema), Operation.UPSERT)
     for name in ("part", "ts"):
