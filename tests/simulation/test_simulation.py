@@ -85,7 +85,7 @@ def test_these_histories_did_every_kind_of_work(batches):
     ):
         assert work[kind] >= SEEDS / 20, kind
     for kind in ("ours on shared tables: replacecommit CLUSTER", "Apache Hudi on shared tables: rollback ROLLBACK"):
-        assert work[kind] >= SEEDS / 200, kind
+        assert work[kind] >= SEEDS / 300, kind
     for kind in ("copy-on-write histories", "merge-on-read histories"):
         assert work[kind] >= SEEDS / 4, kind
 
