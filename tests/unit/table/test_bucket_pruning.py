@@ -132,16 +132,17 @@ def test_every_kind_of_key_is_found(kind: TableType, column: pa.Array, wheres: l
         groups_read(table, storage, pc.field("id") == pa.scalar(value, column.type))
 
 
-TRAPS = ["", "a", "a:b", "a,b", "x,user:9", "x,user", "user:9", ",", ":", "p:q,r:s", "__null__", "__empty__", "é漢😀"]
+TRAPS = ["", "a", "a:b", "a,b", "x,user:9", "x,user", "user:9", ",", ":", "p:q,r:s", "é漢😀"]
 
 
 @pytest.mark.parametrize("order", [("user", "page"), ("page", "user")])
 @pytest.mark.parametrize("fields", [(), ("user",)])
 @pytest.mark.parametrize("kind", list(TableType))
 def test_composite_keys_with_any_text_are_found(kind: TableType, fields: tuple[str, ...], order: tuple[str, str]) -> None:
-    # A null mark in a hash field is refused in any table.
-    nulls = {"user": "__null__", "page": "__null__" if not fields else None}
-    pairs = [(u, p) for u, p in itertools.product(TRAPS, TRAPS) if (u or p) and u != nulls["user"] and p != nulls["page"]]
+    pairs = [(u, p) for u, p in itertools.product(TRAPS, TRAPS) if u or p]
+    if order[0] == "page":
+        # Text that ends the first value of a key is refused in any table.
+        pairs = [(u, p) for u, p in pairs if ",user:" not in p]
     if fields:
         # An exclusive table refuses the texts that are cut like the hash field: see below.
         pairs = [(u, p) for u, p in pairs if ",user:" not in u + p]

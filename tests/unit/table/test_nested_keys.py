@@ -167,7 +167,7 @@ def test_the_struct_of_a_key_gains_members_and_its_key_keeps_its_type() -> None:
     assert table.schema.field("a").type.field("zip").type == pa.int32()
     assert contents(table) == [("7", "", "b")]
     lacking = pa.array([{"id": "k1", "city": "Oslo", "ts": 7}], pa.struct([f for f in PLACE if f.name != "deep"]))
-    with pytest.raises(InvalidRecord, match=r"'a\.deep\.x'"):
+    with pytest.raises(SchemaMismatch, match=r"'a\.deep\.x'"):
         write_rows(table, pa.table({"a": lacking, "n": [1], "v": ["c"]}), Operation.UPSERT)
 
 

@@ -184,7 +184,7 @@ class Table:
         schema = self._table.schema_at(instant)
         fields = [named_field(schema, name) for name in self.key]
         given = fit_rows(named_values(self._keys(keys, schema), self.key), pa.schema(fields))
-        wanted = self._table.definition.keygen.record_keys(given).to_pylist()
+        wanted = self._table.definition.keygen.written_keys(given).to_pylist()
         names = chosen_columns(columns, schema, meta_fields=meta_fields)
         return self._table.look_up(wanted, names, instant, expression_of(where, schema))
 

@@ -164,7 +164,7 @@ class TableIntake:
         # Not prepared like a delete, which keeps only one of several tombstones of a key.
         keygen, schema = self._table.definition.keygen, self._table.schema
         fitted = fit_rows(keys, pa.schema([named_field(schema, name).with_nullable(nullable=True) for name in keys.column_names]))
-        prepared = pa.table({MetaField.RECORD_KEY.value: keygen.record_keys(fitted)})
+        prepared = pa.table({MetaField.RECORD_KEY.value: keygen.written_keys(fitted)})
         return PreparedInput(prepared, keygen.partition_paths(fitted), self._scope)
 
     @property

@@ -144,6 +144,19 @@ class KeyGenerator:
             )
         return pc.binary_join_element_wise(*parts, ",") if len(parts) > 1 else parts[0]
 
+    def written_keys(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return `record_keys` of rows that are to be written or found by key.
+
+        Raises `InvalidRecord` for values that composite keys do not tell apart from others (`a:1,b:2,b:3` could be two rows): rows with
+        different values would become one. Rows that another writer stored with such values are read as they are.
+        """
+        if len(self.key_fields) > 1:
+            for name, following in zip(self.key_fields, (*self.key_fields[1:], None), strict=True):
+                values = field_values(rows, name)
+                if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+                    _refuse_ambiguous(name, values, following)
+        return self.record_keys(rows)
+
     def partition_paths(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return one partition path per row. Raises `InvalidRecord` for values whose path would leave the table's folder."""
         if not self.partition_fields:
@@ -207,6 +220,23 @@ def _refuse_null_struct(rows: pa.Table, name: str) -> None:
             f"{count} row(s) with a null struct above the key column {name!r}",
             expected="a struct in every row; the field itself may be null if another key column has a value",
             remedy="filter these rows out or choose other key columns",
+        )
+
+
+def _refuse_ambiguous(name: str, values: pa.ChunkedArray, following: str | None) -> None:
+    for text in (NULL_KEY, EMPTY_KEY):
+        if pc.any(pc.equal(values, text)).as_py():
+            kind = "null" if text == NULL_KEY else "the empty text"
+            raise InvalidRecord(
+                f"the value {text!r} in key column {name!r}, which stands for {kind} in keys of several columns",
+                expected="other values",
+                remedy=f"write {kind} if that is meant",
+            )
+    if following is not None and pc.any(pc.match_substring(values, f",{following}:")).as_py():
+        raise InvalidRecord(
+            f"a value with ',{following}:' in key column {name!r}, which ends its value in keys of several columns",
+            expected="values without this text",
+            remedy="encode the value, or create the table with other key columns",
         )
 
 

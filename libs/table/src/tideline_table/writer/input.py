@@ -76,7 +76,7 @@ def prepare_input(
         fitted = key_rows(rows, schema, keygen)
     else:
         fitted = fit_rows(rows, schema)
-    keys, paths = keygen.record_keys(fitted), keygen.partition_paths(fitted)
+    keys, paths = keygen.written_keys(fitted), keygen.partition_paths(fitted)
     if operation is Operation.DELETE:
         keyed = pa.table({MetaField.RECORD_KEY.value: keys})
         merging = Merging()
