@@ -26,7 +26,7 @@ START: dict[str, int] = {
     "clusterings are taken from the living": 52,
     "compactions are taken from the living": 368,
     "rollbacks are taken from the living": 143,
-    "who lost a clustering rolls it back": 1565,
+    "who lost a clustering rolls it back": 433,
     "rollback forgets files": 11,
     "late timeline files stay": 524,
     "healers have no deadline": 376,  # 354 holds where nothing but `_forget_files` is gone
