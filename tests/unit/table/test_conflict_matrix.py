@@ -148,7 +148,8 @@ def test_a_rollback_minds_neither_schema_nor_overwrite():
     dead = WriteTransaction.begin(table.timeline, table.lock, "UPSERT", table.write_action())
     dead.abandon()
     add_column(table)
-    write(table, [("over", "p", 1, "written")], Operation.INSERT_OVERWRITE)
+    over = rows_of([("over", "p", 1, "written")]).append_column("more", pa.array(["m"]))
+    write_rows(table, over, Operation.INSERT_OVERWRITE)
     table.clock.advance(DEATH_S)
     assert roll_back_dead(table) == [dead.instant]
     assert contents(table) == [("over", "p", 1, "written")]

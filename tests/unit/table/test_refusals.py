@@ -46,19 +46,25 @@ def refused(table, rows, operation, error, words, **options):
     assert listing(storage) == before
 
 
+ROW = {"id": ["c"], "part": ["p"], "ts": [1], "v": ["x"]}
 INPUTS = [
     (pa.table({"id": ["c"], "zz": [1]}), SchemaMismatch, "'zz'"),
-    (pa.table({"part": ["p"]}), SchemaMismatch, "no column 'id'"),
-    (pa.table({"id": pa.array([None], pa.string()), "part": ["p"]}), SchemaMismatch, "null"),
-    (pa.table({"id": [""], "part": ["p"]}), InvalidRecord, "record key"),
-    (pa.table({"id": ["c"], "part": [".."]}), InvalidRecord, "partition value '..'"),
-    (pa.table({"id": ["c"], "part": ["x/../../y"]}), InvalidRecord, "partition value"),
-    (pa.table({"id": ["c"], "part": [".hoodie"]}), InvalidRecord, "partition value"),
-    (pa.table({"id": ["c"], "part": ["p"], "ts": ["soon"]}), SchemaMismatch, "'ts'"),
-    (pa.table({"id": ["c"], "part": ["p"], "ts": [1.5]}), SchemaMismatch, "'ts'"),
-    (pa.table({"id": [1], "part": ["p"]}), SchemaMismatch, "'id'"),
-    (pa.table({"id": ["c"], "part": ["p"], "_hoodie_is_deleted": ["yes"]}), SchemaMismatch, "_hoodie_is_deleted"),
-    (pa.Table.from_arrays([pa.array(["c"]), pa.array(["d"])], names=["id", "id"]), SchemaMismatch, "more than once"),
+    (pa.table({"part": ["p"]}), SchemaMismatch, "without key column 'id', ordering column 'ts'"),
+    (pa.table({name: ROW[name] for name in ("id", "part", "ts")}), SchemaMismatch, "'v'"),
+    (pa.table(ROW | {"id": pa.array([None], pa.string())}), SchemaMismatch, "null"),
+    (pa.table(ROW | {"id": [""]}), InvalidRecord, "record key"),
+    (pa.table(ROW | {"part": [".."]}), InvalidRecord, "partition value '..'"),
+    (pa.table(ROW | {"part": ["x/../../y"]}), InvalidRecord, "partition value"),
+    (pa.table(ROW | {"part": [".hoodie"]}), InvalidRecord, "partition value"),
+    (pa.table(ROW | {"ts": ["soon"]}), SchemaMismatch, "'ts'"),
+    (pa.table(ROW | {"ts": [1.5]}), SchemaMismatch, "'ts'"),
+    (pa.table(ROW | {"id": [1]}), SchemaMismatch, "'id'"),
+    (pa.table(ROW | {"_hoodie_is_deleted": ["yes"]}), SchemaMismatch, "_hoodie_is_deleted"),
+    (
+        pa.Table.from_arrays([pa.array(column) for column in [*ROW.values(), ["d"]]], names=[*ROW, "id"]),
+        SchemaMismatch,
+        "more than once",
+    ),
 ]
 
 

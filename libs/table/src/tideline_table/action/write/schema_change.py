@@ -74,10 +74,16 @@ def target_schema(
 def _fixed_columns(definition: TableDefinition, table: pa.Schema) -> dict[str, str]:
     """Return the key, partition and ordering fields that `table` has, and what each is."""
     ordering = (name.strip() for name in definition.ordering_field.split(","))
-    named = dict.fromkeys(ordering, "ordering")
-    named |= dict.fromkeys(definition.keygen.partition_fields, "partition")
-    named |= dict.fromkeys(definition.keygen.key_fields, "key")
-    return {name: role for name, role in named.items() if name and field_path(table, name)}
+    named: dict[str, str] = {}
+    for role, names in (
+        ("key", definition.keygen.key_fields),
+        ("partition", definition.keygen.partition_fields),
+        ("ordering", ordering),
+    ):
+        for name in names:
+            if name and field_path(table, name):
+                named.setdefault(name, role)
+    return named
 
 
 def _check_fixed(fixed: Mapping[str, str], given: pa.Schema) -> None:
