@@ -1,4 +1,4 @@
-"""Flipped bits in data files that Tideline wrote: a read gives the right rows or a typed error, never other rows.
+"""Flipped bits in data files and table logs that Tideline wrote: a read gives the right rows or a typed error, never other rows.
 
 `python -m tests.fuzz.flips --runs 10000 --seed 1` is the long run (`make flips`); `test_flips.py` tries some of them.
 """
@@ -19,6 +19,8 @@ from tests.unit.table.tables import new_table, open_table, rows_of
 from tideline_table.action import create_index, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
+from tideline_table.log.checkpoint import POINTER
+from tideline_table.log.entry import LOG_FOLDER
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -28,12 +30,14 @@ ROWS = 300
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of table: its options, and whether it has a metadata table."""
+    """A kind of table: its options, and whether it has a metadata table. With a `folder`, the bits of all files there are flipped."""
 
     name: str
     block: str = "avro"
     indexed: bool = False
     merges: bool = True
+    folder: str = ""
+    has_checkpoint: bool = True
 
 
 KINDS = (
@@ -42,12 +46,14 @@ KINDS = (
     Kind("parquet logs", "parquet"),
     Kind("avro logs beside a metadata table", indexed=True),
     Kind("parquet logs beside a metadata table", "parquet", indexed=True),
+    Kind("checkpoint", merges=False, folder=".hoodie/.tideline/checkpoint"),
+    Kind("table log", folder=LOG_FOLDER, has_checkpoint=False),
 )
 Answers = tuple[pa.Table, ...]
 
 
 class Damaged:
-    """A table of one kind, of which one bit of one data file at a time is flipped."""
+    """A table of one kind, of which one bit of one file at a time is flipped."""
 
     def __init__(self, kind: Kind) -> None:
         self.clock = ManualClock()
@@ -61,6 +67,10 @@ class Damaged:
         self._write(table, range(0, ROWS, 3), 2, Operation.UPSERT)
         self._write(table, range(0, ROWS, 7), 3, Operation.DELETE)
         self.paths = sorted(path for found in table.refresh().latest_slices() for path in map(str, found.paths))
+        if not kind.has_checkpoint:
+            storage.delete(POINTER)
+        if kind.folder:
+            self.paths = [found.path for found in storage.list_objects(kind.folder)]
         self.sound = self.answers()
 
     def _write(self, table: Table, numbers: range, ts: int, operation: Operation) -> None:
@@ -102,7 +112,7 @@ def _ordered(table: pa.Table) -> pa.Table:
 
 
 def flipped(kind: Kind, runs: int, seed: int) -> Counter[str]:
-    """Return the outcomes of `runs` flips in the data files of a table; a wrong one names its place, too."""
+    """Return the outcomes of `runs` flips in the files of a table; a wrong one names its place, too."""
     damaged, chosen = Damaged(kind), random.Random(f"{seed}/{kind.name}")
     outcomes: Counter[str] = Counter()
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""Single flipped bits in data files give the right rows or a typed error."""
+"""Single flipped bits in data files and table logs give the right rows or a typed error."""
 
 import pytest
 from tests.fuzz.flips import KINDS, Kind, flipped
@@ -9,4 +9,4 @@ def test_a_flipped_bit_gives_no_other_rows(kind: Kind) -> None:
     outcomes = flipped(kind, 60, seed=7)
 
     assert {name for name in outcomes if name.startswith(("untyped", "WRONG"))} == set()
-    assert outcomes["DamagedFile"] > 0, "no flip was noticed: the test does not test"
+    assert len(outcomes) > 1, "no flip was noticed: the test does not test"

@@ -5,6 +5,7 @@ with all actions, and the checkpoint of their fold, as release 0.1.0 wrote them.
 """
 
 import json
+from unittest.mock import ANY
 
 import pytest
 from tests.unit.table.fixtures import FIXTURES
@@ -60,7 +61,7 @@ def test_a_checkpoint_of_an_earlier_release_is_read(name):
 @pytest.mark.parametrize("name", LOGS)
 def test_entries_keep_every_word(name):
     for document, entry in zip(LOGS[name]["log"], entries(name), strict=True):
-        assert json.loads(entry.to_bytes()) == document
+        assert json.loads(entry.to_bytes()) == document | {"xxh3": ANY}
 
 
 def test_the_logs_hold_every_kind_of_body():

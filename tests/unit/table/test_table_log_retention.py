@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -498,7 +499,7 @@ def test_backfill_leaves_out_what_is_gone(table, storage, clock):
 def test_backfill_goes_on_where_the_log_was_trimmed_meanwhile(table, storage, clock):
     """It takes nothing from freed places, where another process that slept left an entry, and finds what is behind them."""
     live_on(table, 10, clock, step_s=1)
-    void = storage.read(entry_path(7))
+    void = Entry.from_bytes(storage.read(entry_path(7)), "")
     watched = FaultyStorage(storage)
     reader = open_table(watched, clock)
     assert table.state.sequence == 20
@@ -508,7 +509,7 @@ def test_backfill_goes_on_where_the_log_was_trimmed_meanwhile(table, storage, cl
             write_checkpoint(storage, table.state)
             trim(storage, 8)
             for number in (5, 6):
-                storage.put(entry_path(number), void.replace(b'"sequence": 7', b'"sequence": %d' % number))
+                storage.put(entry_path(number), replace(void, sequence=number).to_bytes())
 
     watched.before = trimmed_at_5
     assert [t.sequence for t in backfill(reader, 1, 15)] == list(range(9, 16))

@@ -15,7 +15,7 @@ from typing import Any
 from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound, TableIncomplete, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State
-from tideline_table.json_text import parse_json
+from tideline_table.json_text import parse_sealed, sealed
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import slices_from, slices_json
 from tideline_table.log.body import Published
@@ -70,7 +70,7 @@ def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] 
 
     If another writer has stored a newer checkpoint, return that one and do not change `latest`.
     """
-    content = json.dumps(_to_json(state)).encode()
+    content = sealed(json.dumps(_to_json(state)).encode())
     written = Checkpoint(state.sequence, len(content), _thinned(marks))
     storage.put(_path(state.sequence), content)
     kept = sorted({*_kept(storage.list_folder(CHECKPOINT_FOLDER)), state.sequence})
@@ -100,7 +100,7 @@ def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) 
     head = (
         f'{{"checkpoint": {checkpoint.sequence}, "size_bytes": {checkpoint.size_bytes}, "marks": {marks}, "end": {end}, "tail": ['
     )
-    storage.put(POINTER, head.encode() + b",".join(kept) + b"]}")
+    storage.put(POINTER, sealed(head.encode() + b",".join(kept) + b"]}"))
 
 
 def tail_bytes(entry: Entry) -> bytes:
@@ -182,7 +182,7 @@ def _check_no_gap(storage: Storage, checkpoint: int) -> None:
 
 
 def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...], int]:
-    document = parse_json(storage.read(POINTER))
+    document = parse_sealed(storage.read(POINTER))
     if isinstance(document, int):  # an early release stored only the sequence
         return Checkpoint(document), (), 0
     marks = tuple(Mark(int(sequence), str(recorded)) for sequence, recorded in document["marks"])
@@ -201,7 +201,7 @@ def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...], int]:
 
 
 def _read(storage: Storage, sequence: int) -> TableState:
-    return _from_json(parse_json(storage.read(_path(sequence))), sequence)
+    return _from_json(parse_sealed(storage.read(_path(sequence))), sequence)
 
 
 def _path(sequence: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tideline_table.errors import UnsupportedTable, parsing
 from tideline_table.hudi.instant import Action, State
-from tideline_table.json_text import parse_json
+from tideline_table.json_text import parse_sealed, sealed
 from tideline_table.log.body import Bare, Body, Indexed, RestoreBegun, parse_body
 from tideline_table.log.plan import LogMove, RollbackStep
 
@@ -76,19 +76,19 @@ class Entry:
             return replace(self, body=parse_body(self.action, self.after, document))
 
     def to_bytes(self) -> bytes:
-        """Return the content of the object: one JSON document."""
+        """Return the content of the object: one JSON document with its digest."""
         document: dict[str, Any] = {"log_format": LOG_FORMAT} | {name: getattr(self, name) for name in _HEADER}
         if self.body_reference is None:
             document["body"] = self.body.to_json()
         else:
             document["body_reference"] = asdict(self.body_reference)
-        return json.dumps(document, ensure_ascii=False).encode()
+        return sealed(json.dumps(document, ensure_ascii=False).encode())
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Entry:
         """Parse an entry. Raises `UnsupportedTable` for another log format and `CorruptMetadata` for a malformed entry."""
         with parsing(f"table log entry {path}", "an entry in JSON"):
-            return cls.from_json(parse_json(content), path)
+            return cls.from_json(parse_sealed(content), path)
 
     @classmethod
     def from_json(cls, document: Any, path: str) -> Entry:
