@@ -19,7 +19,7 @@ from tests.unit.table.tables import new_table, open_table, rows_of
 from tideline_table.action import create_index, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
-from tideline_table.log.checkpoint import POINTER
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER
 from tideline_table.log.entry import LOG_FOLDER
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
@@ -46,7 +46,7 @@ KINDS = (
     Kind("parquet logs", "parquet"),
     Kind("avro logs beside a metadata table", indexed=True),
     Kind("parquet logs beside a metadata table", "parquet", indexed=True),
-    Kind("checkpoint", merges=False, folder=".hoodie/.tideline/checkpoint"),
+    Kind("checkpoint", merges=False, folder=CHECKPOINT_FOLDER),
     Kind("table log", folder=LOG_FOLDER, has_checkpoint=False),
 )
 Answers = tuple[pa.Table, ...]
