@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from tideline.checked import checked
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Options, Table
 from tideline_locks import attach_lock, open_hudi_lock
@@ -14,6 +15,7 @@ from tideline_table.errors import InvalidOption
 from tideline_table.index import RECORD_INDEX
 
 
+@checked
 def create(
     path: str | os.PathLike[str],
     *,
@@ -91,6 +93,7 @@ def create(
     return table
 
 
+@checked
 def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = "") -> Table:  # noqa: A001 - `tideline.open`
     """Open the table at `path`, whether Tideline, Apache Hudi or both write it.
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline.checked import checked_methods
 from tideline.predicates import Where, expression_of
 from tideline.rows import column_list
 from tideline_table.hudi import is_sequence
@@ -26,6 +27,7 @@ class Source(Protocol):
         """Yield the rows in batches."""
 
 
+@checked_methods
 class Query:
     """Rows of a fixed part of a table's history. Each `scan` or `read` reads them again.
 

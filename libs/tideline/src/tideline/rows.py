@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard
 
 import pyarrow as pa
 
@@ -103,9 +103,9 @@ def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...], partit
     """
     if is_rows(keys):
         return table_from(keys)
-    if isinstance(keys, str | bytes | Mapping):
+    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise SchemaMismatch(f"keys of type {type(keys).__name__}", expected="rows with the key columns, or a list of keys")
-    given: list[Any] = list(cast("Iterable[object]", keys))
+    given: list[Any] = list(keys)
     columns: dict[str, list[Any]]
     if not given:
         columns = {name: [] for name in (*key_fields, *partition_fields)}

@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from tideline import services
+from tideline.checked import checked_methods
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
 from tideline.relation import TableDataset, run_sql
@@ -39,6 +40,7 @@ from tideline_table.writer import Operation
 Options = Mapping[str, object] | None
 
 
+@checked_methods
 class Table:
     """An open table, made by `tideline.create` or `tideline.open`. It can be shared between threads.
 

@@ -1,0 +1,87 @@
+"""Arguments of wrong types: every public function names the argument in a typed error, and nothing changes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.unit.tideline.conftest import FIRST, SCHEMA, trips_of
+
+import tideline
+from tideline.errors import TidelineError
+
+REQUIRED: dict[str, Any] = {
+    "rows": trips_of(("z", "mon", 1.0, 1)),
+    "keys": ["a"],
+    "partitions": "mon",
+    "instant": "20260101000000000",
+    "query": "select 1",
+    "buckets": [0],
+    "lease_id": "x",
+    "path": "trips",
+    "schema": SCHEMA,
+    "key": "id",
+}
+
+
+def functions() -> Iterator[tuple[str, str]]:
+    """Yield each public function, and each of its arguments that has a type."""
+    for owner in (tideline, tideline.Table, tideline.Query):
+        for name, found in inspect.getmembers(owner, inspect.isfunction):
+            if not name.startswith("_"):
+                for argument, parameter in inspect.signature(found).parameters.items():
+                    if argument != "self" and parameter.annotation != "object | None":
+                        yield f"{owner.__name__.rpartition('.')[2]}.{name}", argument
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> tideline.Table:
+    made = tideline.create(tmp_path_factory.mktemp("t") / "trips", schema=SCHEMA, key="id", partition="day", ordering="updated_at")
+    made.upsert(trips_of(*FIRST))
+    return made
+
+
+@pytest.mark.parametrize(("function", "argument"), list(functions()))
+def test_an_argument_of_another_type_is_refused_by_name(opened: tideline.Table, function: str, argument: str) -> None:
+    owner, _, name = function.partition(".")
+    called: Callable[..., object] = getattr({"tideline": tideline, "Table": opened, "Query": opened.incremental()}[owner], name)
+    given = {n: REQUIRED[n] for n, p in inspect.signature(called).parameters.items() if p.default is p.empty}
+    with pytest.raises(TidelineError) as caught:
+        called(**{**given, argument: object()})
+    assert argument in caught.value.found
+    assert "of type object" in caught.value.found
+    assert caught.value.expected
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        (lambda table, _: table.lookup(1), "keys of type int"),
+        (lambda table, _: table.delete(1), "keys of type int"),
+        (lambda table, _: table.delete(None), "keys of type NoneType"),
+        (lambda table, _: table.sample([True]), "argument 'buckets' of type list"),
+        (lambda table, _: table.read([1]), "argument 'columns' of type list"),
+        (lambda table, _: table.maintain(min_files="8"), "argument 'min_files' of type str"),
+        (lambda table, _: table.upsert(trips_of(), options={1: "a"}), "argument 'options' of type dict"),
+        (lambda _, path: tideline.create(path, schema=SCHEMA, key="id", ordering=["ts"]), "argument 'ordering' of type list"),
+        (lambda _, path: tideline.create(path, schema=SCHEMA, key={"id": 1}), "argument 'key' of type dict"),
+        (lambda _, path: tideline.create(path, schema=SCHEMA, key="id", buckets=1.5), "argument 'buckets' of type float"),
+        (lambda _, path: tideline.open(path, locks=b"x"), "argument 'locks' of type bytes"),
+    ],
+)
+def test_wrong_types_that_ended_in_errors_of_python(
+    opened: tideline.Table, tmp_path: Path, call: Callable[[tideline.Table, Path], object], found: str
+) -> None:
+    with pytest.raises(TidelineError) as caught:
+        call(opened, tmp_path / "t")
+    assert caught.value.found == found
+    assert not (tmp_path / "t").exists()
+
+
+def test_names_may_come_one_by_one(opened: tideline.Table) -> None:
+    assert opened.read(name for name in ("id", "day")).column_names == ["id", "day"]
+    assert opened.read(pa.array(["id"]).to_pylist()).column_names == ["id"]
