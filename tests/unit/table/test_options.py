@@ -36,6 +36,36 @@ def test_unknown_option_names_the_nearest():
 
 
 @pytest.mark.parametrize(
+    ("key", "argument"),
+    [
+        ("hoodie.datasource.write.recordkey.field", "key"),
+        ("hoodie.datasource.write.partitionpath.field", "partition"),
+        ("hoodie.table.precombine.field", "ordering"),
+        ("hoodie.datasource.write.table.type", "type"),
+        ("hoodie.datasource.write.keygenerator.class", "key_generator"),
+    ],
+)
+def test_options_that_say_what_a_table_is_name_the_argument_that_says_it(key, argument):
+    with pytest.raises(InvalidOption, match=f"argument '{argument}' of tideline.create"):
+        Options({key: "x"})
+
+
+def test_no_option_of_another_meaning_is_suggested():
+    with pytest.raises(InvalidOption) as caught:
+        Options({"hoodie.datasource.write.payload.class": "x"})
+    assert caught.value.expected == "a declared one"
+
+
+@pytest.mark.parametrize("option", [o for o in ALL_OPTIONS if o.choices], ids=lambda o: o.key)
+def test_choices_are_taken_in_any_case(option):
+    for choice in option.choices:
+        assert Options({option.key: choice.swapcase()})[option] == choice
+    if option.is_list:
+        others = [choice for choice in option.choices if choice != option.default]
+        assert Options({option.key: " , ".join(others).upper()})[option] == ",".join(others)
+
+
+@pytest.mark.parametrize(
     ("key", "value", "words"),
     [
         (MAX_FILE_SIZE.key, "12x", "whole number"),

@@ -32,17 +32,23 @@ class Option(Generic[T]):
             parsed = _parse(value, type(self.default))
         except ValueError:
             raise self._refusal(value) from None
-        if self.choices and not self._is_chosen(str(parsed)):
-            raise self._refusal(value)
+        if self.choices:
+            parsed = self._chosen(str(parsed), value)
         if self.minimum is not None and isinstance(parsed, int | float) and not parsed >= self.minimum:
             raise self._refusal(value)
         if self.maximum is not None and isinstance(parsed, int | float) and not parsed <= self.maximum:
             raise self._refusal(value)
         return cast("T", parsed)
 
-    def _is_chosen(self, text: str) -> bool:
-        names = [name.strip() for name in text.split(",")] if self.is_list else [text]
-        return set(names) <= set(self.choices) and (len(names) == 1 or self.default not in names)
+    def _chosen(self, text: str, value: object) -> str:
+        """Return the choice, or the list of choices, that `text` names in any case."""
+        spelled = {choice.lower(): choice for choice in self.choices}
+        names = (
+            [spelled.get(name.strip().lower(), "") for name in text.split(",")] if self.is_list else [spelled.get(text.lower(), "")]
+        )
+        if not all(names) or (len(names) > 1 and self.default in names):
+            raise self._refusal(value)
+        return ",".join(names)
 
     def _refusal(self, value: object) -> InvalidOption:
         kind = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[type(self.default)]

@@ -75,7 +75,7 @@ LAYOUT_STRATEGY = Option(
     "The order of rows in clustering with sort columns: by the columns one after the other (linear), or along a space-filling curve over "
     "all of them (z-order, hilbert), which also serves queries on later columns. A plan of Tideline keeps the value; for a plan of Apache "
     "Hudi the executor's value counts.",
-    choices=("linear", "z-order", "hilbert", "LINEAR", "ZORDER", "HILBERT"),
+    choices=("linear", "z-order", "hilbert", "ZORDER"),
 )
 CLUSTERING_PARTITION_FILTER = Option(
     "hoodie.clustering.plan.partition.filter.mode",

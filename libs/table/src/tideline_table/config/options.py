@@ -17,7 +17,44 @@ _MODULES = (files, index, writing, coordination, compaction, clustering, retenti
 ALL_OPTIONS: tuple[AnyOption, ...] = tuple(
     value for value in chain.from_iterable(vars(module).values() for module in _MODULES) if isinstance(value, Option)
 )
+_ALIKE = 0.85
+"""Keys share their first words, so keys of other meaning are three quarters alike."""
 _BY_KEY = {key: option for option in ALL_OPTIONS for key in (option.key, *option.aliases)}
+
+
+_OF_TABLES = {
+    "recordkey.field": "key",
+    "recordkey.fields": "key",
+    "partitionpath.field": "partition",
+    "partition.fields": "partition",
+    "precombine.field": "ordering",
+    "precombine.fields": "ordering",
+    "ordering.fields": "ordering",
+    "table.type": "type",
+    "table.name": "name",
+    "hive_style_partitioning": "hive_style",
+    "partitionpath.urlencode": "url_encode",
+    "keygenerator.class": "key_generator",
+    "keygenerator.type": "key_generator",
+    "populate.meta.fields": "meta_fields",
+}
+"""Ends of Apache Hudi's options that say what a table is, with the argument of `create` that says it."""
+
+
+def _unknown(key: str) -> InvalidOption:
+    for end, argument in _OF_TABLES.items():
+        if key.startswith("hoodie.") and key.endswith(f".{end}"):
+            return InvalidOption(
+                f"unknown option {key!r}",
+                expected=f"the argument {argument!r} of tideline.create, when the table is created",
+                remedy="leave the option out: writers take it from the table",
+            )
+    near = difflib.get_close_matches(key, _BY_KEY, n=1, cutoff=_ALIKE)
+    return InvalidOption(
+        f"unknown option {key!r}",
+        expected=f"a declared one{f', such as {near[0]!r}' if near else ''}",
+        remedy="see docs/options.md",
+    )
 
 
 def declare_options(*options: AnyOption) -> None:
@@ -37,12 +74,7 @@ class Options:
         for key, value in (given or {}).items():
             option = _BY_KEY.get(key)
             if option is None:
-                near = difflib.get_close_matches(key, _BY_KEY, n=1)
-                raise InvalidOption(
-                    f"unknown option {key!r}",
-                    expected=f"a declared one{f', such as {near[0]!r}' if near else ''}",
-                    remedy="see docs/options.md",
-                )
+                raise _unknown(key)
             self._given[option.key] = option.parse(value)
 
     def __getitem__(self, option: Option[T]) -> T:
