@@ -57,6 +57,15 @@ def test_a_dry_run_refuses_what_the_plan_refuses(cli, filled):
     assert (dry.code, dry.stderr) == (refused.code, refused.stderr)
 
 
+def test_a_dry_run_with_a_condition_prints_a_line_for_each_fact(done, filled):
+    sizes = ["--option", "tideline.clustering.min.input.files=1", "--option", "hoodie.clustering.plan.strategy.sort.columns=n"]
+    lines = done("plan", "clustering", filled, "--dry-run", "--where", "n > 3", *sizes).text.splitlines()
+    assert lines[0].startswith("would cluster ")
+    assert lines[-1].startswith("the condition reads ")
+    assert len(lines) > 2
+    assert "\\n" not in "".join(lines)
+
+
 def test_a_clean_beyond_the_bound_says_how_to_go_on(done, cli, filled):
     for _ in range(4):
         done("write", filled, "--from", "-", stdin=UPDATE)

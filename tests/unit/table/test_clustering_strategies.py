@@ -111,7 +111,12 @@ def test_days_and_selected_partitions_as_strategies(history):
     assert groups(history, **recent) == [["q0", "q1"]]
     selected = {STRATEGY: f"{HUDI}SparkSelectedPartitionsClusteringPlanStrategy", f"{PLAN}cluster.end.partition": "p"}
     assert groups(history, **selected) == [["s0", "s1", "s2", "s3"]]
-    assert "no partition has 2" in groups(history, **{MODE: "RECENT_DAYS", f"{PLAN}daybased.skipfromlatest.partitions": 9})
+    skipping = f"{PLAN}daybased.skipfromlatest.partitions"
+    named = f"the partition filter ({MODE}=RECENT_DAYS, {skipping}=9) leaves none of 2 partition(s)"
+    assert groups(history, **{MODE: "RECENT_DAYS", skipping: 9}) == named
+    few = groups(history, **{f"{PLAN}partition.selected": "q", "tideline.clustering.min.input.files": 3})
+    assert "no partition has 3 or more files" in few
+    assert few.endswith(f"; the partition filter ({PLAN}partition.selected=q) leaves 1 of 2 partitions")
 
 
 def test_by_key_range(history):

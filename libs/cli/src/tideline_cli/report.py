@@ -48,12 +48,13 @@ def print_warning(text: str) -> None:
     print(f"tideline: warning: {printable(' '.join(text.split()))}", file=sys.stderr)  # noqa: T201 - a command's output
 
 
-def print_result(document: object, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: the JSON document for programs, or one line for people."""
+def print_result(document: object, text: str, *more: str, as_json: bool) -> None:
+    """Print the result of a command: the JSON document for programs, or lines for people."""
     if as_json:
         print_json(document)
     else:
-        print_line(text)
+        for line in (text, *more):
+            print_line(line)
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:

@@ -143,12 +143,12 @@ def _print_clustering(found: ClusteringPreview, *, as_json: bool) -> None:
         "bytes": found.bytes_read,
     }
     document = {**dataclasses.asdict(found), **about, "reason": found.reason or found.why}
-    print_result(document, _preview_text(found), as_json=as_json)
+    print_result(document, *_preview_lines(found), as_json=as_json)
 
 
-def _preview_text(found: ClusteringPreview) -> str:
+def _preview_lines(found: ClusteringPreview) -> list[str]:
     if found.reason:
-        return f"nothing to do: {found.reason}"
+        return [f"nothing to do: {found.reason}"]
     size = f"{found.bytes_read / 2**20:.1f} MiB"
     where = f"{found.groups} group(s) of {len(found.partitions)} partition(s)"
     lines = [f"would cluster {found.files_read} files ({size}) into {found.files_written}, in {where}: {found.why}"]
@@ -160,7 +160,7 @@ def _preview_text(found: ClusteringPreview) -> str:
         lines.append(
             f"the condition reads {found.rows_scanned_before} of {found.rows} rows now, {found.rows_scanned_after} after (estimated)"
         )
-    return "\n".join(lines)
+    return lines
 
 
 @app.command(epilog="Example: tideline run clustering ./trips")

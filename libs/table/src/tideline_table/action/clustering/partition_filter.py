@@ -19,6 +19,15 @@ from tideline_table.errors import InvalidOption
 from tideline_table.index.java_pattern import java_pattern
 
 _HOURS = 24
+_CHOOSING = (
+    CLUSTERING_PARTITION_SELECTED,
+    CLUSTERING_PARTITION_REGEX,
+    CLUSTERING_PARTITION_FILTER,
+    CLUSTERING_LOOKBACK_PARTITIONS,
+    CLUSTERING_SKIP_LATEST_PARTITIONS,
+    CLUSTERING_BEGIN_PARTITION,
+    CLUSTERING_END_PARTITION,
+)
 
 
 def filtered_partitions(partitions: Collection[str], options: Options, mode: str, hour: int) -> frozenset[str]:
@@ -40,6 +49,13 @@ def filtered_partitions(partitions: Collection[str], options: Options, mode: str
         case "DAY_ROLLING":
             chosen = chosen[hour::_HOURS]
     return frozenset(chosen)
+
+
+def filter_text(options: Options, mode: str) -> str:
+    """Return what chooses partitions, for a reason: the mode of the plan strategy, and the options that were given."""
+    given = options.given()
+    named = [f"{option.key}={given[option.key]}" for option in _CHOOSING if option.key in given]
+    return "the partition filter (" + ", ".join([mode] * bool(mode) + named) + ")"
 
 
 def _preselected(partitions: Collection[str], options: Options) -> Collection[str]:

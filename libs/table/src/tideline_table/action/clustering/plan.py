@@ -7,7 +7,7 @@ because output file ids derive from the plan. Each task proves before its commit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tideline_table.action.clustering.column_ranges import Ranges, ReadRanges, n
 from tideline_table.action.clustering.curve import check_columns
 from tideline_table.action.clustering.execution_strategy import STRATEGIES as EXECUTION_STRATEGIES
 from tideline_table.action.clustering.execution_strategy import OrderedBy
-from tideline_table.action.clustering.partition_filter import filtered_partitions
+from tideline_table.action.clustering.partition_filter import filter_text, filtered_partitions
 from tideline_table.action.clustering.plan_document import group_document, strategy_params
 from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLAN_STRATEGIES
 from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy, small_file_limit
@@ -86,12 +86,23 @@ def plan_clustering(
         return forbidden
     order = checked_order(options, schema)
     strategy = PLAN_STRATEGIES.load(options[CLUSTERING_PLAN_STRATEGY])
-    candidates = _candidates(state, options, strategy, reserved, hour)
+    every = {s.group.partition_path for s in state.latest_slices()}
+    partitions = filtered_partitions(every, options, strategy.partition_filter, hour)
+    if every and not partitions:
+        return Reason(
+            f"{filter_text(options, strategy.partition_filter)} leaves none of {len(every)} partition(s)",
+            "other values of these options",
+        )
+    candidates = _candidates(state, options, strategy, reserved, partitions)
     min_files = 1 if strategy.single_output else options[CLUSTERING_MIN_INPUT_FILES]
     partition, found = max(candidates.items(), key=lambda item: len(item[1]), default=("", []))
     needed = max(min_files, trigger.min_files if trigger is not None else 0)
     if len(found) < needed:
-        return _too_few(state, options, needed, partition, len(found))
+        reason = _too_few(state, options, needed, partition, len(found))
+        if len(partitions) < len(every):
+            by = f"{filter_text(options, strategy.partition_filter)} leaves {len(partitions)} of {len(every)} partitions"
+            reason = replace(reason, why=f"{reason.why}; {by}")
+        return reason
     limit = trigger.max_bytes if trigger is not None else None
     groups = _groups(state, options, strategy, candidates, min_files, read_ranges, limit)
     if not groups and limit is not None:
@@ -166,11 +177,9 @@ def due_plan(
 
 
 def _candidates(
-    state: TableState, options: Options, strategy: PlanStrategy, reserved: Collection[str], hour: int
+    state: TableState, options: Options, strategy: PlanStrategy, reserved: Collection[str], partitions: Collection[str]
 ) -> dict[str, list[FileSlice]]:
     context = PlanContext(state, options, {})
-    every = {s.group.partition_path for s in state.latest_slices()}
-    partitions = filtered_partitions(every, options, strategy.partition_filter, hour)
     candidates: dict[str, list[FileSlice]] = {}
     for file_slice in free_slices(state, reserved):
         if file_slice.group.partition_path in partitions and strategy.is_candidate(file_slice, context):
