@@ -260,6 +260,18 @@ def test_parquet_types_are_narrowed_to_what_tables_hold(done, tmp_path):
     assert done("read", tmp_path / "t").plain_rows() == [{"id": "a", "ns": "1970-01-01T00:00:00.000001Z", "c": "x"}]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_columns_that_the_api_takes_are_taken_from_files(done, tmp_path, ending):
+    """JSON text of Arrow's extension type, and the index that pandas adds to a file."""
+    document = pa.array(['{"a": 1}']).cast(pa.json_())
+    rows = pa.table({"id": ["a"], "j": document, "v": pa.array(["x"], pa.large_string()), "__index_level_0__": [7]})
+    file = tmp_path / f"s.{ending}"
+    pq.write_table(rows, file) if ending == "parquet" else feather.write_feather(rows, file)
+    done("create", tmp_path / "t", "--schema-from", file, "--key", "id")
+    done("write", tmp_path / "t", "--from", file)
+    assert done("read", tmp_path / "t").plain_rows() == [{"id": "a", "j": '{"a": 1}', "v": "x"}]
+
+
 def test_create_passes_every_setting_on(done, tmp_path):
     (tmp_path / "s.csv").write_text("a,b,c,d,v\n1,2,x/y,z,5\n")
     path = tmp_path / "t"

@@ -16,7 +16,7 @@ from tideline_cli.errors import InvalidInput
 from tideline_cli.json_input import infer_json_schema, read_json_rows
 from tideline_cli.report import print_warning
 from tideline_table.errors import CorruptMetadata
-from tideline_table.schema import IS_DELETED, arrow_from_avro, storable_field, without_meta_fields
+from tideline_table.schema import IS_DELETED, arrow_from_avro, storable_rows, storable_schema
 
 STDIN = "-"
 
@@ -70,8 +70,8 @@ def _read_file(file: str, kinds: dict[str, pa.DataType]) -> pa.Table:
             with open(file, "rb") as stream:
                 return read_json_rows(stream, file, kinds)
         if kind is FileFormat.PARQUET:
-            return pq.ParquetFile(file).read()
-        return _open_arrow(file).read_all()
+            return storable_rows(pq.ParquetFile(file).read())
+        return storable_rows(_open_arrow(file).read_all())
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidInput(f"{file} cannot be read ({error})", expected=f"a file of format {kind}") from None
 
@@ -92,7 +92,7 @@ def read_schema(file: str) -> pa.Schema:
         print_warning(
             f"{file} has no value in column(s) {', '.join(unknown)}: they become text; an Avro schema (.avsc) names types"
         )
-    return pa.schema([storable_field(field, empty=pa.string()) for field in without_meta_fields(found)])
+    return storable_schema(found, empty=pa.string())
 
 
 def _schema_of(file: str, kind: FileFormat) -> pa.Schema:

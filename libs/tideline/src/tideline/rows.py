@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeGuard
 
 import pyarrow as pa
 
 from tideline_table.errors import SchemaMismatch, SourceFailed
-from tideline_table.schema import named_field, storable_field, without_meta_fields
+from tideline_table.schema import named_field, storable_rows, storable_schema
 
 
 class ArrowStream(Protocol):
@@ -37,9 +36,6 @@ Rows = ArrowStream | ArrowArray
 Schema = ArrowSchema | ArrowStream
 Keys = Rows | Iterable[object]
 
-_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-"""Names of the columns that pandas adds for an index without a name."""
-
 
 def table_from(rows: Rows) -> pa.Table:
     """Return all of `rows` in types that a table can store. An unnamed pandas index is dropped.
@@ -53,12 +49,7 @@ def table_from(rows: Rows) -> pa.Table:
             expected="an object with the Arrow PyCapsule interface: of pyarrow, pandas, Polars or DuckDB",
             remedy="pyarrow.table(...) and pyarrow.Table.from_pylist(...) convert Python objects",
         )
-    found = _read_all(rows)
-    kept = [at for at, name in enumerate(found.column_names) if not _UNNAMED_INDEX.fullmatch(name)]
-    found = found.select(kept)
-    fields = [storable_field(field) for field in found.schema]
-    columns = [_cast(column, field) for column, field in zip(found.columns, fields, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields)) if columns else found.replace_schema_metadata()
+    return storable_rows(_read_all(rows))
 
 
 def _read_all(rows: Rows) -> pa.Table:
@@ -92,8 +83,7 @@ def schema_from(schema: Schema) -> pa.Schema:
             )
     except (pa.ArrowException, TypeError) as error:
         raise SchemaMismatch(f"a schema that Arrow cannot read ({_first_line(error)})", expected="an Arrow schema") from None
-    fields = [storable_field(field) for field in without_meta_fields(found) if not _UNNAMED_INDEX.fullmatch(field.name)]
-    return pa.schema(fields)
+    return storable_schema(found)
 
 
 def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...], partition_fields: tuple[str, ...] = ()) -> pa.Table:
@@ -138,25 +128,6 @@ def column_list(names: str | Iterable[str] | None) -> tuple[str, ...]:
 def is_rows(value: object) -> TypeGuard[Rows]:
     """Return whether `value` has the Arrow PyCapsule interface for rows."""
     return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    if column.type == field.type:
-        return column
-    try:
-        if pa.types.is_dictionary(column.type):
-            # Polars stores categories as string views, and Arrow 26 cannot take these by index.
-            chunks = [pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(field.type)) for c in column.chunks]
-            column = pa.chunked_array(chunks, pa.dictionary(column.type.index_type, field.type))
-        found = column.cast(field.type)
-        found.validate()  # Arrow 26 casts list views to invalid lists
-    except pa.ArrowException as error:
-        raise SchemaMismatch(
-            f"column {field.name!r} of type {column.type} ({_first_line(error)})",
-            expected=f"values that fit into {field.type}",
-            remedy="round or cast the column",
-        ) from None
-    return found
 
 
 def _first_line(error: Any) -> str:

@@ -14,7 +14,7 @@ from tideline_table.schema.nested import (
     with_fields,
 )
 from tideline_table.schema.readers import nested_limits, reader_limits
-from tideline_table.schema.storable import storable_field
+from tideline_table.schema.storable import storable_field, storable_rows, storable_schema
 from tideline_table.schema.text_values import REFUSALS, ZONED, cast_text, expected_text
 
 __all__ = [
@@ -38,6 +38,8 @@ __all__ = [
     "nested_limits",
     "reader_limits",
     "storable_field",
+    "storable_rows",
+    "storable_schema",
     "top_columns",
     "with_fields",
     "with_meta_fields",
