@@ -121,6 +121,27 @@ def test_unknown_fields_are_ignored_on_request_but_garbage_never_is():
             decoder.decode([bad])
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"id": "a", "n": "7"}, "field 'n' has the value \"7\", which is no int64"),
+        ({"id": "a", "n": 1.5}, "field 'n' has the value 1.5, which is no int64"),
+        ({"id": 7}, "field 'id' has the value 7, which is no string"),
+        ({"id": "a", "at": {"day": "soon"}}, "field 'at.day' has the value \"soon\", which is no date32[day]"),
+        ({"id": "a", "at": {"when": 1}}, "unexpected field 'at.when'"),
+        ({"id": "a", "at": []}, "field 'at' has the value [], which is no struct<day: date32[day]>"),
+        ({"id": "a", "of": [1, "x"]}, "field 'of' has the value [1, \"x\"], which is no list<item: int64>"),
+        ({"id": "a", "more": None}, "unexpected field 'more'"),
+        ({"id": "x" * 99, "n": [["y" * 99]]}, f"field 'n' has the value [[\"{'y' * 57}, which is no int64"),
+    ],
+)
+def test_the_reason_names_the_field_that_does_not_fit(value, reason):
+    schema = pa.schema([*SIMPLE, ("at", pa.struct([("day", pa.date32())])), ("of", pa.list_(pa.int64()))])
+    with pytest.raises(Undecodable) as caught:
+        JsonDecoder(schema).decode([json.dumps(value).encode()])
+    assert caught.value.found == f"a value that is not JSON of the schema ({reason})"
+
+
 def test_maps_have_no_form_in_json():
     with pytest.raises(InvalidOption, match="map"):
         JsonDecoder(pa.schema([("m", pa.map_(pa.string(), pa.int64()))]))

@@ -19,6 +19,8 @@ from tideline_table.log_format import decode_datums, parse_schema, row_schema
 
 _SINGLE_OBJECT = b"\xc3\x01"
 _HEADER_BYTES = 10
+_SHOWN = 60
+"""Characters of a name or value that a reason shows."""
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 """In JSON, raw line ends can only occur between tokens."""
 
@@ -67,9 +69,37 @@ class JsonDecoder:
             decoded.validate(full=True)
             return decoded.cast(self._schema)
         except (pa.ArrowInvalid, ValueError, RecursionError) as error:
+            # Whoever asks for the reason gives the value alone.
+            named = self._misfit(values[0]) if len(values) == 1 else ""
             raise Undecodable(
-                f"a value that is not JSON of the schema ({_first_line(error)})", expected="a JSON object of the schema"
+                f"a value that is not JSON of the schema ({named or _first_line(error)})", expected="a JSON object of the schema"
             ) from None
+
+    def _misfit(self, value: bytes) -> str:
+        """Return which field of an object does not fit the schema, empty if this is no object, or if each field fits alone."""
+        try:
+            document = json.loads(value)
+            return self._misfit_in(document, "") if isinstance(document, dict) else ""
+        except (ValueError, RecursionError):
+            return ""
+
+    def _misfit_in(self, document: Mapping[str, object], above: str) -> str:
+        unknown = [name for name in document if name not in self._schema.names]
+        if unknown and not self._ignores_unknown:
+            return f"unexpected field {above + unknown[0][:_SHOWN]!r}"
+        for field in self._schema:
+            found = document.get(field.name)
+            alone = JsonDecoder(pa.schema([field]), ignores_unknown=self._ignores_unknown)
+            try:
+                alone.decode(2 * [json.dumps({field.name: found}).encode()])  # twice: not to be asked for the reason again
+            except Undecodable:
+                path = f"{above}{field.name}"
+                if pa.types.is_struct(field.type) and isinstance(found, dict):
+                    members = JsonDecoder(pa.schema(list(field.type)), ignores_unknown=self._ignores_unknown)
+                    if inner := members._misfit_in(found, f"{path}."):
+                        return inner
+                return f"field {path!r} has the value {json.dumps(found)[:_SHOWN]}, which is no {field.type}"
+        return ""
 
     def _parsed(self, values: Sequence[bytes]) -> pa.Table:
         # Each value is wrapped in an object on its own line. Two broken values cannot form one object, because no brace follows a brace.
