@@ -12,6 +12,7 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption, WriteConflict
 from tideline_table.hudi.instant import Action
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
@@ -81,6 +82,33 @@ def test_delete_partitions_and_cleaning_takes_the_files(kind):
     run_clean(table)
     assert not [o.path for o in storage.list_objects("p") if o.path.endswith(".parquet")]
     assert contents(table) == [("c", "q", 4, "x")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replaced_rows_count_as_deleted(kind):
+    """They counted as none. -1: log files delete rows or add keys, so only reading tells how many there were."""
+    table, storage, _ = table_of(kind)
+    write(table, [("a", "p", 2, "y")])
+    done = [
+        overwrite(table, [("d", "p", 1, "new")]),
+        overwrite(table, [("e", "r", 1, "new")]),
+        delete_partitions(table, ["q", "r"]),
+    ]
+    assert [(c.rows_inserted, c.rows_updated, c.rows_deleted) for c in done] == [(1, 0, 2), (1, 0, 0), (0, 0, 2)]
+    write(table, [("f", "p", 1, "x")])
+    write(table, [("d", "p", 1, "")], Operation.DELETE)
+    done.append(overwrite(table, [], Operation.INSERT_OVERWRITE_TABLE))
+    assert done[-1].rows_deleted == (1 if kind is TableType.COW else -1)
+    for committed in done:
+        content = storage.read(f".hoodie/{committed.instant}.replacecommit")
+        assert CommitMetadata.from_bytes(content, "").rows_deleted == committed.rows_deleted
+
+
+def test_replaced_rows_that_apache_hudi_did_not_count_are_unknown():
+    by_hudi = CommitMetadata("INSERT_OVERWRITE", (), {}, {"p": ("f",)})
+    damaged = CommitMetadata("DELETE_PARTITION", (), {"tideline.replaced.rows": "x"}, {"p": ("f",)})
+    assert (by_hudi.rows_deleted, damaged.rows_deleted) == (-1, -1)
+    assert CommitMetadata("CLUSTER", (), {}, {"p": ("f",)}).rows_deleted == 0
 
 
 def test_unknown_partitions_and_rows_without_use_are_refused():

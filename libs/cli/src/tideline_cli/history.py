@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tideline_cli.progress import Progress
+from tideline_cli.tables import known_rows
 from tideline_table.errors import ObjectNotFound
 from tideline_table.hudi import WRITE_ACTIONS, Action, CommitMetadata, Instant, State, decode_document, timeline_file_name
 from tideline_table.log import ActionRecord, Body, Cleaned, Published
@@ -44,7 +45,7 @@ def instant_document(table: Table, record: ActionRecord) -> dict[str, Any]:
         if metadata is not None:
             document["rows_inserted"] = metadata.rows_inserted
             document["rows_updated"] = sum(s.num_updates for s in metadata.stats)
-            document["rows_deleted"] = sum(s.num_deletes for s in metadata.stats)
+            document["rows_deleted"] = known_rows(metadata.rows_deleted)
             document["files"] = len(metadata.stats)
     elif record.action is Action.CLEAN:
         document["files"] = _files_deleted(table, record)

@@ -35,7 +35,7 @@ def committed_document(committed: Committed) -> dict[str, Any]:
         "sequence": committed.sequence,
         "rows_inserted": committed.rows_inserted,
         "rows_updated": committed.rows_updated,
-        "rows_deleted": committed.rows_deleted,
+        "rows_deleted": known_rows(committed.rows_deleted),
         "files_written": len(committed.stats),
         "bytes_written": sum(s.file_size_bytes for s in committed.stats),
         "conflicts_retried": committed.attempts - 1,

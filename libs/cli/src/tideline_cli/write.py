@@ -146,7 +146,7 @@ def _report(operation: Operation, committed: Committed, inline: tuple[InlineServ
             ("sequence", committed.sequence),
             ("rows inserted", committed.rows_inserted),
             ("rows updated", committed.rows_updated),
-            ("rows deleted", committed.rows_deleted),
+            ("rows deleted", "unknown" if committed.rows_deleted < 0 else committed.rows_deleted),
             ("conflicts retried", committed.attempts - 1),
             *outcomes,
         ]

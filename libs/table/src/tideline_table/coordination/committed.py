@@ -15,6 +15,8 @@ class Committed:
     sequence: int
     stats: tuple[WriteStat, ...] = ()
     attempts: int = 1
+    rows_replaced: int = 0
+    """The number of rows in file groups that the commit replaced without their rows, -1 if only a merge of files tells it."""
 
     @property
     def rows_inserted(self) -> int:
@@ -28,5 +30,5 @@ class Committed:
 
     @property
     def rows_deleted(self) -> int:
-        """The number of rows removed."""
-        return sum(s.num_deletes for s in self.stats)
+        """The number of rows removed; -1 if unknown: the commit replaced file groups with log files that add or delete rows."""
+        return -1 if self.rows_replaced < 0 else self.rows_replaced + sum(s.num_deletes for s in self.stats)

@@ -54,6 +54,11 @@ class Overwrite:
         """Return the file groups that are visible in these partitions now."""
         return [s.group for s in state.latest_slices(partitions=self.partitions)]
 
+    def rows_replaced(self, state: TableState) -> int:
+        """Return the number of rows in these file groups; -1 if only a merge of files tells it."""
+        rows = [s.known_rows for s in state.latest_slices(partitions=self.partitions)]
+        return -1 if any(n < 0 for n in rows) else sum(rows)
+
 
 UpdateStrategy = Callable[[TableState, str], bool]
 """Return whether a write to a file group under the pending clustering with that instant gives way to the clustering."""

@@ -86,6 +86,12 @@ class FileSlice:
         return self.size_bytes + sum(log.size_bytes for log in self.log_files)
 
     @property
+    def known_rows(self) -> int:
+        """The number of rows in the slice; -1 if only a merge of its files tells it."""
+        merges = any(log.adds_keys or log.deletes_keys for log in self.log_files)
+        return -1 if merges or not self.base_file else self.rows
+
+    @property
     def version(self) -> SliceVersion:
         """The version of the slice, which changes with every write to the group. A log compaction changes no row, so it does not count."""
         named = f"_{self.base_instant}.log."

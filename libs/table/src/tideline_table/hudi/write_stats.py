@@ -151,7 +151,10 @@ class WriteStat:
         )
 
 
+REPLACED_ROWS_KEY = "tideline.replaced.rows"
+"""Extra metadata of overwrites and partition deletions: the number of rows in the file groups that they replace, -1 if unknown."""
 _REWRITES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
+_OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION"})
 """Operations that keep the rows of a table as they are."""
 
 
@@ -169,6 +172,15 @@ class CommitMetadata:
     def rows_inserted(self) -> int:
         """The number of rows with new keys: 0 for a rewrite. Apache Hudi counts the rows that its clustering moves as inserts."""
         return 0 if self.compacted or self.operation.upper() in _REWRITES else sum(s.num_inserts for s in self.stats)
+
+    @property
+    def rows_deleted(self) -> int:
+        """The number of rows removed, with those of replaced file groups; -1 if unknown: Apache Hudi does not count these."""
+        deleted = sum(s.num_deletes for s in self.stats)
+        if self.operation.upper() not in _OVERWRITES:
+            return deleted
+        replaced = self.extra.get(REPLACED_ROWS_KEY, "")
+        return deleted + int(replaced) if replaced.isascii() and replaced.isdecimal() else -1
 
     def to_json(self) -> dict[str, Any]:
         """Return Hudi's JSON document; that of a replace commit if `replaced` is not None."""

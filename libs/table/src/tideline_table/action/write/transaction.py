@@ -29,7 +29,7 @@ from tideline_table.coordination.write_set import InsertedKeys, Overwrite, Schem
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
-from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
+from tideline_table.hudi.write_stats import REPLACED_ROWS_KEY, SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES
 from tideline_table.index.scope import KeyScope
 from tideline_table.log.action import CLUSTER
@@ -175,7 +175,8 @@ class WriteTransaction:
         self._heartbeat.stop()
         forget_markers(self.timeline.storage, self.instant)
         # The keys were for the metadata table. The caller may keep what it gets.
-        return Committed(self.instant, entry.sequence, tuple(replace(stat, keys=None) for stat in _stats(written)))
+        stats = tuple(replace(stat, keys=None) for stat in _stats(written))
+        return Committed(self.instant, entry.sequence, stats, rows_replaced=_rows_replaced(entry))
 
     def placing(self, options: Options) -> Options:
         """Return `options` for placing inserts: without small file groups if their new slices would be ahead of the store's time.
@@ -263,7 +264,8 @@ class WriteTransaction:
             replaced = own.overwrites.replaced(state) if own.overwrites is not None else None
             # A resize changes no row, as a clustering: queries of changes show none.
             replaced, operation = (replaced, self.operation) if own.splits is None else (list(own.splits), CLUSTER)
-            body = self._body(results, extra, replaced, operation)
+            named = extra if own.overwrites is None else {**extra, REPLACED_ROWS_KEY: str(own.overwrites.rows_replaced(state))}
+            body = self._body(results, named, replaced, operation)
             return Draft(self.instant, self.action, State.INFLIGHT, State.COMPLETED, operation, body)
 
         return self.timeline.append(decide, since_begin)
@@ -330,6 +332,10 @@ class WriteTransaction:
 
 def _stats(results: Sequence[FileGroupResult]) -> tuple[WriteStat, ...]:
     return tuple(r.stat for r in results if r.stat is not None)
+
+
+def _rows_replaced(entry: Entry) -> int:
+    return int(entry.body.metadata.extra.get(REPLACED_ROWS_KEY, 0)) if isinstance(entry.body, Published) else 0
 
 
 def _group(stat: WriteStat) -> FileGroupId:
