@@ -116,6 +116,19 @@ def test_an_empty_source_commits_nothing_but_itself(spark: SparkSession, tables:
     write_both(spark, pair, rows(0, 0, 1), Operation.UPSERT)
 
 
+@pytest.mark.parametrize("operation", [Operation.BULK_INSERT, Operation.UPSERT])
+def test_the_files_of_a_first_load_have_the_size_that_was_asked_for(
+    spark: SparkSession, tables: Tables, operation: Operation
+) -> None:
+    """They had a fifth of it: each row counted as 256 bytes."""
+    options = {"hoodie.parquet.max.file.size": 30_000, "tideline.spark.insert.parallelism": 1}
+    table = tables.create("native", partition_fields=(), options=options)
+    done = write_dataframe(table, spark.createDataFrame(rows(0, 20_000, 1)), operation)
+    sizes = sorted(s.file_size_bytes for s in done.stats)
+    assert sum(s.num_inserts for s in done.stats) == 20_000
+    assert 20_000 < sizes[len(sizes) // 2] < 40_000, sizes
+
+
 def test_inserts_fill_small_files_and_spread_over_buckets(spark: SparkSession, tables: Tables) -> None:
     small = {"hoodie.parquet.max.file.size": 20_000, "hoodie.parquet.small.file.limit": 15_000}
     table = tables.create("native", partition_fields=(), options={**small, "tideline.spark.insert.parallelism": 3})

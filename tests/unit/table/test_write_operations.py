@@ -140,6 +140,17 @@ def test_files_stay_below_the_target_size(table):
     assert len(contents(table)) == 403
 
 
+@pytest.mark.parametrize("kind", TableType)
+def test_the_files_of_a_first_load_have_the_size_that_was_asked_for(kind):
+    """A 30 KB target gave files of 5.7 KB: each row counted as 256 bytes."""
+    table, _, _ = new_table(type=kind)
+    rows = [(f"k{n:06}", "p", n, f"value {n * 7919 % 1000}") for n in range(5000)]
+    done = write(table, rows, Operation.INSERT, **{"hoodie.parquet.max.file.size": 30_000})
+    assert sorted(stat.file_size_bytes for stat in done.stats)[1] in range(20_000, 40_000)
+    more = write(table, [(f"l{n:06}", "q", n, "x") for n in range(10)], Operation.INSERT)
+    assert len(more.stats) == 1
+
+
 def test_unpartitioned_and_complex_tables(tmp_path):
     for number, (keys, partitions) in enumerate([(("id",), ()), (("id", "ts"), ("part", "v"))]):
         storage = LocalStorage(tmp_path / str(number))

@@ -59,6 +59,8 @@ class WriteLayout:
     """Fillers by partition path and bucket."""
     rows_per_file: int
     tasks: int
+    guess: FilePlacement | None = None
+    """The placement behind `rows_per_file`, if the size of its rows is a guess."""
     broadcasts_keys: bool = True
     join_tasks: int = 0
     filled_by: Mapping[FileGroupId, int] = field(default_factory=dict)
@@ -187,6 +189,7 @@ def decide_layout(
         join_tasks=max(cores, math.ceil(keys / _KEYS_PER_JOIN_TASK)),
         filled_by={filler.file_slice.group: bucket for (_, bucket), filler in fillers.items()},
         inserts_to_log=placement.inserts_to_log,
+        guess=placement if placement.is_guess else None,
     )
 
 

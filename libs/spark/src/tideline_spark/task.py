@@ -24,11 +24,14 @@ from tideline_table.keygen import KeyGenerator
 from tideline_table.storage import Storage
 from tideline_table.table import TableRings
 from tideline_table.writer import (
+    SAMPLE_ROWS,
     FileGroupResult,
     FileGroupTask,
+    FilePlacement,
     Operation,
     PreparedInput,
     WriteContext,
+    measured_row_bytes,
     prepare_input,
     promises_unique_keys,
     refuse_duplicates,
@@ -59,6 +62,8 @@ class UnitWriter:
     """With a bucket index (`context.buckets`), the file slices of each bucket that has some."""
     in_bucket: InBucket | None = None
     """As in `WriteLayout`."""
+    guess: FilePlacement | None = None
+    """As in `WriteLayout`. The first rows of each task tell it how many fill a file."""
     plain_keys: bool = False
     """Whether a key that `BucketIndex.check_plain` refuses is refused."""
     has_record_index: bool = False
@@ -113,11 +118,14 @@ class _RunningTask:
     groups: int = 0
     partitions: set[str] = field(default_factory=set)
     rings: TableRings | None = None
+    guess: FilePlacement | None = field(init=False)
+    rows_per_file: int = field(init=False)
     combines: bool = field(init=False)
     unique: bool = field(init=False)
 
     def __post_init__(self) -> None:
         options, operation = self.shared.options, self.shared.context.operation
+        self.guess, self.rows_per_file = self.shared.guess, self.shared.rows_per_file
         self.combines = combines_input(operation, options)
         self.unique = promises_unique_keys(operation, options)
         if self.shared.context.buckets is not None:
@@ -151,6 +159,8 @@ class _RunningTask:
             yield from self._finish(unit)
 
     def _write_full_files(self, unit: Unit) -> Iterator[FileGroupResult]:
+        if self.guess is not None and unit.rows >= SAMPLE_ROWS:
+            self._measure(self._prepared(unit, pa.concat_tables(unit.pieces).slice(0, SAMPLE_ROWS)).rows)
         limit = self._next_rows(unit)
         if unit.rows < limit:
             return
@@ -163,7 +173,13 @@ class _RunningTask:
 
     def _next_rows(self, unit: Unit) -> int:
         filler = self._filler(unit)
-        return filler.free_rows if filler is not None else self.shared.rows_per_file
+        return filler.free_rows if filler is not None else self.rows_per_file
+
+    def _measure(self, rows: pa.Table) -> None:
+        """Let these rows, with record keys, tell how many fill a file."""
+        if self.guess is not None and rows.num_rows:
+            self.rows_per_file = replace(self.guess, row_bytes=measured_row_bytes(rows, self.shared.options)).rows_per_file
+            self.guess = None
 
     def _filler(self, unit: Unit) -> Filler | None:
         if unit.filled or unit.bucket is None:
@@ -250,7 +266,8 @@ class _RunningTask:
             index = SimpleIndex(self.storage, cache_bytes=0)  # each file is read once
             located[place] = index.locate(prepared.keys, held, by_filters=True)
         numbers = {place: np.arange(prepared.rows.num_rows)}
-        for routed in route_input(context.instant, context.operation, numbers, located, {place: held}, into.placement, into.closed):
+        placement = into.placement.measured(prepared.rows, self.shared.options)
+        for routed in route_input(context.instant, context.operation, numbers, located, {place: held}, placement, into.closed):
             opens = routed.task.base is None
             file_id = in_bucket(self._new_file_id(unit), place.bucket) if opens else routed.task.file_id
             unit.new_groups += opens
@@ -315,7 +332,9 @@ class _RunningTask:
             yield self._write_group(unit.partition, filler.file_slice, prepared.take(here), added=added)
             fresh = fresh[filler.free_rows :]
             unit.filled = True
-        per_file = self.shared.rows_per_file
+        if self.guess is not None and self.guess.measured(prepared.rows, self.shared.options) is not self.guess:
+            self._measure(prepared.rows)
+        per_file = self.rows_per_file
         for start in range(0, len(fresh), per_file):
             part = prepared if len(fresh) == prepared.rows.num_rows <= per_file else prepared.take(fresh[start : start + per_file])
             yield self._write_group(unit.partition, None, part, self._new_file_id(unit), added=part.rows.num_rows)

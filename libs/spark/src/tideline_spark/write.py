@@ -300,6 +300,7 @@ class _Attempt:
             columns=self.routing.columns,
             fillers=layout.fillers,
             rows_per_file=layout.rows_per_file,
+            guess=layout.guess,
             tasks=layout.tasks,
             units=layout.units,
             inserts_to_log=layout.inserts_to_log,

@@ -66,7 +66,11 @@ COLUMN_STATISTICS_MOST = Option(
     minimum=1,
 )
 RECORD_SIZE_ESTIMATE = Option(
-    "hoodie.copyonwrite.record.size.estimate", 256, "Assumed bytes per row of a table without files.", unit="bytes", minimum=1
+    "hoodie.copyonwrite.record.size.estimate",
+    256,
+    "Assumed bytes per row of a table without files. If it is not given, a sample of the rows is measured.",
+    unit="bytes",
+    minimum=1,
 )
 ROW_GROUP_ROWS = Option(
     "tideline.parquet.row.group.rows",

@@ -7,10 +7,12 @@ from tideline_table.writer.file_group import write_file_group
 from tideline_table.writer.input import PreparedInput, check_indexed_keys, prepare_input, refuse_duplicates, with_marked_purges
 from tideline_table.writer.operation import ROW_OPERATIONS, Operation, minds_known_keys, promises_unique_keys
 from tideline_table.writer.routing import FilePlacement, RoutedTask, route_input, route_to_buckets
+from tideline_table.writer.row_size import SAMPLE_ROWS, measured_row_bytes
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext
 
 __all__ = [
     "ROW_OPERATIONS",
+    "SAMPLE_ROWS",
     "FileGroupResult",
     "FileGroupTask",
     "FilePlacement",
@@ -19,6 +21,7 @@ __all__ = [
     "RoutedTask",
     "WriteContext",
     "check_indexed_keys",
+    "measured_row_bytes",
     "minds_known_keys",
     "prepare_input",
     "promises_unique_keys",

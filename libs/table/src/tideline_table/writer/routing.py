@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
 from tideline_table.file_group.names import new_bucket_file_id, new_file_id
@@ -16,6 +17,7 @@ from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.place import PlaceT, file_id_in, partition_of
 from tideline_table.index.simple import Location
 from tideline_table.writer.operation import Operation, promises_unique_keys
+from tideline_table.writer.row_size import measured_row_bytes
 from tideline_table.writer.task import FileGroupTask
 
 _SIZE_SAMPLE = 64
@@ -40,6 +42,8 @@ class FilePlacement:
     """Inserts are appended to log files, also in small groups that already have some."""
     fills_groups: bool = True
     """Whether small groups take inserts at all."""
+    is_guess: bool = False
+    """Whether neither a file of the table nor an option tells `row_bytes`."""
 
     def for_inserts(self, operation: Operation, options: Options, *, is_merge_on_read: bool) -> FilePlacement:
         """Return the placement, with inserts in log files if the options say so.
@@ -56,7 +60,17 @@ class FilePlacement:
         sample = [s for s in slices[-_SIZE_SAMPLE:] if s.rows > 0]
         rows = sum(s.rows for s in sample)
         mean = sum(s.size_bytes for s in sample) / rows if rows else float(options[RECORD_SIZE_ESTIMATE])
-        return cls(options[MAX_FILE_SIZE], options[SMALL_FILE_LIMIT], max(mean, 1.0))
+        is_guess = not rows and RECORD_SIZE_ESTIMATE.key not in options.given()
+        return cls(options[MAX_FILE_SIZE], options[SMALL_FILE_LIMIT], max(mean, 1.0), is_guess=is_guess)
+
+    def measured(self, rows: pa.Table, options: Options) -> FilePlacement:
+        """Return the placement with the size that these rows, which have record keys, have in a base file; the same if that is no guess.
+
+        Rows that fill no file by either size are not measured.
+        """
+        if not self.is_guess or 2 * max(rows.num_rows * self.row_bytes, rows.nbytes) <= self.max_file_bytes:
+            return self
+        return replace(self, row_bytes=measured_row_bytes(rows, options), is_guess=False)
 
     def free_rows(self, file_slice: FileSlice) -> int:
         """Return how many rows still fit into a file group.

@@ -286,6 +286,7 @@ class _Attempt:
         """Return the tasks of rows that were looked up, as `route_input` does."""
         state = self.table.state
         placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
+        placement = placement.measured(self.prepared.rows, self.options)
         closed = closed_to_inserts(state)
         return route_input(transaction.instant, self.operation, by_place, locations, slices, placement, closed)
 
