@@ -16,7 +16,6 @@ SEED_START ?= 0
 SCALE ?= 0.2
 PLANS ?= 200
 FLEETS ?= 100 1000
-RUNS ?= 1000000
 TARGETS ?=
 RELEASE ?= 1.2.0
 SEED ?= 1
@@ -73,14 +72,14 @@ simulate: $(STAMP) ## many simulated histories: make simulate SEEDS=50000 SEED_S
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --seed-start $(SEED_START)
 
 histories: $(STAMP) ## random histories on tables of all types, and replicas fed by changes: make histories RUNS=5000
-	$(BIN)/python -m tests.histories --runs $(RUNS)
+	$(BIN)/python -m tests.histories --runs $(or $(RUNS),5000)
 
 flips: $(STAMP) ## flipped bits in data files, none of which may give wrong rows: make flips RUNS=10000
-	$(BIN)/python -m tests.fuzz.flips --runs $(or $(filter-out 1000000,$(RUNS)),10000)
+	$(BIN)/python -m tests.fuzz.flips --runs $(or $(RUNS),10000)
 
 fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUNS=1000000 TARGETS="hfile plans"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
-	$(BIN)/python -m tests.fuzz.run --guided --runs $(RUNS) $(TARGETS)
+	$(BIN)/python -m tests.fuzz.run --guided --runs $(or $(RUNS),1000000) $(TARGETS)
 
 walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEED=1 TABLES=50
 	$(BIN)/python -m tests.walk --release $(RELEASE) --seed $(SEED) --tables $(TABLES)

@@ -130,6 +130,22 @@ class _Side:
         return pa.concat_tables([self.whole.read(names, where, whole_keys), self.grown.read(names, where, keys)])
 
 
+def _returned(old: Snapshot, new: Snapshot, written: pa.Table) -> pa.Array:
+    """Return the keys whose rows are of another write than before, but of none in the range: older versions that returned.
+
+    Where Apache Hudi's rule counts, a late row behind a deletion brings the row back that the deletion removed (`docs/peer-differences.md`, 32).
+    """
+    if not any(s.log_files for s in (*old.slices, *new.slices)):
+        return pa.array([], pa.string())
+    (before, before_times), (after, after_times) = (
+        (column.combine_chunks() for column in snapshot.read([MetaField.RECORD_KEY, MetaField.COMMIT_TIME]).columns)
+        for snapshot in (old, new)
+    )
+    same = pc.equal(after_times, before_times.take(pc.index_in(after, value_set=before)))
+    known = pc.is_in(after, value_set=written.column(MetaField.RECORD_KEY).combine_chunks())
+    return after.filter(pc.invert(pc.or_(pc.fill_null(same, fill_value=False), known)))
+
+
 def _structs(rows: pa.Table, chosen: pa.Schema, present: pa.Array) -> pa.Array:
     kept = rows.select(chosen.names).combine_chunks()
     arrays = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in kept.columns]
@@ -157,6 +173,8 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, schema) if where is not None else ())}
     names = [name for name in schema.names if name in needed]
     after = new.read(names, CommitTimes(images.written).expression() if images.written is not None else None, written)
+    if not is_told and images.written is not None:
+        after = pa.concat_tables([after, new.read(names, None, written, _returned(old.whole, new.whole, after))])
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()
     # A record may have moved between the slices that grew and the other slices.
     known = pa.concat_arrays([_keys(old.whole), _keys(old.grown, pc.unique(pa.concat_arrays([written, touched])))])
