@@ -183,3 +183,21 @@ def test_an_ordering_column_that_is_compared_otherwise_is_refused(spark: SparkSe
     with pytest.raises(TidelineError):
         write_dataframe(table, texts, Operation.UPSERT)
     assert not list(table.refresh().completed_writes())
+
+
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_a_key_that_a_record_index_cannot_hold_is_refused_before_the_commit(
+    spark: SparkSession, tables: Tables, by_tasks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit succeeded, and no writer could follow it."""
+    if by_tasks:
+        monkeypatch.setattr(small_source, "LIMITS", DriverLimits(files=0, keys=0, merged_bytes=0))
+    table = tables.create("t")
+    write_dataframe(table, spark.createDataFrame(rows(0, 5, 1)), Operation.UPSERT)
+    create_index(table, ("record_index",))
+    long = rows(5, 6, 1).set_column(0, "id", pa.array(["k" * 32_758]))
+    with pytest.raises(TidelineError, match="32758 bytes for a record index"):
+        write_dataframe(table, spark.createDataFrame(long), Operation.UPSERT)
+    write_dataframe(table, spark.createDataFrame(rows(3, 8, 2)), Operation.UPSERT)
+    assert len(table.read()) == 8
+    assert not check_index(table)

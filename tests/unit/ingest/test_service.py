@@ -14,7 +14,7 @@ from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_runtime.errors import InputRefused, InvalidSetting
-from tideline_table.action import schedule_clustering
+from tideline_table.action import check_index, create_index, schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.reservations import Reservation
@@ -24,6 +24,8 @@ from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, share_table
 
 T0, T1 = ("t", 0), ("t", 1)
+MOCK = {"test.mock.num.brokers": "1"}
+"""Options of a client of Kafka that has brokers built in."""
 
 
 class Died(BaseException):
@@ -225,6 +227,21 @@ def test_a_record_of_a_partition_that_the_disk_cannot_have_is_poison(tmp_path, r
         run(service, 1)
 
 
+def test_a_key_that_a_record_index_cannot_hold_is_poison(storage, tmp_path):
+    """Its commit succeeded, and from then on no writer could follow it with the index: ingestion ended for ever."""
+    create_index(open_table(storage), ("record_index",))
+    topics = numbered(3)
+    topics.send(T1, "bad", row("k" * 32_758))
+    topics.send(T1, "good", row("good"))
+    service, context = application(
+        topics, storage, tmp_path, batch_rows=10, poison="dead_letter", dead_letter_topic="aside", kafka_options=MOCK
+    )
+    run(service, 1)
+    assert ids(storage) == ["good", "k0", "k1", "k2"]
+    assert context.metrics.value(RECORDS, kind="dead_letter") == 1
+    assert not check_index(open_table(storage))
+
+
 def test_what_cannot_be_set_aside_is_not_skipped(storage, tmp_path):
     """Dead letters are written before the commit that skips their records: a crash in between repeats them and loses none."""
     topics = numbered(1)
@@ -234,7 +251,7 @@ def test_what_cannot_be_set_aside_is_not_skipped(storage, tmp_path):
         run(application(topics, storage, tmp_path, kafka_timeout_s=1, **aside)[0], 1)
     assert (ids(storage), held(storage)) == ([], None)
     # The next instance finds brokers: those that the client has built in.
-    service, context = application(topics, storage, tmp_path, kafka_options={"test.mock.num.brokers": "1"}, **aside)
+    service, context = application(topics, storage, tmp_path, kafka_options=MOCK, **aside)
     run(service, 1)
     assert (ids(storage), held(storage)) == (["k0"], {T0: 2})
     assert context.metrics.value(RECORDS, kind="dead_letter") == 1
