@@ -22,11 +22,11 @@ from tideline_table.errors import (
     TidelineError,
     UnsupportedTable,
 )
-from tideline_table.hudi.properties import CHECKSUM, PROPERTIES_PATH, format_properties, parse_properties
+from tideline_table.hudi.properties import CHECKSUM, PROPERTIES_PATH, format_properties, parse_properties, read_properties
 from tideline_table.log.checkpoint import POINTER
 from tideline_table.log.entry import entry_path
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 
@@ -367,3 +367,14 @@ def test_a_full_disk_is_a_typed_error(table, monkeypatch):
         write_rows(opened, rows_of([("c", "p", 1, "x")]), Operation.UPSERT, options=QUIET, parallelism=1)
     monkeypatch.undo()
     assert listing(storage) == before
+
+
+def test_an_ordering_field_that_the_rows_do_not_have_is_named():
+    """Found by a flipped bit in `hoodie.properties`: it ended in an `IndexError`."""
+    table, storage, clock = new_table(type=TableType.MOR)
+    for ts in (1, 2):
+        write(table, [("a", "p", ts, "x")])
+    properties = dict(read_properties(storage))
+    storage.put(PROPERTIES_PATH, format_properties({**properties, "hoodie.table.precombine.field": "t4"}, "by hand"))
+    with pytest.raises(SchemaMismatch, match="no column or field of a struct 't4'"):
+        contents(open_table(storage, clock))

@@ -38,10 +38,7 @@ def field_of(schema: pa.Schema, path: Sequence[str]) -> pa.Field:
 
 def named_field(schema: pa.Schema, name: str) -> pa.Field:
     """Return the column or the field of a struct called `name`, as `field_of`. Raises `SchemaMismatch` if there is none."""
-    path = field_path(schema, name)
-    if not path:
-        raise SchemaMismatch(f"no column or field of a struct {name!r}", expected=f"one in the columns {', '.join(schema.names)}")
-    return field_of(schema, path)
+    return field_of(schema, _known_path(schema, name))
 
 
 def field_values(rows: pa.Table, name: str) -> pa.ChunkedArray:
@@ -73,8 +70,8 @@ def named_values(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def top_columns(schema: pa.Schema, names: Sequence[str]) -> list[str]:
-    """Return the columns that hold the fields `names`, each once."""
-    return list(dict.fromkeys(field_path(schema, name)[0] for name in names))
+    """Return the columns that hold the fields `names`, each once. Raises `SchemaMismatch` for a name that is not there."""
+    return list(dict.fromkeys(_known_path(schema, name)[0] for name in names))
 
 
 def with_fields(batch: pa.RecordBatch, chosen: pa.Schema) -> pa.RecordBatch:
@@ -87,3 +84,10 @@ def with_fields(batch: pa.RecordBatch, chosen: pa.Schema) -> pa.RecordBatch:
             column = pc.struct_field(column, part)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=chosen)
+
+
+def _known_path(schema: pa.Schema, name: str) -> tuple[str, ...]:
+    path = field_path(schema, name)
+    if not path:
+        raise SchemaMismatch(f"no column or field of a struct {name!r}", expected=f"one in the columns {', '.join(schema.names)}")
+    return path
