@@ -181,7 +181,7 @@ def test_bloom_names_the_same_index(table):
     assert paths(table)["a"] == ["q", "p"] or paths(table)["a"] == ["p", "q"]
 
 
-@pytest.mark.parametrize("index", ["PARTITIONED_RECORD_INDEX", "global_simple", "INMEMORY"])
+@pytest.mark.parametrize("index", ["PARTITIONED_RECORD_INDEX", "INMEMORY"])
 def test_other_indexes_are_refused(table, index):
     with pytest.raises(InvalidOption, match="SIMPLE or GLOBAL_SIMPLE or BLOOM or GLOBAL_BLOOM"):
         write(table, [("a", "q", 6, "y")], **{"hoodie.index.type": index})
