@@ -131,7 +131,7 @@ class _Side:
 
 
 def _returned(old: Snapshot, new: Snapshot, written: pa.Table) -> pa.Array:
-    """Return the keys whose rows are of another write than before, but of none in the range: older versions that returned.
+    """Return the keys whose rows are of an earlier write than before, or were not there, and of none in the range: older versions that returned.
 
     Where Apache Hudi's rule counts, a late row behind a deletion brings the row back that the deletion removed (`docs/peer-differences.md`, 32).
     """
@@ -141,9 +141,9 @@ def _returned(old: Snapshot, new: Snapshot, written: pa.Table) -> pa.Array:
         (column.combine_chunks() for column in snapshot.read([MetaField.RECORD_KEY, MetaField.COMMIT_TIME]).columns)
         for snapshot in (old, new)
     )
-    same = pc.equal(after_times, before_times.take(pc.index_in(after, value_set=before)))
+    is_newer = pc.greater_equal(after_times, before_times.take(pc.index_in(after, value_set=before)))
     known = pc.is_in(after, value_set=written.column(MetaField.RECORD_KEY).combine_chunks())
-    return after.filter(pc.invert(pc.or_(pc.fill_null(same, fill_value=False), known)))
+    return after.filter(pc.invert(pc.or_(pc.fill_null(is_newer, fill_value=False), known)))
 
 
 def _structs(rows: pa.Table, chosen: pa.Schema, present: pa.Array) -> pa.Array:
