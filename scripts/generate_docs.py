@@ -113,6 +113,7 @@ consumer.commit()  # after the events are processed
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
 - **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has seen. If a `sequence` is missing, it reads these entries from the table log. `EventConsumer` does both.
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
+- **Unknown counts.** `rows_removed` is -1 where an overwrite or a partition deletion replaced log files that add or delete rows: only reading them tells how many there were.
 """
 
 

@@ -9,11 +9,22 @@ from itertools import islice
 
 from tideline_events import TableIdentity, Transition
 from tideline_table.action import TableService, action_name
-from tideline_table.hudi import SCHEMA_KEY, WRITE_ACTIONS, Action, Instant, State, time_from_instant, timeline_file_name
+from tideline_table.hudi import (
+    REPLACED_ROWS_KEY,
+    SCHEMA_KEY,
+    WRITE_ACTIONS,
+    Action,
+    Instant,
+    State,
+    time_from_instant,
+    timeline_file_name,
+)
 from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned
 from tideline_table.table import Table
 
 _PLANNED = frozenset({TableService.CLUSTERING, TableService.CLEAN, TableService.ARCHIVAL})
+_NO_CHECKPOINT = (SCHEMA_KEY, REPLACED_ROWS_KEY)
+"""Extra metadata that other fields of an event say."""
 _BATCH = 500
 """Entries that a backfill reads between two checks of the position up to which the log was trimmed."""
 
@@ -57,11 +68,11 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         files_added=len(stats),
         files_removed=sum(len(ids) for ids in (commit.replaced or {}).values()) if commit else cleaned,
         rows_added=commit.rows_inserted if commit else 0,
-        rows_removed=sum(s.num_deletes for s in stats),
+        rows_removed=commit.rows_deleted if commit else 0,
         bytes_added=sum(s.file_size_bytes for s in stats),
-        partitions=tuple(sorted({s.partition_path for s in stats})),
+        partitions=tuple(sorted({s.partition_path for s in stats}.union(commit.replaced or () if commit else ()))),
         schema_hash=hashlib.sha256(schema.encode()).hexdigest() if schema else None,
-        checkpoint={k: v for k, v in commit.extra.items() if k != SCHEMA_KEY} if commit else {},
+        checkpoint={k: v for k, v in commit.extra.items() if k not in _NO_CHECKPOINT} if commit else {},
     )
 
 

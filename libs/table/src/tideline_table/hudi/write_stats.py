@@ -154,8 +154,9 @@ class WriteStat:
 REPLACED_ROWS_KEY = "tideline.replaced.rows"
 """Extra metadata of overwrites and partition deletions: the number of rows in the file groups that they replace, -1 if unknown."""
 _REWRITES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
-_OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION"})
 """Operations that keep the rows of a table as they are."""
+_OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION"})
+"""Operations that replace file groups without their rows."""
 
 
 @dataclass(frozen=True, slots=True)
