@@ -32,12 +32,12 @@ def _one_of(*kinds: type, none: bool = False) -> Check:
     return check
 
 
-def _several(kind: type) -> Check:
+def _several(kind: type, *, none: bool = False) -> Check:
     def check(value: Any) -> Any:
-        if value is None or isinstance(value, str):
-            if kind is not str:
-                raise TypeError
+        if (isinstance(value, str) and kind is str) or (value is None and none):
             return value
+        if isinstance(value, str):
+            raise TypeError
         if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
             raise TypeError
         found = tuple(value)
@@ -70,7 +70,7 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "float | None": (_one_of(numbers.Real, none=True), "a number"),
     "Options": (_mapping, "a mapping from keys, which are texts, to values"),
     "Mapping[str, str] | None": (_mapping, "a mapping from keys, which are texts, to values"),
-    "Columns": (_several(str), "a name or several names"),
+    "Columns": (_several(str, none=True), "a name or several names"),
     "Where": (_one_of(str, pc.Expression, none=True), "SQL text or a pyarrow.compute.Expression"),
     "Point": (_one_of(str, numbers.Integral, date, none=True), "an instant, a sequence number, a date or a time"),
     "duckdb.DuckDBPyConnection | None": (_one_of(duckdb.DuckDBPyConnection, none=True), "a connection of DuckDB"),
