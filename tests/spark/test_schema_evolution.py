@@ -92,7 +92,7 @@ def test_what_is_not_allowed_is_refused_as_by_the_engine(spark: SparkSession, ta
 
 
 def test_changes_at_the_same_time_meet(spark: SparkSession, tables: Tables) -> None:
-    table = tables.create("t", options=EVOLVE)
+    table = tables.create("t", options={**EVOLVE, **FILL})
     write_rows(table, rows(0, 5, 1), Operation.UPSERT)
     other = Table.open(table.storage.root, options=EVOLVE)
     interfered = threading.Event()

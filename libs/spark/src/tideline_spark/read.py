@@ -63,6 +63,8 @@ def read(
         table = Table.open(table)
     else:
         table.refresh()
+    if keys is not None and not (since == until == ""):  # also where the increment begins with the table, so that it is a snapshot
+        raise _keys_of_an_increment()
     found = query_of(table, as_of=as_of, read_optimized=read_optimized, since=since, until=until)
     return rows_of(spark, table, found, columns, where, keys)
 
@@ -107,7 +109,7 @@ def _rows(
     wanted = None if keys is None else sorted_keys(keys)
     if wanted is not None:
         if found.commit_times is not None:
-            raise InvalidOption("keys of an incremental query", expected="a snapshot query")
+            raise _keys_of_an_increment()
         found = table.narrowed(found, wanted) if len(wanted) else replace(found, slices=())
     filled = found.rule.path_columns
     by_value = (filled is not None and not filled.only_fill) or found.rule.versions is not None
@@ -180,6 +182,10 @@ def _with_footers(snapshot: Snapshot, fits: Callable[[FileSlice], bool]) -> set[
     based = [s for s in snapshot.slices if s.base_file]
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         return {s for s, is_wanted in zip(based, pool.map(fits, based), strict=True) if is_wanted}
+
+
+def _keys_of_an_increment() -> InvalidOption:
+    return InvalidOption("keys of an incremental query", expected="a snapshot query")
 
 
 def query_of(table: Table, *, as_of: Point = "", read_optimized: bool = False, since: Point = "", until: Point = "") -> Snapshot:
