@@ -76,11 +76,13 @@ class TopicLedger:
 def _tells_of(event: Transition, entry: Entry) -> bool:
     """Whether an event says what the entry says, read without the code that made it."""
     is_clustering = entry.operation == "CLUSTER" and entry.action is Action.REPLACE_COMMIT
-    extra = entry.body.metadata.extra if isinstance(entry.body, Published) and entry.action in WRITE_ACTIONS else {}
+    extra = dict(entry.body.metadata.extra) if isinstance(entry.body, Published) and entry.action in WRITE_ACTIONS else {}
+    replaced = int(extra.pop("tideline.replaced.rows", "0"))
     return (
         (event.instant, event.writer_id, event.to_state) == (entry.instant, entry.writer_id, entry.after)
         and event.from_state == (None if entry.before is State.NONE else entry.before)
         and event.action == ("clustering" if is_clustering else entry.action)
         and event.time.isoformat(timespec="microseconds") == entry.recorded
+        and (event.rows_removed >= replaced if replaced >= 0 else event.rows_removed == -1)
         and dict(event.checkpoint) == {name: value for name, value in extra.items() if name != "schema"}
     )
