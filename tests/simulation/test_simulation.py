@@ -51,6 +51,13 @@ def test_these_histories_had_every_kind_of_fault(batches):
 def test_these_histories_did_every_kind_of_work(batches):
     """On both types of table: what nobody did, nobody has shown to hold."""
     work = sum((batches(first).work for first in FIRSTS), Counter())
+    for seed in range(SEED_START, SEED_START + SEEDS):
+        if work["events dropped"]:
+            break
+        # Few histories let a consumer meet an event twice; those about mirrors do it more often.
+        outcome = simulate(seed, focus="mirrored")
+        assert not outcome.problems, story(outcome)
+        work += outcome.work
     print(", ".join(f"{kind} {count}" for kind, count in sorted(work.items())))
     for kind in (
         "commit UPSERT",
@@ -62,6 +69,7 @@ def test_these_histories_did_every_kind_of_work(batches):
         "archival ARCHIVE",
     ):
         assert work[kind] >= SEEDS / 50, kind
+    assert work["events dropped"]
     for kind in (
         "savepoint SAVEPOINT",
         "restore RESTORE",
@@ -71,7 +79,6 @@ def test_these_histories_did_every_kind_of_work(batches):
         "results lost",
         "events in the topic",
         "events in the follower",
-        "events dropped",
         "records taken in",
         "commits of applications",
         "histories of a global index",
@@ -85,7 +92,7 @@ def test_these_histories_did_every_kind_of_work(batches):
     ):
         assert work[kind] >= SEEDS / 20, kind
     for kind in ("ours on shared tables: replacecommit CLUSTER", "Apache Hudi on shared tables: rollback ROLLBACK"):
-        assert work[kind] >= SEEDS / 300, kind
+        assert work[kind] >= SEEDS / 200, kind
     for kind in ("copy-on-write histories", "merge-on-read histories"):
         assert work[kind] >= SEEDS / 4, kind
 
