@@ -69,7 +69,7 @@ class JsonDecoder:
             decoded.validate(full=True)
             return decoded.cast(self._schema)
         except (pa.ArrowInvalid, ValueError, RecursionError) as error:
-            # Whoever asks for the reason gives the value alone.
+            # The screening decodes a value alone to learn why it does not fit.
             named = self._misfit(values[0]) if len(values) == 1 else ""
             raise Undecodable(
                 f"a value that is not JSON of the schema ({named or _first_line(error)})", expected="a JSON object of the schema"
