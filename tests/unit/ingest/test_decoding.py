@@ -196,8 +196,12 @@ def test_single_objects_of_several_schemas_keep_their_order():
         fields = {"id": f"k{n}", "amount": float(n), "at": AT, **({"note": f"n{n}"} if newer else {})}
         values.append(headers[newer] + datum(NEWER if newer else ORDER, **fields))
         expected.append((f"k{n}", f"n{n}" if newer else None))
-    rows = SingleObjectDecoder(texts).decode(values)
+    decoder = SingleObjectDecoder(texts)
+    rows = decoder.decode(values)
     assert list(zip(rows.column("id").to_pylist(), rows.column("note").to_pylist(), strict=True)) == expected
+    alone = [decoder.decode([value]) for value in values]
+    assert pa.concat_tables(alone) == rows, "the other values of a batch do not decide what a value is"
+    assert decoder.decode([]).schema == rows.schema
     with pytest.raises(Undecodable, match="fingerprint"):
         SingleObjectDecoder(texts[:1]).decode(values)
 

@@ -18,7 +18,7 @@ from tideline_locks import LockUnreachable
 from tideline_planner.metrics import FINDINGS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_planner.watch import LOOK_AGAIN_S, LOOK_AT_PENDING_S
+from tideline_planner.watch import LOOK_AGAIN_S, LOOK_AT_FILES_S, LOOK_AT_PENDING_S
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
 from tideline_table.action import TableService, run_compaction, schedule_compaction
@@ -68,6 +68,23 @@ def test_findings_show_and_clear(fleet):
     fleet.clock.advance(LOOK_AGAIN_S)
     service.tick()
     assert "cannot_open" not in findings(context)
+
+
+def test_damage_is_found_within_the_hour_and_cleared_within_a_minute(fleet):
+    table = fleet.create(type=TableType.COW)
+    write(table, 0)
+    service, context = planner(fleet)
+    service.tick()
+    (path,) = (path for file_slice in table.state.latest_slices() for path in file_slice.paths)
+    content = table.storage.read(path)
+    table.storage.delete(path)
+    fleet.clock.advance(LOOK_AT_FILES_S)
+    service.tick()
+    assert context.metrics.value(FINDINGS, kind="damaged") == 1
+    table.storage.put(path, content)
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    assert context.metrics.value(FINDINGS, kind="damaged") == 0
 
 
 def test_a_finding_and_a_verdict_are_events_when_they_change(fleet):

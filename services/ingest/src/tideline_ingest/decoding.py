@@ -140,18 +140,22 @@ class AvroDecoder:
 class SingleObjectDecoder:
     """Avro's single-object encoding: each value names its writer's schema, one of `texts`, by fingerprint.
 
-    Raises `InvalidOption` for schemas whose rows do not fit into one table, because a batch may hold values of all of them.
+    Rows have the columns of all schemas, whichever values a batch holds: the other values do not decide whether one can be ingested.
+    Raises `InvalidOption` for schemas whose rows do not fit into one table.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._by_header = {_SINGLE_OBJECT + fingerprint(text): AvroDecoder(text) for text in texts}
+        schemas = [decoder.schema for decoder in self._by_header.values()]
         try:
-            pa.unify_schemas([decoder.schema for decoder in self._by_header.values()], promote_options="permissive")
+            unified = pa.unify_schemas(schemas, promote_options="permissive")
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             raise InvalidOption(
                 f"schemas that do not fit into one table ({_first_line(error)})",
                 expected="one type for each field, or types that widen to it",
             ) from None
+        lacking = {name for name in unified.names for schema in schemas if name not in schema.names}
+        self._schema = pa.schema([f.with_nullable(nullable=f.nullable or f.name in lacking) for f in unified])
 
     def decode(self, values: Sequence[bytes]) -> pa.Table:
         """See `Decoder.decode`. Columns that a value's schema lacks are null."""
@@ -163,14 +167,15 @@ class SingleObjectDecoder:
                 known = ", ".join(sorted(h[2:].hex() for h in self._by_header))
                 raise Undecodable(f"a value that begins with {header.hex()}", expected=f"c301 and a fingerprint among {known}")
             parts.append(decoder.decode([values[p][_HEADER_BYTES:] for p in found]))
-        if not parts:
-            return next(iter(self._by_header.values())).schema.empty_table()
         try:
-            return in_order(parts, positions, "permissive")
+            return in_order([self._widened(part) for part in parts], positions) if parts else self._schema.empty_table()
         except pa.ArrowInvalid as error:
             raise Undecodable(
                 f"values of schemas that do not fit together ({_first_line(error)})", expected="values that fit the wider types"
             ) from None
+
+    def _widened(self, rows: pa.Table) -> pa.Table:
+        return pa.concat_tables([self._schema.empty_table(), rows], promote_options="permissive").cast(self._schema)
 
 
 def positions_by_header(values: Sequence[bytes], header_bytes: int) -> dict[bytes, list[int]]:
@@ -181,12 +186,12 @@ def positions_by_header(values: Sequence[bytes], header_bytes: int) -> dict[byte
     return positions
 
 
-def in_order(parts: Sequence[pa.Table], positions: Mapping[bytes, list[int]], promote: str) -> pa.Table:
-    """Return the rows of `parts`, one per header in `positions`, in the order of their values."""
+def in_order(parts: Sequence[pa.Table], positions: Mapping[bytes, list[int]]) -> pa.Table:
+    """Return the rows of `parts`, one per header in `positions`, in the order of their values. Columns that a part lacks are null."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([np.array(found) for found in positions.values()]), kind="stable")
-    return pa.concat_tables(parts, promote_options=promote).take(pa.array(order))
+    return pa.concat_tables(parts, promote_options="default").take(pa.array(order))
 
 
 def fingerprint(text: str) -> bytes:

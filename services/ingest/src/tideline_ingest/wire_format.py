@@ -84,7 +84,7 @@ class FramedDecoder:
             if isinstance(writer, str):
                 raise Undecodable(writer)
             parts.append(self._fitted(writer.decode([values[p][_HEADER_BYTES:] for p in found])))
-        return in_order(parts, positions, "default") if parts else self._target.schema.empty_table()
+        return in_order(parts, positions) if parts else self._target.schema.empty_table()
 
     def _fitted(self, rows: pa.Table) -> pa.Table:
         fitted = fit_rows(rows, self._target.schema)

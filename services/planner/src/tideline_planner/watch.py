@@ -26,7 +26,7 @@ from tideline_table.table import Finding, FindingKind, Table, damage_of, why_ref
 
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
-"""Time after which a table that did not change is examined again, because ages grow."""
+"""Time after which a table that did not change is examined again, because ages grow, and after which it is checked whether damage is mended."""
 LOOK_AT_PENDING_S = 10.0
 """Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
 LOOK_AT_STANDING_S = 300.0
@@ -48,11 +48,11 @@ class _Standing:
     damage_at_s: float = -math.inf
 
     def at(self, table: Table, now_s: float) -> _Standing:
-        """Return what is known now; look again at what is too old (`LOOK_AT_STANDING_S`, `LOOK_AT_FILES_S`)."""
+        """Return what is known now; look again at what is too old: what was wrong may be mended at any time."""
         found = self
-        if now_s - self.refused_at_s >= LOOK_AT_STANDING_S:
+        if now_s - self.refused_at_s >= (LOOK_AT_STANDING_S if self.refused is None else LOOK_AGAIN_S):
             found = replace(found, refused=why_refused(table), refused_at_s=now_s)
-        if now_s - self.damage_at_s >= LOOK_AT_FILES_S:
+        if now_s - self.damage_at_s >= (LOOK_AGAIN_S if self.damage else LOOK_AT_FILES_S):
             found = replace(found, damage=damage_of(table), damage_at_s=now_s)
         return found
 
