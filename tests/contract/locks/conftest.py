@@ -21,17 +21,17 @@ from tideline_lock_service.api import LeaseApi
 from tideline_lock_service.directory import LeaseDirectory
 from tideline_lock_service.settings import LockServiceSettings
 from tideline_locks import (
-    HttpLockProvider,
     HudiLockProvider,
     InProcessLockProvider,
     Lease,
     LockProvider,
-    RedisLockProvider,
     StorageLockProvider,
 )
+from tideline_locks.http import HttpLockProvider
 from tideline_locks.hudi_file_lock import LOCK_FILE, FileLockCell
 from tideline_locks.hudi_storage_lock import StorageLockCell
 from tideline_locks.in_process import LeaseTable
+from tideline_locks.redis import RedisLockProvider
 from tideline_locks.table_lock import LockProviders
 from tideline_locks.waiting import RandomSource
 from tideline_runtime.contract import ServiceContext

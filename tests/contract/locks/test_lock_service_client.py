@@ -15,8 +15,8 @@ import pytest
 from tests.contract.locks.conftest import lock_service
 
 import tideline
-from tideline_locks import HttpLockProvider, LockAccessDenied, LockUnreachable, StaleFence, check_lock_url, open_lock_provider
-from tideline_locks.http import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from tideline_locks import LockAccessDenied, LockUnreachable, StaleFence, check_lock_url, open_lock_provider
+from tideline_locks.http import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, HttpLockProvider
 from tideline_locks.table_lock import lock_name
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import InvalidOption

@@ -23,12 +23,11 @@ from tideline_locks import (
     LockTimeout,
     LockUnreachable,
     OnUnreachable,
-    RedisLockProvider,
     StaleFence,
     open_lock_provider,
 )
 from tideline_locks.port import LeaseRequest, LogWanted
-from tideline_locks.redis import _Sight
+from tideline_locks.redis import RedisLockProvider, _Sight
 from tideline_locks.redis_scripts import COMMANDS
 from tideline_locks.table_lock import LockProviders, ProviderLock
 from tideline_table.clock import Clock, SystemClock

@@ -2,7 +2,7 @@
 
 from tests.contract.locks.conftest import lock_service
 
-from tideline_locks import HttpLockProvider
+from tideline_locks.http import HttpLockProvider
 from tideline_table.clock import SystemClock
 
 

@@ -10,11 +10,11 @@ from tideline_locks import (
     LeaseLost,
     LockTimeout,
     OnUnreachable,
-    RedisLockProvider,
     StaleFence,
     StorageLockProvider,
     open_lock_provider,
 )
+from tideline_locks.redis import RedisLockProvider
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption, TidelineError, UnsupportedTable
 

@@ -20,7 +20,8 @@ from tideline_locks import (
     StorageLockProvider,
     open_hudi_lock,
 )
-from tideline_locks.reservations import InProcessReservations, RedisReservations, StorageReservations
+from tideline_locks.redis_reservations import RedisReservations
+from tideline_locks.reservations import InProcessReservations, StorageReservations
 from tideline_locks.table_lock import LockProviders, ProviderLock, attach_lock, lock_name
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction

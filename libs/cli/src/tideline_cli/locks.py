@@ -9,7 +9,7 @@ import typer
 
 from tideline_cli.arguments import AsJson, LockUrl, option
 from tideline_cli.report import print_json, print_line, print_listing, print_result
-from tideline_locks import HttpLockProvider, LeaseState, LockProvider, check_lock_url, open_lock_provider
+from tideline_locks import LeaseState, LockProvider, check_lock_url, open_lock_provider
 from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_table.clock import SystemClock
 from tideline_table.errors import InvalidOption
@@ -58,6 +58,8 @@ def break_(
     force, because it publishes who did it.
     """
     with closing(_provider(locks)) as provider:
+        from tideline_locks.http import HttpLockProvider
+
         if not reason:
             ended = provider.break_expired(name)
         elif isinstance(provider, HttpLockProvider):

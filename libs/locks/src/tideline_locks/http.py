@@ -18,6 +18,8 @@ from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, Loc
 from tideline_locks.lease import Grant, Lease
 from tideline_locks.port import (
     LOCK_NAME,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
     Held,
     LeaseRequest,
     LeaseState,
@@ -31,8 +33,6 @@ from tideline_locks.waiting import RandomSource, attempt_until, wait_for
 from tideline_table.clock import Clock
 from tideline_table.errors import InvalidOption
 
-TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "TIDELINE_LOCKS_TOKEN", "TIDELINE_LOCKS_TOKEN_FILE"
-"""Environment variables: the bearer token of the lock service, or a file with it. A file may change while the process runs."""
 ANSWER_WITHIN_S = 5.0
 """Time that the service may take beside the waiting that a request asks for."""
 RETRY_BACKOFF = wait_exponential(multiplier=0.05, max=1.0)

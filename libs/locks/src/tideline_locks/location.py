@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 from urllib.parse import urlsplit
 
-from tideline_locks.http import HttpLockProvider, checked_service
 from tideline_locks.hudi_file_lock import FileLockCell
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
 from tideline_locks.in_process import InProcessLockProvider, LeaseTable
-from tideline_locks.port import LockProvider
-from tideline_locks.redis import OnUnreachable, RedisLockProvider
-from tideline_locks.redis_connection import RedisConnection
-from tideline_locks.reservations import InProcessReservations, RedisReservations, StorageReservations
+from tideline_locks.port import LockProvider, OnUnreachable
+from tideline_locks.reservations import InProcessReservations, StorageReservations
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
 from tideline_table.coordination import Reservations
@@ -54,10 +51,14 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
     """
     scheme, _, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
+        from tideline_locks.redis import RedisLockProvider
+
         return RedisLockProvider(_checked_redis(url), clock=clock, on_unreachable=on_unreachable)
     if on_unreachable is not OnUnreachable.WAIT:
         raise InvalidOption(f"on_unreachable={on_unreachable.value} for lock provider {scheme}:", expected="redis: or rediss:")
     if scheme in SERVICE_SCHEMES:
+        from tideline_locks.http import HttpLockProvider
+
         return HttpLockProvider(url, clock=clock)
     if scheme == "storage" and rest:
         return StorageLockProvider(open_storage(rest), clock=clock)
@@ -79,6 +80,8 @@ def check_lock_url(url: str) -> None:
     if scheme in ("redis", "rediss"):
         _checked_redis(url)
     elif scheme in SERVICE_SCHEMES:
+        from tideline_locks.http import checked_service
+
         checked_service(url)
     elif scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and (rest or scheme == "storage") and colon:
         try:
@@ -118,6 +121,9 @@ def open_reservations(url: str, name: str, *, clock: Clock) -> Reservations:
     """Open the reservations of the table with lock `name`, beside the leases of `url`. Raises `InvalidOption` for other URLs."""
     scheme, _, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
+        from tideline_locks.redis_connection import RedisConnection
+        from tideline_locks.redis_reservations import RedisReservations
+
         return RedisReservations(RedisConnection(_checked_redis(url)), name, clock)
     if scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
         return StorageReservations(open_storage(rest), clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,10 +19,23 @@ LOCK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@=+~-]*", re.ASCII)
 ENCODED_NAME_LIMIT = 200
 """Maximum characters of a percent-encoded name, because it becomes one folder name on storage."""
 
+TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "TIDELINE_LOCKS_TOKEN", "TIDELINE_LOCKS_TOKEN_FILE"
+"""Environment variables: the bearer token of the lock service, or a file with it. A file may change while the process runs."""
 OWNER_LIMIT = 512
 MIN_TTL_S = 0.01
 MAX_FENCE = 2**53
 """Redis scripts compute with doubles."""
+
+
+class OnUnreachable(enum.Enum):
+    """What `acquire` does while Redis does not answer."""
+
+    WAIT = "wait"
+    """Try again until `wait_s` has passed."""
+    FAIL = "fail"
+    """Raise `LockUnreachable` at once."""
+    STORAGE = "storage"
+    """Use the storage lock instead (`FallbackLockProvider`; the Redis part then works as FAIL)."""
 
 
 ReadFence = Callable[[], int]

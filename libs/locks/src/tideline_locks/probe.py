@@ -6,8 +6,7 @@ import threading
 from urllib.parse import urlsplit
 
 from tideline_locks.location import SERVICE_SCHEMES, open_lock_provider
-from tideline_locks.port import LockProvider
-from tideline_locks.redis import OnUnreachable
+from tideline_locks.port import LockProvider, OnUnreachable
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 

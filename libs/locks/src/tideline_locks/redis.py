@@ -14,7 +14,17 @@ from tenacity import wait_exponential
 from tideline_locks import redis_scripts
 from tideline_locks.errors import LockUnreachable, StaleFence
 from tideline_locks.lease import Grant, Lease
-from tideline_locks.port import Held, LeaseRequest, LeaseState, LogWanted, ReadFence, checked_name, checked_request, with_fence
+from tideline_locks.port import (
+    Held,
+    LeaseRequest,
+    LeaseState,
+    LogWanted,
+    OnUnreachable,
+    ReadFence,
+    checked_name,
+    checked_request,
+    with_fence,
+)
 from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
 from tideline_locks.waiting import RandomSource, attempt_until, wait_for
 from tideline_table.clock import Clock
@@ -26,17 +36,6 @@ RETENTION_MS = 7 * 24 * 3600 * 1000
 
 UNREACHABLE_BACKOFF = wait_exponential(multiplier=0.05, max=1.0)
 LIST_BATCH = 500
-
-
-class OnUnreachable(enum.Enum):
-    """What `acquire` does while Redis does not answer."""
-
-    WAIT = "wait"
-    """Try again until `wait_s` has passed."""
-    FAIL = "fail"
-    """Raise `LockUnreachable` at once."""
-    STORAGE = "storage"
-    """Use the storage lock instead (`FallbackLockProvider`; the Redis part then works as FAIL)."""
 
 
 class _Sight(enum.Enum):

@@ -1,4 +1,4 @@
-"""File-group reservations on Redis, on storage or in one process: writers of one table post the file groups that they will write.
+"""File-group reservations on storage or in one process: writers of one table post the file groups that they will write.
 
 A reservation expires after `EXPIRY_S`, which removes those of dead writers. Two concurrent claims may both succeed; then one writer
 loses its attempt. Paths and keys have the older word `intents`, because writers of all releases read them.
@@ -11,10 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import cast
 
-from tideline_locks.port import checked_name
-from tideline_locks.redis_connection import KEY_PREFIX, RedisConnection
 from tideline_table.clock import Clock
 from tideline_table.coordination import PostedReservation, Reservation, going_first
 from tideline_table.errors import CorruptMetadata, ObjectNotFound
@@ -24,7 +21,7 @@ EXPIRY_S = 3600.0
 RESERVATIONS_PREFIX = ".hoodie/.tideline/intents"
 
 
-class _TextReservations(ABC):
+class TextReservations(ABC):
     """`Reservations` on a store with one text per instant."""
 
     def claim(self, reservation: Reservation) -> list[Reservation]:
@@ -49,7 +46,7 @@ class _TextReservations(ABC):
     def _post(self, posted: PostedReservation) -> None: ...
 
 
-class InProcessReservations(_TextReservations):
+class InProcessReservations(TextReservations):
     """Reservations of the writers in one process, which share this object. They are lost when the process ends."""
 
     def __init__(self) -> None:
@@ -78,7 +75,7 @@ class InProcessReservations(_TextReservations):
         self._by_instant[posted.reservation.instant] = posted
 
 
-class StorageReservations(_TextReservations):
+class StorageReservations(TextReservations):
     """One object per reservation below the table: `.hoodie/.tideline/intents/<instant>.json`."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
@@ -96,56 +93,20 @@ class StorageReservations(_TextReservations):
                 self._storage.delete(found.path)
             elif found.path != _path(instant):
                 try:
-                    yield _from_text(self._storage.read(found.path), found.path)
+                    yield from_text(self._storage.read(found.path), found.path)
                 except ObjectNotFound:
                     continue  # withdrawn in the meantime
 
     def _post(self, posted: PostedReservation) -> None:
-        self._storage.put(_path(posted.reservation.instant), _to_text(posted).encode())
-
-
-class RedisReservations(_TextReservations):
-    """One hash per table beside its lock, `<lock key>:intents`: instant → reservation."""
-
-    def __init__(self, connection: RedisConnection, name: str, clock: Clock) -> None:
-        self._connection = connection
-        self._key = f"{KEY_PREFIX}{{{checked_name(name)}}}:intents"
-        self._clock = clock
-
-    def withdraw(self, instant: str) -> None:
-        """See `Reservations.withdraw`."""
-        with self._connection.translated():
-            self._connection.client.hdel(self._key, instant)
-
-    def _posted(self, instant: str) -> Iterable[PostedReservation]:
-        with self._connection.translated():
-            texts = cast("dict[str, str]", self._connection.client.hgetall(self._key))
-        now_s, expired = self._clock.now().timestamp(), []
-        for other, text in texts.items():
-            if other == instant:
-                continue
-            posted_s, _, document = text.partition(" ")
-            if not posted_s.isdecimal() or now_s - int(posted_s) > EXPIRY_S:
-                expired.append(other)
-            else:
-                yield _from_text(document.encode(), f"{self._key} {other}")
-        if expired:
-            with self._connection.translated():
-                self._connection.client.hdel(self._key, *expired)
-
-    def _post(self, posted: PostedReservation) -> None:
-        text = f"{int(self._clock.now().timestamp())} {_to_text(posted)}"
-        with self._connection.translated(), self._connection.client.pipeline(transaction=False) as pipeline:
-            pipeline.hset(self._key, posted.reservation.instant, text)
-            pipeline.pexpire(self._key, int(EXPIRY_S * 1000))
-            pipeline.execute()
+        self._storage.put(_path(posted.reservation.instant), to_text(posted).encode())
 
 
 def _path(instant: str) -> str:
     return f"{RESERVATIONS_PREFIX}/{instant}.json"
 
 
-def _to_text(posted: PostedReservation) -> str:
+def to_text(posted: PostedReservation) -> str:
+    """Return what a store keeps of a reservation."""
     reservation = posted.reservation
     return json.dumps(
         {
@@ -159,7 +120,8 @@ def _to_text(posted: PostedReservation) -> str:
     )
 
 
-def _from_text(text: bytes, place: str) -> PostedReservation:
+def from_text(text: bytes, place: str) -> PostedReservation:
+    """Return the reservation that a store keeps at `place`. Raises `CorruptMetadata` for anything else."""
     try:
         found = json.loads(text)
         # Writers of older releases write neither `appends` nor `whole_table`.

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 from tideline_locks.fallback import FallbackLockProvider, FallbackReservations, Outage
 from tideline_locks.location import SERVICE_SCHEMES, open_lock_provider, open_reservations
-from tideline_locks.port import LeaseSource, LockProvider
-from tideline_locks.redis import OnUnreachable
+from tideline_locks.port import LeaseSource, LockProvider, OnUnreachable
 from tideline_locks.renewal import KeptLease
 from tideline_locks.reservations import StorageReservations
 from tideline_table.clock import Clock

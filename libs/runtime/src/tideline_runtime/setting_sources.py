@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tideline_locks.http import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
+from tideline_locks.port import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from tideline_runtime.annotations import field_types, from_text, leaf_paths, nested_model, resolve
 from tideline_runtime.errors import InvalidSetting
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from typing import Any, TypeVar
 
-import duckdb
 import pyarrow.compute as pc
 
 from tideline_table.errors import InvalidOption
@@ -54,6 +53,14 @@ def _mapping(value: Any) -> Any:
     return value
 
 
+def _connection(value: Any) -> Any:
+    if value is None:
+        return value
+    import duckdb
+
+    return _one_of(duckdb.DuckDBPyConnection)(value)
+
+
 def _anything(value: Any) -> Any:
     return value
 
@@ -73,7 +80,7 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "Columns": (_several(str, none=True), "a name or several names"),
     "Where": (_one_of(str, pc.Expression, none=True), "SQL text or a pyarrow.compute.Expression"),
     "Point": (_one_of(str, numbers.Integral, date, none=True), "an instant, a sequence number, a date or a time"),
-    "duckdb.DuckDBPyConnection | None": (_one_of(duckdb.DuckDBPyConnection, none=True), "a connection of DuckDB"),
+    "duckdb.DuckDBPyConnection | None": (_connection, "a connection of DuckDB"),
     # The functions that convert these refuse other types by name.
     "Rows": (_anything, ""),
     "Keys": (_anything, ""),

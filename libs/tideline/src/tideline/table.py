@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 
 from tideline import services
 from tideline.checked import checked_methods
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
-from tideline.relation import TableDataset, run_sql
 from tideline.results import (
     Archival,
     Cancelled,
@@ -36,6 +35,11 @@ from tideline_table.metadata_table import Finding
 from tideline_table.schema import field_path, fit_rows, named_field, named_values
 from tideline_table.table import HeldLease, Lease
 from tideline_table.writer import Operation
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from tideline.relation import TableDataset
 
 Options = Mapping[str, object] | None
 
@@ -216,6 +220,8 @@ class Table:
 
     def dataset(self, *, as_of: Point = "") -> TableDataset:
         """Return a `pyarrow.dataset.Dataset` of the table for DuckDB and similar engines. A scan reads the table at its start."""
+        from tideline.relation import TableDataset
+
         self._table.refresh()
         return TableDataset(self._table.schema_at(as_of), partial(self.scan, as_of=as_of))
 
@@ -225,6 +231,8 @@ class Table:
         Evaluating it reads only the columns and rows that the query needs, of the state at that time or of `as_of`. To query
         several tables, pass one `connection` to the `sql` of each, which registers that table, or use `dataset()` in `duckdb.sql`.
         """
+        from tideline.relation import run_sql
+
         return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
 
     def files(self, *, as_of: Point = "") -> tuple[DataFile, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tideline_lock_service.errors import ServiceBusy, UnknownLock
-from tideline_locks import InProcessLockProvider, LeaseState, RedisLockProvider, StorageLockProvider
+from tideline_locks import InProcessLockProvider, LeaseState, StorageLockProvider
 from tideline_locks.port import RemoteLeases
+from tideline_locks.redis import RedisLockProvider
 from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_table.errors import InvalidOption
 

@@ -315,7 +315,7 @@ class BaseFileScan:
         self._path = path
         self._schema = with_dictionaries(schema, dictionaries)
         self._names = names or FileNames()
-        import pyarrow.dataset as ds  # noqa: PLC0415 - it imports pandas, a fifth of the time that a command needs to start
+        import pyarrow.dataset as ds
 
         with readable(self._path):
             self._input = open_checked(storage, path)
