@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAULTS := tests/simulation tests/weakenings tests/property tests/fuzz tests/full_disk tests/endurance tests/platform
 ON_SPARK := tests/spark
-MEMBERS := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml))
 STAMP := $(VENV)/.installed
+PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheels \
+.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheel \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
@@ -29,11 +29,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): requirements/dev.txt $(MEMBERS)
+$(STAMP): requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tideline needs Python 3.11 or newer; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(foreach m,$(MEMBERS),-e ./$(dir $(m)))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 setup: $(STAMP) ## the virtual environment, from the pinned requirements
@@ -121,9 +121,9 @@ docs: $(STAMP) ## write the generated pages (options, settings, metrics, events)
 	$(BIN)/python scripts/generate_docs.py
 	$(BIN)/python scripts/generate_chart.py
 
-wheels: $(STAMP) ## a wheel of each member in dist/
+wheel: $(STAMP) ## the wheel in dist/
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist $(foreach m,$(MEMBERS),./$(dir $(m)))
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 images: $(STAMP) ## the service and Spark images, archives in the cache: make images IMAGES=service (root, Debian)
 	$(BIN)/python -m e2e.images build $(IMAGES)
@@ -146,12 +146,12 @@ e2e-build: java ## what e2e-short needs: programs of Kubernetes from source, ima
 e2e-short: java ## the short form of it: one table, a driver with an executor, the driver killed; left out where no node can run
 	$(BIN)/python -m e2e.fleet --short --if-possible --store seaweedfs
 
-requirements: ## pin requirements/*.in anew, with hashes (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/dev.in -o requirements/dev.txt
-	for f in service spark image; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		-c requirements/dev.txt requirements/$$f.in -o requirements/$$f.txt; done
-	for f in peer-hudi fuzz; do uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		requirements/$$f.in -o requirements/$$f.txt; done
+requirements: ## pin pyproject.toml and requirements/*.in anew, with hashes (needs uv)
+	$(PIN) pyproject.toml --all-extras requirements/dev.in -o requirements/dev.txt
+	$(PIN) -c requirements/dev.txt pyproject.toml --extra services --extra kafka --extra redis --extra kubernetes -o requirements/service.txt
+	$(PIN) -c requirements/dev.txt pyproject.toml --extra spark --extra redis -o requirements/spark.txt
+	$(PIN) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
+	for f in peer-hudi fuzz; do $(PIN) requirements/$$f.in -o requirements/$$f.txt; done
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) dist .venv-peer .cache demo-tables .pytest_cache .mypy_cache .ruff_cache

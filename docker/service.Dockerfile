@@ -18,12 +18,10 @@ RUN /opt/tools/bin/pip --python /opt/tideline/bin/python install -q --no-cache-d
     --require-hashes -r /build/requirements/service.txt
 COPY docker/pruning.py /build/docker/
 RUN /opt/tools/bin/python /build/docker/pruning.py /opt/tideline
+COPY pyproject.toml README.md /build/
 COPY libs /build/libs
 COPY services /build/services
-RUN /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheels \
-        /build/libs/table /build/libs/locks /build/libs/events /build/libs/runtime /build/libs/spark /build/libs/cli \
-        /build/services/mirror /build/services/planner /build/services/launcher /build/services/cleaner /build/services/locks \
-        /build/services/ingest \
+RUN /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheels /build \
     && /opt/tools/bin/pip --python /opt/tideline/bin/python install -q --no-cache-dir --no-compile --no-deps /build/wheels/*.whl
 
 FROM ${BASE} AS runtime

@@ -21,9 +21,10 @@ RUN /opt/tools/bin/pip wheel -q --no-cache-dir --no-build-isolation --no-deps --
     && rm -r /build/packages
 COPY docker/pruning.py /build/docker/
 RUN /opt/tools/bin/python /build/docker/pruning.py /opt/tideline
+COPY pyproject.toml README.md /build/
 COPY libs /build/libs
-RUN /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheels \
-        /build/libs/table /build/libs/locks /build/libs/spark \
+COPY services /build/services
+RUN /opt/tools/bin/pip wheel -q --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheels /build \
     && /opt/tools/bin/pip --python /opt/tideline/bin/python install -q --no-cache-dir --no-compile --no-deps /build/wheels/*.whl
 
 FROM ${BASE} AS java
@@ -85,4 +86,4 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import pathlib, sys; sys.exit(not any(b'java' in p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/cmdline')))"]
 ENTRYPOINT ["/usr/bin/tini", "--", "/opt/tideline/bin/python", "/opt/spark/bin/entrypoint.py"]
-CMD ["python", "-c", "import importlib.metadata; print('tideline-spark', importlib.metadata.version('tideline-spark'))"]
+CMD ["python", "-c", "import importlib.metadata; print('tideline', importlib.metadata.version('tideline-hudi'))"]

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import re
+import tomllib
 from typing import Any
 
 import jsonschema
@@ -224,11 +225,10 @@ def test_runbooks_are_those_of_the_alerts():
     assert described == [alert["alert"] for alert in ALERTS]
 
 
-def test_versions_in_chart_are_those_of_the_members():
+def test_the_chart_has_the_version_of_the_distribution():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    members = [*REPOSITORY_ROOT.glob("libs/*/pyproject.toml"), *REPOSITORY_ROOT.glob("services/*/pyproject.toml")]
-    versions = {re.search(r'^version = "(.*)"$', member.read_text(), re.MULTILINE)[1] for member in members}
-    assert versions == {chart["appVersion"]}
+    version = tomllib.loads((REPOSITORY_ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {chart["version"], chart["appVersion"]} == {version}
 
 
 def test_the_memory_of_the_launcher_holds_its_workers():

@@ -71,11 +71,6 @@ def test_an_unexpected_failure_is_one_line(cli, monkeypatch):
     )
 
 
-def test_no_large_library_is_loaded_for_it():
-    code = "import sys, tideline_cli.main; sys.exit(sum(name.split('.')[0] in ('pyspark', 'confluent_kafka', 'pandas') for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.parametrize("flag", ["--version", "--help"])
 def test_answers_without_a_table(cli, flag):
     outcome = cli(flag)

@@ -21,6 +21,7 @@ from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.open_tables import open_tables
 from tideline_runtime.table_source import NamedTable, TableFacts, Trouble
 from tideline_table.config import CLEANER_COMMITS_RETAINED
+from tideline_table.errors import MissingExtra
 from tideline_table.storage import root_uri
 
 RETAINED = CLEANER_COMMITS_RETAINED.key
@@ -259,7 +260,7 @@ def test_the_client_of_kubernetes_is_needed_only_where_the_setting_asks_for_it(f
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     open_tables(fleet.settings(MirrorSettings), fleet.context("mirror")).close()
-    with pytest.raises(InvalidSetting, match=r"'kubernetes' is not installed.*tideline-runtime\[kubernetes\]"):
+    with pytest.raises(MissingExtra, match=r"'kubernetes' is not installed.*tideline-hudi\[kubernetes\]"):
         open_tables(fleet.settings(MirrorSettings, table_resources={"enabled": True}), fleet.context("mirror"))
 
 

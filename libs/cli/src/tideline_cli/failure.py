@@ -28,7 +28,6 @@ from tideline_table.errors import (
     UnsafePath,
     UnsupportedTable,
 )
-from tideline_table.storage import refused_write
 
 DEBUG = "TIDELINE_DEBUG"
 """Environment variable: `1` prints tracebacks."""
@@ -71,6 +70,8 @@ def report_failure(error: BaseException) -> int:
         _print_line(_usage_line(error))
         return EXIT_BAD_INPUT
     if isinstance(error, OSError):
+        from tideline_table.storage import refused_write  # noqa: PLC0415 - brings Arrow, which `--version` and `--help` do without
+
         error = refused_write(error, repr(error.filename) if error.filename else "standard output") or error
     if isinstance(error, TidelineError):
         _print_line(str(error))

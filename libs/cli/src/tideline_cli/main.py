@@ -1,59 +1,51 @@
-"""The entry point of the `tideline` command: registers the groups of commands and turns errors into lines and exit codes."""
+"""The entry point of the `tideline` command: finds the module of a command and turns errors into lines and exit codes."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
-from tideline_cli import (
-    advise,
-    create,
-    files,
-    index,
-    inspection,
-    jobs,
-    leases,
-    locks,
-    platform,
-    policies,
-    read,
-    resize,
-    restore,
-    savepoints,
-    services,
-    share,
-    status,
-    write,
-)
 from tideline_cli.failure import EXIT_FAILED, EXIT_INTERRUPTED, report_failure
+from tideline_table.extras import DISTRIBUTION
 
-GROUPS = (
-    create,
-    share,
-    write,
-    read,
-    inspection,
-    files,
-    advise,
-    resize,
-    services,
-    status,
-    savepoints,
-    leases,
-    restore,
-    index,
-    jobs,
-    locks,
-    policies,
-    platform,
-)
-"""Modules that each define an `app` of commands."""
+COMMANDS = {
+    "create": "create",
+    "share": "share",
+    "write": "write",
+    "delete-partition": "write",
+    "read": "read",
+    "show": "inspection",
+    "timeline": "inspection",
+    "files": "files",
+    "advise": "advise",
+    "resize-buckets": "resize",
+    "plan": "services",
+    "run": "services",
+    "adopt": "services",
+    "status": "status",
+    "why": "status",
+    "maintain": "status",
+    "savepoint": "savepoints",
+    "lease": "leases",
+    "restore": "restore",
+    "check": "index",
+    "index": "index",
+    "job": "jobs",
+    "lock": "locks",
+    "policy": "policies",
+    "up": "platform",
+    "demo": "platform",
+}
+"""The module that defines each command in its `app`. A module is imported when its command is run or described."""
 
 _EPILOG = """Start with a table of your own:
 
@@ -66,9 +58,29 @@ tideline read ./trips --limit 10
 Exit codes: 0 done, 2 the request or its input is wrong and nothing was written, 1 anything else."""
 
 
+class _Commands(Mapping[str, Any]):
+    """The commands by name. Only those are imported that are asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module = importlib.import_module(f"tideline_cli.{COMMANDS[name]}")
+        return typer.main.get_group(module.app).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(typer.core.TyperGroup):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands()  # type: ignore[assignment]
+
+
 def _show_version(*, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tideline {importlib.metadata.version('tideline-cli')}")
+        typer.echo(f"tideline {importlib.metadata.version(DISTRIBUTION)}")
         raise typer.Exit
 
 
@@ -85,14 +97,13 @@ def _start(
 
 app = typer.Typer(
     name="tideline",
+    cls=_Group,
     callback=_start,
     invoke_without_command=True,
     epilog=_EPILOG,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for _group in GROUPS:
-    app.add_typer(_group.app)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
+
 import os
 import sys
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tideline_events.kafka import KafkaEventLog, KafkaSettings
 from tideline_events.log import EventLog
 from tideline_events.sqlite import SqliteEventLog
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption
+from tideline_table.extras import extra
 
 
 def open_event_log(
@@ -33,6 +33,9 @@ def open_event_log(
     if parts.scheme == "sqlite":
         return SqliteEventLog(Path("/" + unquote(parts.path).lstrip("/")), clock)
     options = dict(client_options or {})
+    with extra("kafka"):
+        from tideline_events.kafka import KafkaEventLog, KafkaSettings
+
     return KafkaEventLog(KafkaSettings(parts.netloc, partition_count, replication_factor, client_options=options), clock)
 
 

@@ -15,6 +15,7 @@ from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
 from tideline_table.coordination import Reservations
 from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.extras import extra
 from tideline_table.storage import (
     LocalStorage,
     MemoryStorage,
@@ -51,7 +52,8 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
     """
     scheme, _, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
-        from tideline_locks.redis import RedisLockProvider
+        with extra("redis"):
+            from tideline_locks.redis import RedisLockProvider
 
         return RedisLockProvider(_checked_redis(url), clock=clock, on_unreachable=on_unreachable)
     if on_unreachable is not OnUnreachable.WAIT:
@@ -121,8 +123,9 @@ def open_reservations(url: str, name: str, *, clock: Clock) -> Reservations:
     """Open the reservations of the table with lock `name`, beside the leases of `url`. Raises `InvalidOption` for other URLs."""
     scheme, _, rest = url.partition(":")
     if scheme in ("redis", "rediss"):
-        from tideline_locks.redis_connection import RedisConnection
-        from tideline_locks.redis_reservations import RedisReservations
+        with extra("redis"):
+            from tideline_locks.redis_connection import RedisConnection
+            from tideline_locks.redis_reservations import RedisReservations
 
         return RedisReservations(RedisConnection(_checked_redis(url)), name, clock)
     if scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:

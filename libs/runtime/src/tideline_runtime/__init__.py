@@ -1,5 +1,5 @@
 """Shared parts of all services: settings, logging, metrics, health, life cycle, table discovery, supervision.
 
 A service is a class with `start`, `tick` and `stop` (`contract.Service`); this package runs it. Decisions of one service belong in
-that service, table semantics in `tideline_table`. Import from the modules; the package itself imports nothing.
+that service, table semantics in `tideline_table`. Import from the modules.
 """

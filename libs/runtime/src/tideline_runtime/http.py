@@ -31,6 +31,7 @@ from tornado.web import Application, RequestHandler, stream_request_body
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.health import Health, Verdict
 from tideline_runtime.metrics import CONTENT_TYPE, Metrics
+from tideline_table.extras import DISTRIBUTION
 
 MAX_BODY_BYTES = 1 << 20
 MAX_HEAD_BYTES = 16 << 10
@@ -172,7 +173,7 @@ def service_app(
         return Reply(await run_sync(metrics.render, limiter=rendering), headers={"Content-Type": CONTENT_TYPE})
 
     async def show_version(_call: Call) -> Reply:
-        return Reply({"service": service, "version": version("tideline-runtime"), "python": platform.python_version()})
+        return Reply({"service": service, "version": version(DISTRIBUTION), "python": platform.python_version()})
 
     shared = {"/healthz": healthz, "/readyz": readyz, "/metrics": show_metrics, "/version": show_version}
     by_path: dict[str, dict[str, Answer]] = {path: {"GET": answer, "HEAD": answer} for path, answer in shared.items()}

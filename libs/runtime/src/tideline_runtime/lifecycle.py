@@ -34,6 +34,7 @@ from tideline_runtime.signals import on_termination
 from tideline_runtime.state_folder import is_readable_by_others, make_state_folder
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption, StorageError
+from tideline_table.extras import DISTRIBUTION
 
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
@@ -113,7 +114,7 @@ def _arguments(name: str, argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--print-settings", action="store_true", help="print the settings with their origins, without secrets, and exit"
     )
-    parser.add_argument("--version", action="version", version=version("tideline-runtime"))
+    parser.add_argument("--version", action="version", version=version(DISTRIBUTION))
     return parser.parse_args(argv)
 
 

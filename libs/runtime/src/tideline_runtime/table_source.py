@@ -14,14 +14,13 @@ from typing import Any, Protocol, cast
 
 from tideline_events import PendingPlan
 from tideline_runtime.contract import ServiceContext
-from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shards import Shards
 from tideline_table.action import action_name
+from tideline_table.extras import extra
 from tideline_table.table import Table
 
 _ADAPTER = "tideline_runtime.kubernetes"
-_OPTIONAL = ("kubernetes", "urllib3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +102,11 @@ class TableSource(Protocol):
 def open_table_source(settings: ServiceSettings, context: ServiceContext, shards: Shards) -> TableSource | None:
     """Return the source that the settings switch on, None without one. No request is sent before the first call of `named`.
 
-    Raises `InvalidSetting` if the client of Kubernetes is not installed or has no credentials.
+    Raises `MissingExtra` without the client of Kubernetes, `InvalidSetting` if it has no credentials.
     """
     if not settings.table_resources.enabled:
         return None
-    try:
+    with extra("kubernetes"):
         # Loaded by name: only a process that uses the resources needs the client of Kubernetes.
         adapter = importlib.import_module(_ADAPTER)
-    except ModuleNotFoundError as error:
-        if error.name not in _OPTIONAL:
-            raise
-        raise InvalidSetting(
-            f"setting 'table_resources.enabled' is true, and package {error.name!r} is not installed",
-            name="table_resources.enabled",
-            origin=settings.origin("table_resources.enabled"),
-            expected="the client of Kubernetes",
-            remedy="install tideline-runtime[kubernetes], or set table_resources.enabled to false",
-        ) from error
     return cast(TableSource, adapter.open_hudi_tables(settings, context, shards))

@@ -7,6 +7,8 @@ exchanged. Running a completed plan again succeeds without doing anything. Logs 
 
 from __future__ import annotations
 
+import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
+
 import os
 import sys
 from collections.abc import Callable, Sequence

@@ -6,6 +6,8 @@ The physical plans have no Exchange. Spark 4.3 lets no data source in Python rep
 
 from __future__ import annotations
 
+import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
+
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar

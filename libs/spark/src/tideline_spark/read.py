@@ -6,6 +6,8 @@ receive paths and return Arrow rows. All other rows stay in the JVM.
 
 from __future__ import annotations
 
+import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
+
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
+
 import os
 import subprocess
 import sys

@@ -6,6 +6,8 @@ between the commit and Spark's own checkpoint; such a batch is skipped. Of two d
 
 from __future__ import annotations
 
+import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
+
 import json
 import logging
 from collections.abc import Callable, Mapping

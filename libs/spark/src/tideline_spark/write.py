@@ -6,6 +6,8 @@ through the driver instead (`small_source`). With a global index, an exchange by
 
 from __future__ import annotations
 
+import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass

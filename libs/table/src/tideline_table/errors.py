@@ -56,6 +56,13 @@ def _rebuild(kind: type[TidelineError], fields: dict[str, object]) -> TidelineEr
     return error
 
 
+class MissingExtra(TidelineError, ImportError):
+    """A package that an extra of the distribution installs is missing (`tideline_table.extras`)."""
+
+    def __init__(self, package: str, extra: str, command: str) -> None:
+        super().__init__(f"package {package!r} is not installed", expected=f"the extra {extra!r} of Tideline", remedy=command)
+
+
 # --- storage -------------------------------------------------------------------------------------------------------------
 
 

@@ -10,45 +10,6 @@ Rows are passed in as any object with the Arrow PyCapsule interface and are retu
 Python users and the engine (`tideline_table`). It makes no decisions about tables.
 """
 
-from tideline import errors
-from tideline.opening import create, open  # noqa: A004 - `tideline.open`, as `gzip.open`
-from tideline.query import Query
-from tideline.results import (
-    Archival,
-    Cancelled,
-    Clean,
-    Clustering,
-    Commit,
-    Compaction,
-    DataFile,
-    MaintenanceStep,
-    Resize,
-    Restoration,
-    Savepoint,
-    ServiceResult,
-    SkippedPartition,
-    SkipReason,
-)
-from tideline.table import Table
+import lazy_loader
 
-__all__ = [
-    "Archival",
-    "Cancelled",
-    "Clean",
-    "Clustering",
-    "Commit",
-    "Compaction",
-    "DataFile",
-    "MaintenanceStep",
-    "Query",
-    "Resize",
-    "Restoration",
-    "Savepoint",
-    "ServiceResult",
-    "SkipReason",
-    "SkippedPartition",
-    "Table",
-    "create",
-    "errors",
-    "open",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

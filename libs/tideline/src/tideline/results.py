@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tideline_table.action import Cancelled, InlineService, SkippedPartition, SkipReason
-from tideline_table.action import Step as MaintenanceStep
-from tideline_table.coordination import Committed
-from tideline_table.table import DataFile, Savepoint
-
-__all__ = [
-    "Archival",
-    "Cancelled",
-    "Clean",
-    "Clustering",
-    "Commit",
-    "Compaction",
-    "DataFile",
-    "InlineService",
-    "MaintenanceStep",
-    "Resize",
-    "Restoration",
-    "Savepoint",
-    "ServiceResult",
-    "SkipReason",
-    "SkippedPartition",
-]
+if TYPE_CHECKING:
+    from tideline_table.action import InlineService, SkippedPartition
+    from tideline_table.coordination import Committed
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,24 +12,13 @@ from tideline import services
 from tideline.checked import checked_methods
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
-from tideline.results import (
-    Archival,
-    Cancelled,
-    Clean,
-    Clustering,
-    Commit,
-    Compaction,
-    DataFile,
-    MaintenanceStep,
-    Resize,
-    Restoration,
-    Savepoint,
-)
+from tideline.results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption, SchemaMismatch
+from tideline_table.extras import extra
 from tideline_table.hudi import Point
 from tideline_table.metadata_table import Finding
 from tideline_table.schema import field_path, fit_rows, named_field, named_values
@@ -39,6 +28,7 @@ from tideline_table.writer import Operation
 if TYPE_CHECKING:
     import duckdb
 
+    from tideline.engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint
     from tideline.relation import TableDataset
 
 Options = Mapping[str, object] | None
@@ -220,7 +210,8 @@ class Table:
 
     def dataset(self, *, as_of: Point = "") -> TableDataset:
         """Return a `pyarrow.dataset.Dataset` of the table for DuckDB and similar engines. A scan reads the table at its start."""
-        from tideline.relation import TableDataset
+        with extra("sql"):
+            from tideline.relation import TableDataset
 
         self._table.refresh()
         return TableDataset(self._table.schema_at(as_of), partial(self.scan, as_of=as_of))
@@ -231,7 +222,8 @@ class Table:
         Evaluating it reads only the columns and rows that the query needs, of the state at that time or of `as_of`. To query
         several tables, pass one `connection` to the `sql` of each, which registers that table, or use `dataset()` in `duckdb.sql`.
         """
-        from tideline.relation import run_sql
+        with extra("sql"):
+            from tideline.relation import run_sql
 
         return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
 

@@ -2,6 +2,8 @@
 
 import sys
 
+import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
+
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
 from tideline_runtime.lifecycle import run_service

@@ -2,6 +2,8 @@
 
 import sys
 
+import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
+
 from tideline_ingest.ingestion import IngestService
 from tideline_ingest.settings import IngestSettings
 from tideline_runtime.lifecycle import run_service

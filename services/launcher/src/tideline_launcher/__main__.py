@@ -2,6 +2,8 @@
 
 import sys
 
+import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
+
 from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.settings import LauncherSettings
 from tideline_runtime.lifecycle import run_service

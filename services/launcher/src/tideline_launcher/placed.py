@@ -6,17 +6,20 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tideline_launcher.application import Application, Applications, ApplicationSpec, Place, PlanKey
-from tideline_launcher.kubernetes import DriverPods
 from tideline_launcher.local_processes import LocalProcesses
 from tideline_launcher.resident_workers import ResidentWorkers
 from tideline_launcher.settings import LauncherSettings
 from tideline_runtime.contract import ServiceContext
+from tideline_table.extras import extra
 
 
 def applications_of(settings: LauncherSettings, context: ServiceContext) -> Applications:
     """Return the platform that the settings name, with resident workers if there are any. Raises `InvalidSetting`."""
     spark: Applications
     if settings.runner == "kubernetes":
+        with extra("kubernetes"):
+            from tideline_launcher.kubernetes import DriverPods
+
         spark = DriverPods(settings.kubernetes, context.clock)
     else:
         spark = LocalProcesses(settings.state_folder, settings.local_cores, context.clock)

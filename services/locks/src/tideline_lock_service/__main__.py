@@ -2,6 +2,8 @@
 
 import sys
 
+import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
+
 from tideline_lock_service.service import LockService
 from tideline_lock_service.settings import LockServiceSettings
 from tideline_runtime.lifecycle import run_service

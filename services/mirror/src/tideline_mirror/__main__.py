@@ -2,6 +2,8 @@
 
 import sys
 
+import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
+
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.lifecycle import run_service

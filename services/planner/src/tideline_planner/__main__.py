@@ -2,6 +2,8 @@
 
 import sys
 
+import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
+
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.lifecycle import run_service

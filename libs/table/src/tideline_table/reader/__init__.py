@@ -4,8 +4,8 @@ from tideline_table.reader.base_file import BaseFileScan, may_hold_nulls, read_c
 from tideline_table.reader.file_slice import Superseded, read_slice, scan_log_part, scan_slice, superseded_rows
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.reader.log_index import LogIndexes
-from tideline_table.reader.predicate import parse_where
 from tideline_table.reader.read_plan import LogRule
+from tideline_table.reader.where import parse_where
 
 __all__ = [
     "BaseFileScan",

@@ -26,7 +26,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.log.plan import ClusteringPlanned
 from tideline_table.reader.base_file import BaseFileScan, referenced_columns
 from tideline_table.reader.file_slice import scan_slice
-from tideline_table.reader.predicate import parse_where
+from tideline_table.reader.where import parse_where
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.statistics import stored_value
 from tideline_table.storage import MemoryStorage

@@ -1,0 +1,247 @@
+from .archival.run import (
+    Archival,
+    archive,
+    delete_half_written,
+    delete_late_files,
+    request_archival,
+    run_archival,
+    schedule_archival,
+)
+from .clean.plan import CleaningPolicy
+from .clean.run import request_clean, run_clean, schedule_clean
+from .clustering.decision import decide_clustering, why_not_carried_over
+from .clustering.execute import cluster_group
+from .clustering.plan import Trigger, plan_clustering
+from .clustering.preview import ClusteringPreview, preview_clustering
+from .clustering.ranges import (
+    ClusteredRange,
+    RangeSplit,
+    ranged_rows,
+    sample_slice,
+    split_ranges,
+    whole_group,
+    write_range,
+)
+from .clustering.received_rows import Sent
+from .clustering.run import cluster_here, request_clustering, run_clustering, schedule_clustering
+from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
+from .compaction.plan import compact_slice, plan_compaction
+from .compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
+from .decision import Check, Due, Reason, TableService, action_name
+from .index.check import check_index, has_metadata_table
+from .index.run import INDEX_TYPES, create_index, drop_index, repair_index
+from .inline import InlineService, run_inline
+from .log_compaction.plan import (
+    find_log_compaction_conflict,
+    is_mergeable,
+    plan_log_compaction,
+    planned_slices,
+)
+from .log_compaction.run import (
+    log_compact_here,
+    request_log_compaction,
+    run_log_compaction,
+    schedule_log_compaction,
+    why_not_log_compacted,
+)
+from .log_compaction.task import merge_log
+from .maintenance.backlog import Backlog, Objectives, backlog_of, oldest_of
+from .maintenance.cancel import Adopted, Cancelled, adopt, cancel_plan
+from .maintenance.document import (
+    failure_document,
+    finding_document,
+    job_document,
+    maintenance_document,
+    status_document,
+    verdict_document,
+)
+from .maintenance.maintain import Step, maintain
+from .maintenance.status import SERVICES, PendingJob, TableStatus, examine, examine_beside, pending_jobs
+from .maintenance.verdict import (
+    DEFAULT_TRIGGER,
+    Outcome,
+    Rules,
+    Verdict,
+    dead_writers,
+    decide,
+    judge,
+    judge_all,
+    service_of,
+)
+from .new_rings import NewRings
+from .planned_run import is_run_by_hudi
+from .preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
+from .recovery import roll_back_dead
+from .restore.run import preview_restore, restore_to_savepoint
+from .savepoint.run import create_savepoint, delete_savepoint
+from .soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
+from .write.attempt import OnConflict, in_transaction, write_with_retries
+from .write.backlog import hold_back
+from .write.choices import (
+    WriteChoices,
+    check_index_state,
+    check_moves,
+    combines_input,
+    in_buckets,
+    index_state,
+)
+from .write.contention import Contention
+from .write.executor import RoutedWrite, ThisProcess
+from .write.live_keys import all_deleted_keys, may_delete
+from .write.partition import write_partition_metafile
+from .write.partition_deletion import delete_partitions
+from .write.resize import resize_buckets
+from .write.ring_resize import RingResize, resize_rings
+from .write.run import closed_to_inserts, overwrite_of, write_context, write_rows
+from .write.schema_change import TargetSchema, check_sort_columns, target_schema
+from .write.skipped_partition import SkippedPartition, SkipReason, partitions_of_same_number
+from .write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
+from .write.write_set import MarkerCheck
+
+__all__ = [
+    "DEFAULT_TRIGGER",
+    "EARLY_CHECK_S",
+    "INDEX_TYPES",
+    "PREVIEWED",
+    "SERVICES",
+    "Adopted",
+    "Archival",
+    "Backlog",
+    "Cancelled",
+    "Check",
+    "CleaningPolicy",
+    "ClusteredGroup",
+    "ClusteredRange",
+    "ClusteringPreview",
+    "ClusteringTask",
+    "Contention",
+    "Due",
+    "GroupPreview",
+    "InlineService",
+    "LookUp",
+    "MarkerCheck",
+    "NewRings",
+    "Objectives",
+    "OnConflict",
+    "Outcome",
+    "PendingJob",
+    "Preview",
+    "RangeSplit",
+    "Reason",
+    "RingResize",
+    "RoutedWrite",
+    "Rules",
+    "Sent",
+    "SkipReason",
+    "SkippedPartition",
+    "Step",
+    "TableService",
+    "TableStatus",
+    "TargetSchema",
+    "ThisProcess",
+    "Trigger",
+    "Verdict",
+    "WriteChoices",
+    "WriteTransaction",
+    "action_name",
+    "adopt",
+    "all_deleted_keys",
+    "archive",
+    "backlog_of",
+    "cancel_plan",
+    "check_index",
+    "check_index_state",
+    "check_moves",
+    "check_sort_columns",
+    "closed_to_inserts",
+    "cluster_group",
+    "cluster_here",
+    "combines_input",
+    "compact_here",
+    "compact_slice",
+    "create_index",
+    "create_savepoint",
+    "dead_writers",
+    "decide",
+    "decide_clustering",
+    "delete_half_written",
+    "delete_late_files",
+    "delete_partitions",
+    "delete_savepoint",
+    "drop_index",
+    "examine",
+    "examine_beside",
+    "failure_document",
+    "find_log_compaction_conflict",
+    "finding_document",
+    "has_metadata_table",
+    "hold_back",
+    "in_buckets",
+    "in_transaction",
+    "index_state",
+    "input_bytes",
+    "inserted_hashes",
+    "is_mergeable",
+    "is_run_by_hudi",
+    "is_split",
+    "job_document",
+    "judge",
+    "judge_all",
+    "log_compact_here",
+    "maintain",
+    "maintenance_document",
+    "may_delete",
+    "merge_log",
+    "oldest_of",
+    "overwrite_of",
+    "partitions_of_same_number",
+    "pending_bytes",
+    "pending_jobs",
+    "pending_rewrites",
+    "plan_bytes",
+    "plan_check",
+    "plan_clustering",
+    "plan_compaction",
+    "plan_log_compaction",
+    "planned_slices",
+    "preview_clustering",
+    "preview_due",
+    "preview_plan_of",
+    "preview_restore",
+    "ranged_rows",
+    "repair_index",
+    "request_archival",
+    "request_clean",
+    "request_clustering",
+    "request_compaction",
+    "request_log_compaction",
+    "resize_buckets",
+    "resize_rings",
+    "restore_to_savepoint",
+    "roll_back_dead",
+    "run_archival",
+    "run_clean",
+    "run_clustering",
+    "run_compaction",
+    "run_inline",
+    "run_log_compaction",
+    "sample_slice",
+    "schedule_archival",
+    "schedule_clean",
+    "schedule_clustering",
+    "schedule_compaction",
+    "schedule_log_compaction",
+    "service_of",
+    "split_ranges",
+    "status_document",
+    "target_schema",
+    "verdict_document",
+    "whole_group",
+    "why_not_carried_over",
+    "why_not_log_compacted",
+    "write_context",
+    "write_partition_metafile",
+    "write_range",
+    "write_rows",
+    "write_with_retries",
+]

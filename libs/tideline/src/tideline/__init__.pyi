@@ -1,0 +1,28 @@
+from . import errors
+from .engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint, SkippedPartition, SkipReason
+from .opening import create, open
+from .query import Query
+from .results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration, ServiceResult
+from .table import Table
+
+__all__ = [
+    "Archival",
+    "Cancelled",
+    "Clean",
+    "Clustering",
+    "Commit",
+    "Compaction",
+    "DataFile",
+    "MaintenanceStep",
+    "Query",
+    "Resize",
+    "Restoration",
+    "Savepoint",
+    "ServiceResult",
+    "SkipReason",
+    "SkippedPartition",
+    "Table",
+    "create",
+    "errors",
+    "open",
+]

@@ -1,0 +1,102 @@
+"""The wheel with one extra, installed into a fresh virtual environment, runs the README's Python example as it stands."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def run(command: list[str | Path], folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has the wheel with its extra `sql`, at the pinned versions."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", folder / "dist", ROOT],
+        folder,
+    )
+    pins = re.findall(r"^[A-Za-z0-9_.-]+==[^\\\n]+", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE)
+    (folder / "pins.txt").write_text("\n".join(pins))
+    venv.create(folder / "venv", with_pip=True)
+    found = folder / "venv/bin/python"
+    (wheel,) = (folder / "dist").glob("*.whl")
+    run([found, "-m", "pip", "install", "--quiet", "--constraint", folder / "pins.txt", f"{wheel}[sql]"], folder, clean())
+    return found
+
+
+def clean() -> dict[str, str]:
+    """The environment without the sources of this repository."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def test_the_readme_runs_on_the_wheel(python: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "example.py").write_text(example)
+    printed = run([python, "example.py"], tmp_path, clean())
+    assert "[[250],[120]]" in re.sub(r"\s", "", printed)
+    assert re.search(r"2026-01-02 │ +1 │", printed)
+    assert re.search(r"Clustering\(instant='', reason='.+Compaction\(.+Clean\(", printed)
+
+
+def test_the_engine_needs_no_extra(python: Path, tmp_path: Path) -> None:
+    """Everything but what the doors of an extra import: nothing is imported that the metadata does not name."""
+    run([python, "-m", "pip", "check"], tmp_path, clean())
+    code = "import pkgutil, tideline_table, tideline_locks, tideline_events, tideline, importlib\n"
+    code += "for p in (tideline_table, tideline_locks, tideline_events, tideline):\n"
+    code += "    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n"
+    code += "        if '.redis' not in m.name and '.kafka' not in m.name:\n            importlib.import_module(m.name)\n"
+    run([python, "-c", code], tmp_path, clean())
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("import tideline; tideline.open('.', locks='redis://localhost:1/0')", "redis"),
+        ("import tideline_events; tideline_events.open_event_log('kafka://localhost:1')", "kafka"),
+        ("import tideline_spark.read", "spark"),
+        ("import tideline_spark.data_source", "spark"),
+        ("import tideline_mirror.__main__", "services"),
+        ("import sys, tideline_cli.main as m; sys.exit(m.run(['up', '--tables', '.']))", "services"),
+    ],
+)
+def test_a_missing_extra_is_named(python: Path, tmp_path: Path, code: str, extra: str) -> None:
+    create = "import pyarrow as pa, tideline; tideline.create('.', schema=pa.schema([('id', pa.string())]), key='id')"
+    run([python, "-c", create], tmp_path, clean())
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, env=clean(), capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode
+    assert f"expected the extra '{extra}' of Tideline; pip install 'tideline-hudi[{extra}]'" in done.stderr
+
+
+def test_the_command_starts_without_an_extra(python: Path, tmp_path: Path) -> None:
+    assert run([python.with_name("tideline"), "--version"], tmp_path, clean()) == f"tideline {PROJECT['version']}\n"
+    assert "resize-buckets" in run([python.with_name("tideline"), "--help"], tmp_path, clean())
+
+
+def test_the_distribution_names_what_it_imports() -> None:
+    named = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
+    known = {re.split(r"[<>=\[]", name)[0].replace("-", "_") for name in named}
+    known |= {path.name for path in (*ROOT.glob("libs/*/src/*"), *ROOT.glob("services/*/src/*"))}
+    trees = [ast.parse(source.read_text()) for folder in ("libs", "services") for source in (ROOT / folder).rglob("src/**/*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    brought = {"pydantic_core", "py4j", "jdk", "yaml"}  # by pydantic, PySpark, install-jdk and pyyaml
+    assert imported - known - brought - sys.stdlib_module_names == set()
