@@ -57,7 +57,7 @@ test-spark: java ## DataFrames, data source, sink and applications on a local Sp
 test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis, real object stores; the chart with helm
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.chart.tools
-	$(PYTEST) tests --ignore=tests/conformance -m real -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) tests --ignore=tests/conformance -m real -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-cluster: java ## the launcher, HudiTable resources and the chart on a real API server of Kubernetes, built from source the first time
 	$(BIN)/python -m tests.real.kubernetes_api
