@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -16,46 +15,26 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
 from tideline_table.action import (
+    REWRITES,
+    SERVICES,
     ClusteringPreview,
     Due,
     Reason,
+    Rewrite,
     Rules,
     TableService,
-    cluster_here,
-    compact_here,
     decide,
-    delete_half_written,
-    delete_late_files,
-    log_compact_here,
     preview_clustering,
-    request_archival,
-    request_clean,
-    request_clustering,
-    request_compaction,
-    request_log_compaction,
-    roll_back_dead,
-    run_archival,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    run_log_compaction,
 )
 from tideline_table.action import adopt as adopt_table
 from tideline_table.errors import InstantNotFound, InvalidOption
-from tideline_table.hudi import Action
 from tideline_table.storage import open_storage
 from tideline_table.table import Table, renew_identity
 
 app = typer.Typer()
 
 
-_REQUESTS: Mapping[TableService, Callable[[Table], str | Reason]] = {
-    TableService.CLUSTERING: request_clustering,
-    TableService.COMPACTION: request_compaction,
-    TableService.LOG_COMPACTION: request_log_compaction,
-    TableService.CLEAN: request_clean,
-}
-PLANNABLE = tuple(service for service in TableService if service is not TableService.ROLLBACK)
+PLANNABLE = tuple(name for name in TableService if SERVICES[name].has_plans)
 
 
 @app.command(epilog="Example: tideline plan clustering ./trips --option hoodie.clustering.plan.strategy.sort.columns=city")
@@ -91,10 +70,7 @@ def plan(
     with Progress("files", None) as progress:
         progress.describe(f"planning {chosen}")
         table = open_writable(path, settings_from(option), locks, progress, every=True)
-        if chosen is TableService.ARCHIVAL:
-            answer = request_archival(table, cleaned_up=delete_late_files(table).cleaned_up)
-        else:
-            answer = _REQUESTS[chosen](table)
+        answer = SERVICES[chosen].plan(table)
     instant, why = (None, answer.why) if isinstance(answer, Reason) else (answer, "")
     text = f"planned {chosen} {instant}; run it: tideline run {chosen} {path}" if instant else f"nothing to do: {why}"
     print_result({"service": chosen.value, "instant": instant, "reason": why}, text, as_json=as_json)
@@ -179,10 +155,11 @@ def run(
     Running is safe beside writers and other runs of the plan: one run succeeds, every other run fails with an error.
     """
     chosen = choice("service", service, TableService)
-    if instant and chosen is TableService.ROLLBACK:
+    asked = SERVICES[chosen]
+    if instant and not asked.has_plans:
         raise InvalidOption(
             "--instant with rollback",
-            expected="clustering, compaction, logcompaction, clean or archival",
+            expected=f"{', '.join(PLANNABLE[:-1])} or {PLANNABLE[-1]}",
             remedy="run rollback without --instant: it finds writes without a heartbeat",
         )
     if dry_run:
@@ -191,98 +168,27 @@ def run(
             document = preview_run(chosen, open_readable(path, settings_from(option), progress, every=True), instant)
         print_preview(document, as_json=as_json)
         return
-    deletes = chosen not in (TableService.CLUSTERING, TableService.COMPACTION)
-    bar = Progress("files deleted", None) if deletes else None
-    table = open_writable(path, settings_from(option), locks, bar)
-    with bar or nullcontext():
-        document = _RUNS[chosen](table, instant) if chosen in _RUNS else _roll_back(table)
-    print_result({"service": chosen.value, **document}, document["outcome"], as_json=as_json)
-
-
-def _run_clustering(table: Table, instant: str) -> dict[str, Any]:
-    with Progress("file groups", None) as progress:
-        progress.describe("clustering")
-        committed = run_clustering(table, instant, run=lambda tasks: cluster_here(tasks, progress.counting(tasks)))
-    if committed is None:
-        return _no_plan(TableService.CLUSTERING, table)
-    rows = sum(s.num_writes for s in committed.stats)
-    outcome = f"clustering {committed.instant} completed: {rows} rows in {len(committed.stats)} new files"
-    return {**committed_document(committed), "rows_rewritten": rows, "outcome": outcome}
-
-
-def _run_compaction(table: Table, instant: str) -> dict[str, Any]:
-    with Progress("file groups", None) as progress:
-        progress.describe("compaction")
-        committed = run_compaction(table, instant, run=lambda tasks: compact_here(tasks, progress.counting(tasks)))
-    if committed is None:
-        return _no_plan(TableService.COMPACTION, table)
-    logs = sum(s.log_files_compacted for s in committed.stats)
-    outcome = f"compaction {committed.instant} completed: {logs} log files merged into {len(committed.stats)} base files"
-    return {**committed_document(committed), "log_files_merged": logs, "outcome": outcome}
-
-
-def _run_log_compaction(table: Table, instant: str) -> dict[str, Any]:
-    with Progress("file groups", None) as progress:
-        progress.describe("logcompaction")
-        committed = run_log_compaction(table, instant, run=lambda tasks: log_compact_here(tasks, progress.counting(tasks)))
-    if committed is None:
-        return _no_plan(TableService.LOG_COMPACTION, table)
-    logs = sum(s.log_files_compacted for s in committed.stats)
-    outcome = f"logcompaction {committed.instant} completed: {logs} log files merged into {len(committed.stats)} log files"
-    return {**committed_document(committed), "log_files_merged": logs, "outcome": outcome}
-
-
-def _run_clean(table: Table, instant: str) -> dict[str, Any]:
-    _check_pending(table, instant, Action.CLEAN)
-    pending = [a.instant for a in table.state.pending() if a.action is Action.CLEAN]
-    deleted = run_clean(table, instant)
-    if deleted is None:
-        return _no_plan(TableService.CLEAN, table)
-    ran = instant or pending[0]
-    return {"instant": ran, "files_deleted": deleted, "outcome": f"clean {ran} completed: {deleted} files deleted"}
-
-
-def _run_archival(table: Table, instant: str) -> dict[str, Any]:
-    _check_pending(table, instant, Action.ARCHIVAL)
-    done = run_archival(table, instant)
+    with Progress("files deleted" if asked.deletes else "file groups", None) as progress:
+        progress.describe(chosen.value)
+        table = open_writable(path, settings_from(option), locks, progress if asked.deletes else None)
+        _check_pending(table, instant, chosen)
+        run = (lambda tasks: asked.here(tasks, progress.counting(tasks))) if isinstance(asked, Rewrite) else None
+        done = asked.run(table, instant, run=run)
     if done is None:
-        return _no_plan(TableService.ARCHIVAL, table)
-    outcome = f"archival {done.instant} completed: {len(done.instants)} instants in {done.path}"
-    return {"instant": done.instant, "archived": list(done.instants), "file": done.path, "outcome": outcome}
+        reason = f"nothing to do: no {chosen} plan is pending; publish one: tideline plan {chosen} {table.base_path}"
+        print_result({"service": chosen.value, "instant": None, "outcome": reason}, reason, as_json=as_json)
+        return
+    committed = {} if done.committed is None else committed_document(done.committed)
+    print_result({"service": chosen.value, **committed, **done.facts, "outcome": done.text}, done.text, as_json=as_json)
 
 
-_RUNS = {
-    TableService.CLUSTERING: _run_clustering,
-    TableService.COMPACTION: _run_compaction,
-    TableService.LOG_COMPACTION: _run_log_compaction,
-    TableService.CLEAN: _run_clean,
-    TableService.ARCHIVAL: _run_archival,
-}
-
-
-def _no_plan(service: TableService, table: Table) -> dict[str, Any]:
-    found = f"no {service} plan is pending; publish one: tideline plan {service} {table.base_path}"
-    return {"instant": None, "outcome": f"nothing to do: {found}"}
-
-
-def _check_pending(table: Table, instant: str, action: Action) -> None:
-    pending = [a.instant for a in table.state.pending() if a.action is action]
-    if instant and instant not in pending:
+def _check_pending(table: Table, instant: str, service: TableService) -> None:
+    """Raise `InstantNotFound` for a plan to clean or archive that is not pending; of rewrites, runs say what became of a plan."""
+    pending = [record.instant for record in SERVICES[service].pending(table.state)]
+    if instant and instant not in pending and service not in REWRITES:
         raise InstantNotFound(
-            f"no pending {action} {instant}", expected=f"one of {', '.join(pending)}" if pending else "a pending plan"
+            f"no pending {service} {instant}", expected=f"one of {', '.join(pending)}" if pending else "a pending plan"
         )
-
-
-def _roll_back(table: Table) -> dict[str, Any]:
-    undone = roll_back_dead(table)
-    half_written = delete_half_written(table)
-    alive = [a.instant for a in table.state.pending()]
-    outcome = f"rolled back {', '.join(undone)}" if undone else "nothing to do: every pending write has a live writer"
-    if half_written:
-        outcome += f"; {len(half_written)} partial files of killed writers deleted"
-    if alive:
-        outcome += f"; still pending: {', '.join(alive)}"
-    return {"rolled_back": undone, "left_alone": alive, "half_written": list(half_written), "outcome": outcome}
 
 
 @app.command(epilog="Example: cp -r ./trips ./trial; tideline adopt ./trial")

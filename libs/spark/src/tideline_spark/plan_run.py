@@ -20,17 +20,7 @@ from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import LOCKS_VARIABLE, attach_lock
 from tideline_spark.invocation import MODULE, SEVERAL, ExitCode, Invocation, SharedInvocation, parse
 from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN, OutcomeFile, PlanOutcome
-from tideline_table.action import (
-    ClusteredGroup,
-    ClusteringTask,
-    TableService,
-    compact_slice,
-    merge_log,
-    run_clustering,
-    run_compaction,
-    run_log_compaction,
-    service_of,
-)
+from tideline_table.action import REWRITES, ClusteredGroup, ClusteringTask, service_of
 from tideline_table.errors import Recovery, TidelineError, TransactionRolledBack, WriteConflict
 from tideline_table.hudi import State
 from tideline_table.storage import writing
@@ -219,22 +209,21 @@ def _run(arguments: Invocation, termination: Termination, runner: TaskRunner) ->
     termination.check()
     runner.start()
     termination.check()
-    instant = arguments.instant
-    match service:
-        case TableService.CLUSTERING:
-            committed = run_clustering(table, instant, run=lambda tasks: runner.cluster(tasks, termination))
-        case TableService.LOG_COMPACTION:
-            committed = run_log_compaction(table, instant, run=lambda tasks: runner.run(tasks, termination, merge_log))
-        case _:
-            committed = run_compaction(table, instant, run=lambda tasks: runner.run(tasks, termination, compact_slice))
-    assert committed is not None
+    rewrite = REWRITES[service]
+
+    def run(tasks: Sequence[Any]) -> Sequence[Any]:
+        return runner.cluster(tasks, termination) if rewrite.splits_tasks else runner.run(tasks, termination, rewrite.work)
+
+    done = rewrite.run(table, arguments.instant, run=run)
+    assert done is not None
+    assert done.committed is not None
     return {
-        "instant": committed.instant,
+        "instant": done.committed.instant,
         "state": "completed",
-        "sequence": committed.sequence,
-        "files_written": len(committed.stats),
-        "rows": sum(s.num_writes for s in committed.stats),
-        "bytes": sum(s.file_size_bytes for s in committed.stats),
+        "sequence": done.committed.sequence,
+        "files_written": done.files,
+        "rows": done.rows,
+        "bytes": sum(s.file_size_bytes for s in done.committed.stats),
     }
 
 

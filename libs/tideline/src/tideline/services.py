@@ -7,56 +7,44 @@ from collections.abc import Mapping
 from tideline.results import Archival, Clean, Clustering, Compaction
 from tideline_table import action
 from tideline_table import table as engine
-from tideline_table.hudi import Action
 
 Options = Mapping[str, object] | None
 
 
-def _planned(answer: str | action.Reason) -> tuple[str, str]:
-    """Return the instant of a new plan, or the reason why there is none."""
-    return ("", answer.why) if isinstance(answer, action.Reason) else (answer, "")
+def _run(service: action.Service, table: engine.Table, options: Options) -> tuple[action.Ran | None, str]:
+    """Plan and run; if no plan is due, run the oldest pending one. Return what ran, and why there is no new plan."""
+    table.refresh()
+    answer = service.plan(table, options)
+    instant, reason = ("", answer.why) if isinstance(answer, action.Reason) else (answer, "")
+    return service.run(table, instant, options=options), reason
 
 
 def cluster(table: engine.Table, options: Options) -> Clustering:
     """Plan and run a clustering. If no plan is due, run the oldest pending one."""
-    table.refresh()
-    instant, reason = _planned(action.request_clustering(table, options))
-    done = action.run_clustering(table, instant, options=options)
-    if done is None:
+    done, reason = _run(action.SERVICES[action.TableService.CLUSTERING], table, options)
+    if done is None or done.committed is None:
         return Clustering(reason=reason)
-    rows = sum(stat.num_writes for stat in done.stats)
-    return Clustering(instant=done.instant, sequence=done.sequence, rows_rewritten=rows, files_written=len(done.stats))
+    return Clustering(
+        instant=done.committed.instant, sequence=done.committed.sequence, rows_rewritten=done.rows, files_written=done.files
+    )
 
 
-def compact(table: engine.Table, options: Options) -> Compaction:
-    """Plan and run a compaction. If no plan is due, run the oldest pending one."""
-    table.refresh()
-    instant, reason = _planned(action.request_compaction(table, options))
-    done = action.run_compaction(table, instant, options=options)
-    if done is None:
+def compact(table: engine.Table, options: Options, *, logs_only: bool = False) -> Compaction:
+    """Plan and run a compaction, or one of log files alone. If no plan is due, run the oldest pending one."""
+    service = action.TableService.LOG_COMPACTION if logs_only else action.TableService.COMPACTION
+    done, reason = _run(action.SERVICES[service], table, options)
+    if done is None or done.committed is None:
         return Compaction(reason=reason)
-    merged = sum(stat.log_files_compacted for stat in done.stats)
-    return Compaction(instant=done.instant, sequence=done.sequence, log_files_merged=merged, files_written=len(done.stats))
-
-
-def log_compact(table: engine.Table, options: Options) -> Compaction:
-    """Plan and run a log compaction. If no plan is due, run the oldest pending one."""
-    table.refresh()
-    instant, reason = _planned(action.request_log_compaction(table, options))
-    done = action.run_log_compaction(table, instant, options=options)
-    if done is None:
-        return Compaction(reason=reason)
-    merged = sum(stat.log_files_compacted for stat in done.stats)
-    return Compaction(instant=done.instant, sequence=done.sequence, log_files_merged=merged, files_written=len(done.stats))
+    merged = done.facts["log_files_merged"]
+    return Compaction(
+        instant=done.committed.instant, sequence=done.committed.sequence, log_files_merged=merged, files_written=done.files
+    )
 
 
 def clean(table: engine.Table, options: Options) -> Clean:
     """Plan and run a clean. If no plan is due, run the pending one."""
-    table.refresh()
-    instant, reason = _planned(action.request_clean(table, options))
-    instant = instant or next((a.instant for a in table.state.pending() if a.action is Action.CLEAN), "")
-    deleted = action.run_clean(table, instant, options=options) if instant else None
-    return Clean(reason=reason) if deleted is None else Clean(instant=instant, files_deleted=deleted)
+    done, reason = _run(action.SERVICES[action.TableService.CLEAN], table, options)
+    return Clean(reason=reason) if done is None else Clean(instant=done.instants[0], files_deleted=done.files)
 
 
 def archive(table: engine.Table, options: Options) -> Archival:
@@ -64,7 +52,8 @@ def archive(table: engine.Table, options: Options) -> Archival:
     table.refresh()
     done = action.run_archival(table, options=options)
     found = action.delete_late_files(table, options)
-    instant, reason = _planned(action.request_archival(table, options, found.cleaned_up))
+    answer = action.request_archival(table, options, found.cleaned_up)
+    instant, reason = ("", answer.why) if isinstance(answer, action.Reason) else (answer, "")
     if instant:
         done = action.run_archival(table, instant, options=options)
     if done is None:

@@ -310,7 +310,7 @@ class Table:
         It takes slices with `hoodie.log.compaction.blocks.threshold` log files or more; writers go on meanwhile. Raises the errors of
         `cluster`, and `UnsupportedTable` for a table that Apache Hudi writes, too.
         """
-        return services.log_compact(self._table, options)
+        return services.compact(self._table, options, logs_only=True)
 
     def clean(self, *, options: Options = None) -> Clean:
         """Plan and run a clean: delete files that no query of the retained commits reads (`hoodie.cleaner.commits.retained`)."""

@@ -40,7 +40,7 @@ from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.table_source import JobFacts
 from tideline_runtime.visits import Visits
-from tideline_table.action import TableService
+from tideline_table.action import REWRITES, TableService
 from tideline_table.coordination import roll_back
 from tideline_table.errors import StorageError, TidelineError
 from tideline_table.hudi import State
@@ -199,7 +199,7 @@ class LauncherService:
         key, attempt = request.key, request.attempt
         self._seen.add((spec.name, key))
         table = self._tables.by_uid(key.table_uid)
-        if table is not None and request.service is TableService.COMPACTION:
+        if table is not None and REWRITES[request.service].failed_plan_stays:
             with suppress(StorageError):
                 forget_given_up(table.storage, key.instant)  # an earlier launcher may have given up the plan
         self._histories[key] = replace(self._histories[key], condition=None)
@@ -324,7 +324,7 @@ class LauncherService:
         if table is None:
             return
         history = self._histories.pop(plan.key)
-        if plan.service is not TableService.COMPACTION:
+        if not REWRITES[plan.service].failed_plan_stays:
             # No application runs the plan any more. The rollback frees its file groups for a new plan.
             roll_back(table.timeline, plan.key.instant, force=True)
         else:
@@ -333,7 +333,7 @@ class LauncherService:
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)
         why = "its error is permanent" if history.is_hopeless else f"{history.failures} attempts failed"
-        if plan.service is TableService.COMPACTION:
+        if REWRITES[plan.service].failed_plan_stays:
             now = self._context.clock.now().isoformat()
             with suppress(StorageError):  # without the record, this launcher tries again
                 keep_given_up(table.storage, GivenUp(plan.key.instant, plan.service.value, history.attempt, why, now))

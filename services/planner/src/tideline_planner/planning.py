@@ -29,6 +29,7 @@ from tideline_runtime.policy import Fleet, Policies, TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.visits import Visit, Visits
 from tideline_table.action import (
+    REWRITES,
     Check,
     Due,
     Reason,
@@ -36,9 +37,6 @@ from tideline_table.action import (
     pending_bytes,
     pending_rewrites,
     plan_check,
-    request_clustering,
-    request_compaction,
-    request_log_compaction,
 )
 from tideline_table.errors import ClockSkew, Recovery, TidelineError
 from tideline_table.log import TableState
@@ -256,13 +254,8 @@ class PlannerService:
         _, settings, policy = decided.basis
         options = plan_options(settings, decided.table, policy)
         check = self._check(decided.table.base_path, policy, demand)
-        if demand.service is TableService.CLUSTERING:
-            trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
-            return request_clustering(decided.table, options, trigger, check=check)
-        if demand.service is TableService.LOG_COMPACTION:
-            return request_log_compaction(decided.table, options, max_bytes=demand.max_bytes, check=check)
-        least = None if demand.trigger is None else demand.trigger.min_commits
-        return request_compaction(decided.table, options, max_bytes=demand.max_bytes, min_commits=least, check=check)
+        trigger = replace(demand.trigger, max_bytes=demand.max_bytes)
+        return REWRITES[demand.service].plan(decided.table, options, trigger, check)
 
     def _check(self, base_path: str, policy: TablePolicy, demand: Demand) -> Check:
         """Return the check of a plan on the state on which it is published, because time has passed since the decision."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import pyarrow as pa
@@ -117,7 +117,7 @@ class Demand:
     priority: int = 50
     since: datetime | None = None
     """Since when the table waits for this service: the time of the oldest file in the plan or, if it is later, of the last clustering."""
-    trigger: Trigger | None = None
+    trigger: Trigger = field(default_factory=lambda: Trigger(0, 0))
     """The thresholds with which the plan is due. Compaction has none for files, log compaction none at all."""
     max_bytes: int | None = None
     """Most bytes of input of the plan, by the budget of the table or the fleet; None: no bound."""

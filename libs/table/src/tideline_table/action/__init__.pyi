@@ -11,7 +11,7 @@ from .clean.plan import CleaningPolicy
 from .clean.run import request_clean, run_clean, schedule_clean
 from .clustering.decision import decide_clustering, why_not_carried_over
 from .clustering.execute import cluster_group
-from .clustering.plan import Trigger, plan_clustering
+from .clustering.plan import plan_clustering
 from .clustering.preview import ClusteringPreview, preview_clustering
 from .clustering.ranges import (
     ClusteredRange,
@@ -27,7 +27,7 @@ from .clustering.run import cluster_here, request_clustering, run_clustering, sc
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
 from .compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
-from .decision import Check, Due, Reason, TableService, action_name
+from .decision import Check, Due, Reason, TableService, Trigger, action_name, service_of
 from .index.check import check_index, has_metadata_table
 from .index.run import INDEX_TYPES, create_index, drop_index, repair_index
 from .inline import InlineService, run_inline
@@ -55,8 +55,8 @@ from .maintenance.document import (
     status_document,
     verdict_document,
 )
-from .maintenance.maintain import Step, maintain
-from .maintenance.status import SERVICES, PendingJob, TableStatus, examine, examine_beside, pending_jobs
+from .maintenance.maintain import maintain
+from .maintenance.status import PendingJob, TableStatus, examine, examine_beside, pending_jobs
 from .maintenance.verdict import (
     DEFAULT_TRIGGER,
     Outcome,
@@ -66,7 +66,6 @@ from .maintenance.verdict import (
     decide,
     judge,
     judge_all,
-    service_of,
 )
 from .new_rings import NewRings
 from .planned_run import is_run_by_hudi
@@ -74,6 +73,8 @@ from .preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan
 from .recovery import roll_back_dead
 from .restore.run import preview_restore, restore_to_savepoint
 from .savepoint.run import create_savepoint, delete_savepoint
+from .service import Inline, Ran, Rewrite, Service, Step
+from .services import REWRITES, SERVICES
 from .soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
 from .write.attempt import OnConflict, in_transaction, write_with_retries
 from .write.backlog import hold_back
@@ -103,6 +104,7 @@ __all__ = [
     "EARLY_CHECK_S",
     "INDEX_TYPES",
     "PREVIEWED",
+    "REWRITES",
     "SERVICES",
     "Adopted",
     "Archival",
@@ -117,6 +119,7 @@ __all__ = [
     "Contention",
     "Due",
     "GroupPreview",
+    "Inline",
     "InlineService",
     "LookUp",
     "MarkerCheck",
@@ -126,12 +129,15 @@ __all__ = [
     "Outcome",
     "PendingJob",
     "Preview",
+    "Ran",
     "RangeSplit",
     "Reason",
+    "Rewrite",
     "RingResize",
     "RoutedWrite",
     "Rules",
     "Sent",
+    "Service",
     "SkipReason",
     "SkippedPartition",
     "Step",

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State
-from tideline_table.log.action import CLUSTER
+from tideline_table.log.action import CLUSTER, ActionRecord
 from tideline_table.log.plan import Plan
 from tideline_table.log.state import TableState
 
@@ -30,6 +30,37 @@ class TableService(enum.StrEnum):
 def action_name(action: Action, operation: str) -> str:
     """Return the name of an action in events: a clustering is named after its table service, not after its replace commit."""
     return TableService.CLUSTERING if action is Action.REPLACE_COMMIT and operation == CLUSTER else action.value
+
+
+def service_of(record: ActionRecord) -> TableService | None:
+    """Return the table service that made an action, None for a write or a restore."""
+    if record.is_clustering:
+        return TableService.CLUSTERING
+    return _BY_ACTION.get(record.action)
+
+
+_BY_ACTION = {
+    Action.COMPACTION: TableService.COMPACTION,
+    Action.LOG_COMPACTION: TableService.LOG_COMPACTION,
+    Action.CLEAN: TableService.CLEAN,
+    Action.ARCHIVAL: TableService.ARCHIVAL,
+    Action.ROLLBACK: TableService.ROLLBACK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Planner thresholds for a clustering that no user requested."""
+
+    min_files: int
+    """Minimum number of candidates in at least one partition."""
+    min_commits: int
+    """Minimum number of writes completed since the last plan."""
+    max_bytes: int | None = None
+    """Most input of the plan, in bytes; None: as much as the options allow."""
+    counts_lost: bool = False
+    """Whether a clustering that was rolled back counts as the last plan. For a planner without a back-off: at once, it would meet the
+    same writers again."""
 
 
 @dataclass(frozen=True, slots=True)

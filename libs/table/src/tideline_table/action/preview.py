@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tideline_table.action.clean.plan import file_sizes
 from tideline_table.action.decision import Due, Reason, TableService
 from tideline_table.action.maintenance.verdict import Rules, decide
+from tideline_table.action.service import Service
+from tideline_table.action.services import SERVICES
 from tideline_table.config import CLEAN_MAX_SHARE
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
-from tideline_table.log.plan import CleanPlanned, ClusteringPlanned, CompactionPlanned, Plan, path_named
+from tideline_table.log.plan import Plan
 from tideline_table.table.facade import Table
 
 
@@ -33,7 +34,7 @@ class Preview:
     groups: tuple[GroupPreview, ...]
 
 
-PREVIEWED = (TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION, TableService.CLEAN)
+PREVIEWED = tuple(name for name in TableService if type(SERVICES[name]).preview is not Service.preview)
 """The services whose plans name files of the table."""
 _UNBOUNDED = Rules(trigger=None, options={CLEAN_MAX_SHARE.key: 0})
 """The bound on deletions is for the process that deletes. A preview shows the plan that the bound refuses."""
@@ -47,32 +48,10 @@ def preview_due(table: Table, service: TableService) -> Preview | Reason:
 
 def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -> Preview:
     """Return a plan of one of `PREVIEWED` in numbers."""
-    sizes = file_sizes(table.state)
-    match plan:
-        case ClusteringPlanned():
-            groups = [_of_clustering(g["slices"], sizes) for g in plan.plan["clusteringPlan"]["inputGroups"]]
-        case CompactionPlanned():
-            with_base = service is not TableService.LOG_COMPACTION
-            groups = [_of_compaction(operation, sizes, with_base=with_base) for operation in plan.plan["operations"]]
-        case CleanPlanned():
-            named = plan.plan["filePathsToBeDeletedPerPartition"]
-            groups = [_group(p, [path_named(p, f["filePath"]) for f in files], sizes) for p, files in named.items()]
-        case _:
-            raise TypeError(f"a preview of {service}")
-    return Preview(why, tuple(groups))
-
-
-def _of_clustering(slices: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -> GroupPreview:
-    documents = list(slices)
-    uris = [uri for s in documents for uri in (s["dataFilePath"], *(s["deltaFilePaths"] or ())) if uri]
-    partition = str(documents[0]["partitionPath"] or "")
-    return _group(partition, [path_named(partition, uri) for uri in uris], sizes)
-
-
-def _of_compaction(operation: Mapping[str, Any], sizes: Mapping[str, int], *, with_base: bool) -> GroupPreview:
-    partition = str(operation["partitionPath"] or "")
-    names = [name for name in (operation["dataFilePath"] if with_base else None, *(operation["deltaFilePaths"] or ())) if name]
-    return _group(partition, [path_named(partition, str(name)) for name in names], sizes)
+    groups, sizes = SERVICES[service].preview(plan), file_sizes(table.state)
+    if groups is None:
+        raise TypeError(f"a preview of {service}")
+    return Preview(why, tuple(_group(partition, paths, sizes) for partition, paths in groups))
 
 
 def _group(partition: str, paths: list[str], sizes: Mapping[str, int]) -> GroupPreview:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from tideline_table.action.clustering.plan import Trigger, checked_order, due_plan, free_slices, too_early
-from tideline_table.action.decision import Due, Reason, obstacle, within
+from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, too_early
+from tideline_table.action.decision import Due, Reason, Trigger, obstacle, within
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS, Options
 from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from tideline_table.action.clustering.buckets import plan_bucket_clustering
 from tideline_table.action.clustering.column_ranges import ReadRanges, no_ranges
-from tideline_table.action.clustering.plan import Trigger, plan_clustering
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.clustering.plan import plan_clustering
+from tideline_table.action.decision import Due, Reason, Trigger
 from tideline_table.config import Options
 from tideline_table.coordination.priority import carries_over
 from tideline_table.log.state import TableState

@@ -7,7 +7,7 @@ because output file ids derive from the plan. Each task proves before its commit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tideline_table.action.clustering.partition_filter import filter_text, filte
 from tideline_table.action.clustering.plan_document import group_document, strategy_params
 from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLAN_STRATEGIES
 from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy, small_file_limit
-from tideline_table.action.decision import Due, Reason, obstacle, taken_groups, within
+from tideline_table.action.decision import Due, Reason, Trigger, obstacle, taken_groups, within
 from tideline_table.config import (
     CLUSTERING_EXECUTION_STRATEGY,
     CLUSTERING_GROUP_MIN_BYTES,
@@ -43,21 +43,6 @@ from tideline_table.hudi.instant import State
 from tideline_table.log.action import CLUSTER, ActionRecord
 from tideline_table.log.plan import PRIORITY_KEY, ClusteringPlanned
 from tideline_table.log.state import TableState
-
-
-@dataclass(frozen=True, slots=True)
-class Trigger:
-    """Planner thresholds for a clustering that no user requested."""
-
-    min_files: int
-    """Minimum number of candidates in at least one partition."""
-    min_commits: int
-    """Minimum number of writes completed since the last plan."""
-    max_bytes: int | None = None
-    """Most input of the plan, in bytes; None: as much as the options allow."""
-    counts_lost: bool = False
-    """Whether a clustering that was rolled back counts as the last plan. For a planner without a back-off: at once, it would meet the
-    same writers again."""
 
 
 def plan_clustering(

@@ -14,7 +14,6 @@ from tideline_table.action.clustering.column_ranges import FooterRanges
 from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.outcome import check_clustered
-from tideline_table.action.clustering.plan import Trigger
 from tideline_table.action.clustering.rings import ClusteredRings, check_no_shared_rings
 from tideline_table.action.clustering.task import (
     ClusteredGroup,
@@ -23,7 +22,7 @@ from tideline_table.action.clustering.task import (
     executed_strategy,
     planned_versions,
 )
-from tideline_table.action.decision import Check, Due, Reason, TableService
+from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
 from tideline_table.action.planned_run import (
     begin_attempt,
     delete_earlier_attempts,

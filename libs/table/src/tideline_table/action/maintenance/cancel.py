@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tideline_table.action.decision import TableService
-from tideline_table.action.maintenance.verdict import service_of
+from tideline_table.action.decision import TableService, service_of
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.coordination import roll_back
 from tideline_table.coordination.unscheduling import planned_moves

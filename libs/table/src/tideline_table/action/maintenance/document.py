@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tideline_table.action.maintenance.maintain import Step
 from tideline_table.action.maintenance.status import PendingJob, TableStatus
 from tideline_table.action.maintenance.verdict import Verdict
+from tideline_table.action.service import Step
 from tideline_table.table.findings import Finding
 
 CANNOT_OPEN = "cannot_open"

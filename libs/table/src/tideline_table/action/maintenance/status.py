@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from tideline_table.action.decision import TableService
+from tideline_table.action.decision import TableService, service_of
 from tideline_table.action.maintenance.backlog import Backlog, Objectives, backlog_of
-from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, service_of, verdicts_of
+from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, verdicts_of
 from tideline_table.coordination import is_alive
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.instant import State
@@ -17,8 +17,6 @@ from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
 from tideline_table.table.findings import Finding, FindingKind, age_s, findings_beside
 from tideline_table.table.standing import why_refused
-
-SERVICES = tuple(TableService)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class TableStatus:
         return "working" if found & {Outcome.PLANNED, Outcome.RUNNING} else "idle"
 
 
-def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVICES) -> TableStatus:
+def examine(table: Table, rules: Rules, services: Iterable[TableService] = tuple(TableService)) -> TableStatus:
     """Return the status of the last refreshed state, with the verdicts of `services`.
 
     Costs five requests (`why_refused`), and one or two for each pending action.
@@ -79,7 +77,7 @@ def examine(table: Table, rules: Rules, services: Iterable[TableService] = SERVI
 
 
 def examine_beside(
-    table: Table, rules: Rules, refused: TidelineError | None, services: Iterable[TableService] = SERVICES
+    table: Table, rules: Rules, refused: TidelineError | None, services: Iterable[TableService] = tuple(TableService)
 ) -> TableStatus:
     """As `examine`, for a caller that knows why writers refuse the table."""
     state, now = table.state, table.clock.now()
@@ -103,7 +101,7 @@ def examine_beside(
         type=table.definition.type.name.lower(),
         sequence=state.sequence,
         verdicts=verdicts,
-        last_runs={service: _last_run(state, service, now, table.zone) for service in SERVICES},
+        last_runs={service: _last_run(state, service, now, table.zone) for service in TableService},
         backlog=backlog,
         oldest_log_s=backlog.oldest_log_s(now),
         pending=pending_jobs(table),

@@ -6,24 +6,13 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tideline_table.action.archival.plan import plan_archival
-from tideline_table.action.clean.plan import plan_clean
-from tideline_table.action.clustering.decision import decide_clustering
-from tideline_table.action.clustering.plan import Trigger
-from tideline_table.action.clustering.run import refused_clustering
-from tideline_table.action.compaction.plan import plan_compaction
-from tideline_table.action.decision import Due, Reason, TableService
-from tideline_table.action.log_compaction.plan import plan_log_compaction
-from tideline_table.action.log_compaction.run import why_not_log_compacted
+from tideline_table.action.decision import Due, Reason, TableService, Trigger
 from tideline_table.action.maintenance.backlog import Objectives
-from tideline_table.config import ARCHIVE_AUTOMATIC, LOG_COMPACTION_ENABLE, Options
+from tideline_table.action.services import SERVICES
 from tideline_table.coordination import is_alive
-from tideline_table.coordination.leases import live_leases
 from tideline_table.errors import TidelineError
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.savepoint import needed_writes
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.findings import repair
 from tideline_table.table.sharing import why_unsharable
@@ -84,35 +73,15 @@ class Verdict:
 
 
 def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
-    """Return the plan of clustering, compaction, log compaction, clean or archival that is due by `rules`, or a reason.
+    """Return the plan of a service that is due by `rules`, or a reason.
 
     Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises `SchemaMismatch`
     and `InvalidOption` for options that do not fit the table.
     """
-    options, now = table.options.merged(rules.options_of(service)), table.clock.now()
     excluded = _not_applicable(table, service)
     if excluded is not None:
         return excluded
-    leases = live_leases(table.storage) if table.is_exclusive else ()
-    match service:
-        case TableService.CLUSTERING:
-            refused = refused_clustering(table, options)
-            if refused is not None:
-                return refused
-            has_buckets, hour = table.definition.buckets is not None, now.hour
-            return decide_clustering(
-                table.state, table.storage.root, options, table.schema, trigger=rules.trigger, has_buckets=has_buckets, hour=hour
-            )
-        case TableService.COMPACTION:
-            return plan_compaction(table.state, options, now=now)
-        case TableService.LOG_COMPACTION:
-            return plan_log_compaction(table.state, options)
-        case TableService.CLEAN:
-            return plan_clean(table.state, table.storage.root, options, table.timeline.saved(), now, leases)
-        case TableService.ARCHIVAL:
-            return plan_archival(table.state, options, now, needed_writes(table.timeline.saved()), leases=leases)
-        case TableService.ROLLBACK:
-            return Reason("a rollback needs no plan")
+    return SERVICES[service].decide(table, table.options.merged(rules.options_of(service)), rules.trigger)
 
 
 def judge(table: Table, service: TableService, rules: Rules) -> Verdict:
@@ -147,12 +116,13 @@ def _verdict(table: Table, service: TableService, rules: Rules) -> Verdict:
     excluded = _not_applicable(table, service)
     if excluded is not None:
         return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
-    pending = [record for record in table.state.pending() if not record.fenced_by and service_of(record) is service]
-    if service not in rules.services or not _is_on(service, table.options.merged(rules.options_of(service)), bool(pending)):
+    asked, options = SERVICES[service], table.options.merged(rules.options_of(service))
+    pending = asked.pending(table.state)
+    if service not in rules.services or not asked.is_on(options, has_plan=bool(pending)):
         return Verdict(service, Outcome.OFF, "the service is switched off for this table", _SWITCH)
     if service in rules.held:
         return Verdict(service, Outcome.HELD, rules.held[service].why, rules.held[service].until)
-    if service is TableService.ROLLBACK:
+    if not asked.has_plans:
         return _of_rollback(table)
     if pending:
         return _of_pending(table, service, pending)
@@ -165,48 +135,14 @@ def _verdict(table: Table, service: TableService, rules: Rules) -> Verdict:
     return Verdict(service, Outcome.NOT_DUE, found.why, found.until)
 
 
-def service_of(record: ActionRecord) -> TableService | None:
-    """Return the table service that made an action, None for a write or a restore."""
-    if record.is_clustering:
-        return TableService.CLUSTERING
-    return _SERVICES.get(record.action)
-
-
-_SERVICES = {
-    Action.COMPACTION: TableService.COMPACTION,
-    Action.LOG_COMPACTION: TableService.LOG_COMPACTION,
-    Action.CLEAN: TableService.CLEAN,
-    Action.ARCHIVAL: TableService.ARCHIVAL,
-    Action.ROLLBACK: TableService.ROLLBACK,
-}
-
-
 def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
     """Return the pending writes, rollbacks and restores whose process shows no heartbeat."""
     found = (record for record in table.state.pending() if repair(record) == TableService.ROLLBACK)
     return tuple(record for record in found if not is_alive(table.storage, record, table.clock, table.options))
 
 
-def _is_on(service: TableService, options: Options, has_plan: bool) -> bool:  # noqa: FBT001 - the fact
-    """Return whether the engine's options switch a service on. A log compaction that a user planned runs even if they do not."""
-    match service:
-        case TableService.ARCHIVAL:
-            return options[ARCHIVE_AUTOMATIC]
-        case TableService.LOG_COMPACTION:
-            return options[LOG_COMPACTION_ENABLE] or has_plan
-    return True
-
-
 def _not_applicable(table: Table, service: TableService) -> Reason | None:
-    if not table.has_log:
-        return Reason(_NOT_OURS)
-    if service is TableService.COMPACTION and table.definition.type is not TableType.MOR:
-        return Reason("a copy-on-write table has no log files to merge")
-    if service is TableService.LOG_COMPACTION:
-        return why_not_log_compacted(table)
-    if service is TableService.ARCHIVAL and not table.timeline.is_archived_here:
-        return Reason("Apache Hudi's writers archive a shared table")
-    return None
+    return SERVICES[service].excluded(table) if table.has_log else Reason(_NOT_OURS)
 
 
 def _of_rollback(table: Table) -> Verdict:

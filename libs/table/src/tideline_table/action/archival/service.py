@@ -1,0 +1,64 @@
+"""Archival as a table service."""
+
+from __future__ import annotations
+
+from tideline_table.action.archival.plan import plan_archival
+from tideline_table.action.archival.run import Archival, delete_late_files, request_archival, run_archival
+from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
+from tideline_table.action.service import Ran, RunTasks, Service, Settings, Step
+from tideline_table.config import ARCHIVE_AUTOMATIC, Options
+from tideline_table.coordination.leases import live_leases
+from tideline_table.log.savepoint import needed_writes
+from tideline_table.table.facade import Table
+
+
+class Archiving(Service):
+    """Moves old instants to the archived timeline."""
+
+    name = TableService.ARCHIVAL
+    deletes = True
+
+    def excluded(self, table: Table) -> Reason | None:
+        """See `Service.excluded`."""
+        return None if table.timeline.is_archived_here else Reason("Apache Hudi's writers archive a shared table")
+
+    def is_on(self, options: Options, *, has_plan: bool) -> bool:
+        """See `Service.is_on`."""
+        del has_plan
+        return options[ARCHIVE_AUTOMATIC]
+
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+        """See `Service.decide`."""
+        del trigger
+        leases = live_leases(table.storage) if table.is_exclusive else ()
+        return plan_archival(table.state, options, table.clock.now(), needed_writes(table.timeline.saved()), leases=leases)
+
+    def plan(
+        self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
+    ) -> str | Reason:
+        """See `Service.plan`. First deletes late files of rolled-back writes, which hold archival back."""
+        del trigger, check
+        return request_archival(table, options, delete_late_files(table, options).cleaned_up)
+
+    def run(self, table: Table, instant: str = "", *, options: Settings = None, run: RunTasks | None = None) -> Ran | None:
+        """See `Service.run`. Errors as `run_archival`."""
+        del run
+        done = run_archival(table, instant, options=options)
+        return None if done is None else self._ran(done)
+
+    def maintain(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> Step:
+        """Run a pending plan, delete late files, then plan and run; report the last run."""
+        del trigger
+        done = run_archival(table, options=options)
+        found = delete_late_files(table, options)
+        answer = request_archival(table, options, found.cleaned_up)
+        if isinstance(answer, str):
+            done = run_archival(table, answer, options=options) or done
+        if done is not None:
+            return Step.of(self.name, [self._ran(done)], answer, why)
+        return Step(self.name, "nothing", answer.why if isinstance(answer, Reason) else why, files=len(found.deleted))
+
+    def _ran(self, done: Archival) -> Ran:
+        text = f"archival {done.instant} completed: {len(done.instants)} instants in {done.path}"
+        facts = {"instant": done.instant, "archived": list(done.instants), "file": done.path}
+        return Ran(self.name, (done.instant,), text, len(done.instants), facts=facts)

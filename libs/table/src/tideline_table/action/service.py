@@ -1,0 +1,191 @@
+"""A table service as one object: all that commands, maintenance, writers, the planner and Spark ask of it.
+
+Each service has its object in the module `service` of its package; `tideline_table.action.services` lists them. Nothing else asks which
+service it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, service_of
+from tideline_table.config import Options
+from tideline_table.coordination.committed import Committed
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.log.action import ActionRecord
+from tideline_table.log.plan import CompactionPlanned, Plan, path_named
+from tideline_table.log.state import TableState
+from tideline_table.table.facade import Table
+
+Settings = Mapping[str, object] | None
+"""Options that override those with which the table is open."""
+RunTasks = Callable[[Sequence[Any]], Sequence[Any]]
+"""Runs the tasks of a plan, and returns the result of each, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What one run of a service did."""
+
+    service: TableService
+    instants: tuple[str, ...]
+    """The instants of the plans that ran; for a rollback those that it undid."""
+    text: str
+    """One line for people."""
+    files: int = 0
+    """Files written by a rewrite, deleted by a clean or a rollback; instants archived."""
+    rows: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What only this service reports, for programs."""
+    committed: Committed | None = None
+    """The commit of a rewrite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What maintenance did about one service. `error` is set if it failed; the other services were run all the same."""
+
+    service: TableService
+    outcome: str
+    """`done`, `due` (a dry run), `nothing`, `failed`, or `postponed` for an error that a retry cures."""
+    why: str
+    instants: tuple[str, ...] = ()
+    files: int = 0
+    """Files written by compaction and clustering, deleted by clean and rollback, instants archived."""
+    rows: int = 0
+    error: str = ""
+
+    @classmethod
+    def of(cls, service: TableService, ran: Sequence[Ran], answer: str | Reason, why: str) -> Step:
+        """Return the step of the runs; `answer` of the request for a plan says why there is none."""
+        if not ran:
+            return cls(service, "nothing", answer.why if isinstance(answer, Reason) else why)
+        instants = tuple(instant for one in ran for instant in one.instants)
+        return cls(service, "done", why, instants, sum(one.files for one in ran), sum(one.rows for one in ran))
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """What the options ask writers to do for a service behind their commits: plan, or plan and run."""
+
+    runs: bool
+    trigger: Trigger | None = None
+
+
+class Service(ABC):
+    """What every table service can be asked. Options override those with which the table is open."""
+
+    name: ClassVar[TableService]
+    deletes: ClassVar[bool] = False
+    """Whether a run deletes files and writes none."""
+    has_plans: ClassVar[bool] = True
+
+    def excluded(self, table: Table) -> Reason | None:
+        """Return why the kind of the table excludes the service, None if it does not."""
+        del table
+        return None
+
+    def is_on(self, options: Options, *, has_plan: bool) -> bool:
+        """Return whether the engine's options switch the service on, for a table that has a plan of it or none."""
+        del options, has_plan
+        return True
+
+    def pending(self, state: TableState) -> list[ActionRecord]:
+        """Return its pending plans, oldest first, without those that are being cancelled."""
+        return [record for record in state.pending() if not record.fenced_by and service_of(record) is self.name]
+
+    def inline(self, table: Table, options: Options) -> Inline | None:
+        """Return what the options ask writers of the table to do behind their commits, None for nothing."""
+        del table, options
+        return None
+
+    @abstractmethod
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+        """Return the plan that is due on the last refreshed state, or why there is none. Publishes nothing.
+
+        `trigger` has the thresholds of a planner for clusterings. Raises `SchemaMismatch` and `InvalidOption` for options that do not
+        fit the table.
+        """
+
+    @abstractmethod
+    def plan(
+        self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
+    ) -> str | Reason:
+        """Publish the plan that is due and return its instant, or return why there is none. `check` as for `publish`."""
+
+    @abstractmethod
+    def run(self, table: Table, instant: str = "", *, options: Settings = None, run: RunTasks | None = None) -> Ran | None:
+        """Run a pending plan (empty: the oldest); return None if there is none. `run` runs its tasks (None: in this process)."""
+
+    def preview(self, plan: Plan) -> list[tuple[str, list[str]]] | None:
+        """Return what a plan takes: the partition and the paths of each group of files. None: its plans name no files of the table."""
+        del plan
+        return None
+
+    def maintain(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> Step:
+        """Plan what is due and run what is pending, in this process. Raises the errors of both."""
+        answer = self._planned(table, options, trigger, why)
+        pending = [record.instant for record in self.pending(table.state)]
+        ran = [done for instant in pending if (done := self.run(table, instant, options=options)) is not None]
+        return Step.of(self.name, ran, answer, why)
+
+    def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | Reason:
+        if not self.is_on(table.options.merged(options or {}), has_plan=False):
+            return Reason(why)  # a plan that a user made runs all the same
+        return self.plan(table, options, trigger)
+
+
+class Rewrite(Service):
+    """Clustering, compaction, log compaction: their plans name file groups, their tasks may run on Spark, and their runs commit."""
+
+    failed_plan_stays: ClassVar[bool] = False
+    """Whether a plan whose run failed stays pending, because writers already append to the slices that it begins."""
+    reads_logs_only: ClassVar[bool] = False
+    splits_tasks: ClassVar[bool] = False
+    """Whether several executors may share one task (`cluster_on_executors`)."""
+
+    @property
+    @abstractmethod
+    def work(self) -> Callable[[Any], Any]:
+        """The function that runs one task, which can be sent to another process."""
+
+    @abstractmethod
+    def here(self, tasks: Sequence[Any], on_done: Callable[[], None] = lambda: None) -> Sequence[Any]:
+        """Run tasks in threads of this process; call `on_done` behind each."""
+
+    @abstractmethod
+    def ran(self, committed: Committed) -> Ran:
+        """Describe a commit of this service."""
+
+    @abstractmethod
+    def _execute(self, table: Table, instant: str, options: Settings, run: RunTasks) -> Committed | None: ...
+
+    def run(self, table: Table, instant: str = "", *, options: Settings = None, run: RunTasks | None = None) -> Ran | None:
+        """See `Service.run`. Errors as for the functions of the service."""
+        committed = self._execute(table, instant, options, run or self.here)
+        return None if committed is None else self.ran(committed)
+
+    def input_bytes(self, found: FileSlice) -> int:
+        """Return the bytes of a slice that a plan reads."""
+        return sum(log.size_bytes for log in found.applied.log_files) if self.reads_logs_only else found.total_bytes
+
+
+def merged_logs(service: TableService, committed: Committed, into: str) -> Ran:
+    """Describe a commit that merged log files."""
+    logs, files = sum(stat.log_files_compacted for stat in committed.stats), len(committed.stats)
+    rows = sum(stat.num_writes for stat in committed.stats)
+    text = f"{service} {committed.instant} completed: {logs} log files merged into {files} {into}"
+    return Ran(service, (committed.instant,), text, files, rows, {"log_files_merged": logs}, committed)
+
+
+def operation_files(plan: CompactionPlanned, *, with_base: bool) -> list[tuple[str, list[str]]]:
+    """Return the partition and the paths of the files of each operation of a plan that merges log files."""
+    found = []
+    for operation in plan.plan["operations"]:
+        partition = str(operation["partitionPath"] or "")
+        names = (operation["dataFilePath"] if with_base else None, *(operation["deltaFilePaths"] or ()))
+        found.append((partition, [path_named(partition, str(name)) for name in names if name]))
+    return found
