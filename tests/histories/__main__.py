@@ -24,8 +24,10 @@ def main() -> int:
     started, failed, kinds = time.perf_counter(), 0, Counter[str]()
     with multiprocessing.get_context("spawn").Pool(chosen.jobs) as pool:
         seeds = range(chosen.seed, chosen.seed + chosen.runs)
-        for _, problem, found in pool.imap_unordered(outcome_of, seeds, chunksize=10):
+        for number, (_, problem, found) in enumerate(pool.imap_unordered(outcome_of, seeds, chunksize=10), 1):
             kinds += found
+            if number % 100 == 0:
+                print(f"{number} histories in {time.perf_counter() - started:.0f} s, {failed} differ", flush=True)
             if problem:
                 failed += 1
                 print(problem, flush=True)
