@@ -7,28 +7,15 @@ from datetime import datetime, timedelta
 
 from tideline_runtime.planning.demand import SHORTEST_BACKOFF_S, Demand, Held, HeldBy, Thresholds, View
 from tideline_runtime.planning.ledger import Ledger
-from tideline_runtime.planning.left_over import is_clustered, left_over, plans_of
+from tideline_runtime.planning.left_over import left_over, plans_of
 from tideline_runtime.planning.pressure import EARLY, Pressure, pressure_of
 from tideline_runtime.policy import TablePolicy, is_open, next_change
-from tideline_table.action import (
-    Due,
-    Reason,
-    TableService,
-    Trigger,
-    backlog_of,
-    decide_clustering,
-    oldest_of,
-    pending_bytes,
-    plan_bytes,
-    plan_compaction,
-    plan_log_compaction,
-    why_not_carried_over,
-)
-from tideline_table.config import CLUSTERING_SORT_COLUMNS, COMPACTION_DELTA_COMMITS, LOG_COMPACTION_ENABLE
+from tideline_table.action import REWRITES, Due, Reason, TableService, Trigger, backlog_of, pending_bytes, plan_bytes
+from tideline_table.config import LOG_COMPACTION_ENABLE
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord, TableState
 
-PLANNED = (TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION)
+PLANNED = tuple(name for name in TableService if name in REWRITES)
 """The services that the planner plans."""
 
 
@@ -117,16 +104,14 @@ def _demand(
     now: datetime,
 ) -> Demand | Held:
     """Return the demand for a plan of at most `max_bytes` bytes of input (None: no bound). Ignores windows, pauses and budgets."""
-    if service is TableService.COMPACTION and not view.is_merge_on_read:
-        return Held(HeldBy.NOT_DUE, "only merge-on-read tables have log files to merge")
-    if service is TableService.CLUSTERING:
-        # Arbitration would charge the demand of a plan that is refused when it is to be published, and other tables would wait.
-        refused = why_not_carried_over(view.options, is_merge_on_read=view.is_merge_on_read, is_shared=view.is_shared)
-        if refused is not None:
-            return Held(HeldBy.NOT_DUE, refused.why)
+    rewrite = REWRITES[service]
+    # Arbitration would charge the demand of a plan that is refused when it is to be published, and other tables would wait.
+    refused = rewrite.why_not_planned(view)
+    if refused is not None:
+        return Held(HeldBy.NOT_DUE, refused.why)
     is_urgent = pressure.part >= EARLY
-    trigger = _trigger(service, view, thresholds, max_bytes, is_urgent=is_urgent)
-    found = _planned(service, view, trigger, now)
+    trigger = rewrite.thresholds(view, Trigger(thresholds.min_files, thresholds.min_commits, max_bytes), is_urgent=is_urgent)
+    found = rewrite.due(view, trigger, now)
     if isinstance(found, Reason):
         rest = left_over(service, view.state, thresholds.interval_s) if trigger.min_commits else None
         if rest is None:
@@ -136,7 +121,7 @@ def _demand(
             when = f"file groups that the last plan left over are examined at {rest.due_at:%H:%M:%S} UTC"
             return Held(HeldBy.NOT_DUE, f"{found.why}; {when}", rest.due_at)
         at_once = replace(trigger, min_commits=0)
-        again = _planned(service, view, at_once, now)
+        again = rewrite.due(view, at_once, now)
         if isinstance(again, Reason) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
             return Held(HeldBy.NOT_DUE, found.why)
         found, trigger = replace(again, why=f"{again.why}; the last plan left file groups over"), at_once
@@ -145,70 +130,22 @@ def _demand(
     return replace(made, why=why, pressure=pressure.part, priority=policy.priority, trigger=trigger, max_bytes=max_bytes)
 
 
-def _trigger(service: TableService, view: View, thresholds: Thresholds, max_bytes: int | None, *, is_urgent: bool) -> Trigger:
-    if service is TableService.LOG_COMPACTION:
-        return Trigger(0, 0, max_bytes)
-    if service is TableService.CLUSTERING:
-        return Trigger(2, 0, max_bytes) if is_urgent else Trigger(thresholds.min_files, thresholds.min_commits, max_bytes)
-    if is_urgent:
-        # While a plan is pending, the backlog is as large as before it. Without new writes, the next plan waits until that one ends.
-        return Trigger(0, 1 if view.state.pending_compactions() else 0, max_bytes)
-    return Trigger(0, view.options[COMPACTION_DELTA_COMMITS], max_bytes)
-
-
-def _planned(service: TableService, view: View, trigger: Trigger, now: datetime) -> Due | Reason:
-    if service is TableService.LOG_COMPACTION:
-        pending = view.state.pending_log_compactions()
-        if pending:
-            # Slices reach the threshold one by one. A plan for each write would be an application for each write.
-            return Reason(f"log compaction {pending[0].instant} is pending", f"the end of log compaction {pending[0].instant}")
-        return plan_log_compaction(view.state, view.options, max_bytes=trigger.max_bytes)
-    if service is TableService.CLUSTERING:
-        has_buckets, hour = view.has_buckets, now.hour
-        return decide_clustering(
-            view.state, view.root, view.options, view.schema, trigger=trigger, has_buckets=has_buckets, hour=hour
-        )
-    return plan_compaction(view.state, view.options, now=now, max_bytes=trigger.max_bytes, min_commits=trigger.min_commits)
-
-
 def _measured(service: TableService, view: View, due: Due) -> Demand:
     """Return the demand for a plan, with its cost and its benefit."""
     groups = due.body.groups  # type: ignore[union-attr]
     slices = [found for group in groups if (found := view.state.latest_slice(group)) is not None]
-    inputs, outputs = sum(len(file_slice.paths) for file_slice in slices), len(slices)
-    log_bytes, unsorted = sum(log.size_bytes for file_slice in slices for log in file_slice.applied.log_files), 0
-    since = oldest_of(log.instant for s in slices for log in s.log_files)
-    match service:
-        case TableService.CLUSTERING:
-            document = due.body.plan["clusteringPlan"]["inputGroups"]  # type: ignore[union-attr, index]
-            outputs = sum(int(group["numOutputFileGroups"]) for group in document)
-            if view.options[CLUSTERING_SORT_COLUMNS]:
-                unsorted = sum(s.total_bytes for s in slices if not is_clustered(view.state, s))
-            since = _later(oldest_of(s.base_instant for s in slices), _last_clustering(view.state))
-        case TableService.LOG_COMPACTION:
-            # Readers open fewer files, and merge what they merged before.
-            inputs, log_bytes = sum(len(s.applied.log_files) for s in slices), 0
-            since = oldest_of(log.instant for s in slices for log in s.applied.log_files)
+    gain = REWRITES[service].gain(view, slices, due)
     return Demand(
         view.base_path,
         view.uid,
         service,
         due.why,
         cost_bytes=plan_bytes(view.state, groups, service),
-        files_saved=max(0, inputs - outputs),
-        log_bytes=log_bytes,
-        unsorted_bytes=unsorted,
-        since=since,
+        files_saved=max(0, gain.files_read - gain.files_written),
+        log_bytes=gain.log_bytes,
+        unsorted_bytes=gain.unsorted_bytes,
+        since=gain.since,
     )
-
-
-def _last_clustering(state: TableState) -> datetime | None:
-    ended = [a.since for a in state.actions.values() if a.is_clustering and a.state is State.COMPLETED and a.since]
-    return datetime.fromisoformat(max(ended)) if ended else None
-
-
-def _later(one: datetime | None, other: datetime | None) -> datetime | None:
-    return max((time for time in (one, other) if time is not None), default=None)
 
 
 def _backing_off_until(service: TableService, state: TableState, thresholds: Thresholds) -> datetime | None:
@@ -226,7 +163,7 @@ def _backing_off_until(service: TableService, state: TableState, thresholds: Thr
             failed.append(ended)
     if not failed:
         return None
-    if service is TableService.COMPACTION:
+    if REWRITES[service].failed_plan_stays:
         return max(failed) + timedelta(seconds=thresholds.interval_s)
     pause_s = min(thresholds.backoff_max_s, thresholds.backoff_s * 2.0 ** min(len(failed) - 1, 30))
     return max(failed) + timedelta(seconds=max(SHORTEST_BACKOFF_S, pause_s))

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from tideline_table.action import TableService, action_name
+from tideline_table.action import REWRITES, action_name
 from tideline_table.hudi import State
 from tideline_table.log import Entry, Published, TableState
 from tideline_table.table import Table
 
 DAY = timedelta(days=1)
-REWRITES = frozenset({TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION})
-"""The services whose bytes count for budgets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,12 @@ threshold would make the groups due.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tideline_table.action import TableService, service_of
+from tideline_table.action import REWRITES, TableService, service_of
 from tideline_table.errors import CorruptMetadata
-from tideline_table.file_group import FileGroupId, FileSlice
+from tideline_table.file_group import FileGroupId
 from tideline_table.hudi import State, time_from_instant
 from tideline_table.log import ActionRecord, TableState
 
@@ -40,7 +39,7 @@ def left_over(service: TableService, state: TableState, interval_s: float) -> Le
     ended = ended_at(last)
     if ended is None:
         return None
-    waiting = (s for s in state.latest_slices() if _waited(service, state, s, last.started_sequence))
+    waiting = (s for s in state.latest_slices() if REWRITES[service].waited(state, s, last.started_sequence))
     groups = frozenset(file_slice.group for file_slice in waiting)
     return LeftOver(groups, ended + timedelta(seconds=interval_s)) if groups else None
 
@@ -59,21 +58,3 @@ def ended_at(record: ActionRecord) -> datetime | None:
         return datetime.fromisoformat(record.since) if record.since else time_from_instant(record.instant)
     except (ValueError, CorruptMetadata):
         return None
-
-
-def is_clustered(state: TableState, file_slice: FileSlice) -> bool:
-    """Return whether a clustering wrote the slice, and no write changed it since."""
-    record = state.actions.get(file_slice.base_instant)
-    return record is not None and record.is_clustering and not file_slice.log_files
-
-
-def _waited(service: TableService, state: TableState, file_slice: FileSlice, sequence: int) -> bool:
-    if service is TableService.CLUSTERING:
-        return not is_clustered(state, file_slice) and _is_before(state, [file_slice.base_instant], sequence)
-    return _is_before(state, (log.instant for log in file_slice.log_files), sequence)
-
-
-def _is_before(state: TableState, instants: Iterable[str], sequence: int) -> bool:
-    """Return whether one of these writes completed before the log entry `sequence`. Archived writes count as completed before."""
-    records = (state.actions.get(instant) for instant in instants)
-    return any(record is None or record.sequence < sequence for record in records)

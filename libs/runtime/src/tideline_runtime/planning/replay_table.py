@@ -6,19 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from tideline_runtime.planning.demand import Demand
+from tideline_runtime.planning.demand import Demand, View
 from tideline_table.action import (
+    REWRITES,
     Due,
     Reason,
     TableService,
     action_name,
     backlog_of,
-    decide_clustering,
     find_log_compaction_conflict,
     is_mergeable,
     plan_bytes,
-    plan_compaction,
-    plan_log_compaction,
     planned_slices,
     service_of,
 )
@@ -107,16 +105,8 @@ class SimulatedTable:
         return instant, START_S + size / BYTES_PER_S
 
     def _planned(self, demand: Demand, root: str, now: datetime) -> Due | Reason:
-        if demand.service is TableService.LOG_COMPACTION:
-            return plan_log_compaction(self.state, self.options, max_bytes=demand.max_bytes)
-        if demand.service is TableService.CLUSTERING:
-            trigger = None if demand.trigger is None else replace(demand.trigger, max_bytes=demand.max_bytes)
-            has_buckets = self.table.definition.buckets is not None
-            return decide_clustering(
-                self.state, root, self.options, self.table.schema, trigger=trigger, has_buckets=has_buckets, hour=now.hour
-            )
-        least = None if demand.trigger is None else demand.trigger.min_commits
-        return plan_compaction(self.state, self.options, now=now, max_bytes=demand.max_bytes, min_commits=least)
+        view = replace(View.of(self.table), root=root, state=self.state, options=self.options)
+        return REWRITES[demand.service].due(view, replace(demand.trigger, max_bytes=demand.max_bytes), now)
 
     def complete(self, instant: str, now: datetime) -> None:
         """Complete the plan at the end of its job, unless a writer's commit has rolled it back.

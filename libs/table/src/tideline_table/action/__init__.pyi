@@ -27,7 +27,7 @@ from .clustering.run import cluster_here, request_clustering, run_clustering, sc
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
 from .compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
-from .decision import Check, Due, Reason, TableService, Trigger, action_name, service_of
+from .decision import Check, Due, Reason, TableService, Trigger, action_name, oldest_of, service_of
 from .index.check import check_index, has_metadata_table
 from .index.run import INDEX_TYPES, create_index, drop_index, repair_index
 from .inline import InlineService, run_inline
@@ -45,7 +45,7 @@ from .log_compaction.run import (
     why_not_log_compacted,
 )
 from .log_compaction.task import merge_log
-from .maintenance.backlog import Backlog, Objectives, backlog_of, oldest_of
+from .maintenance.backlog import Backlog, Objectives, backlog_of
 from .maintenance.cancel import Adopted, Cancelled, adopt, cancel_plan
 from .maintenance.document import (
     failure_document,

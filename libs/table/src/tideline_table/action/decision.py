@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from typing import TypeVar
 
+from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import Action, State, time_from_instant
 from tideline_table.log.action import CLUSTER, ActionRecord
 from tideline_table.log.plan import Plan
 from tideline_table.log.state import TableState
@@ -118,3 +120,12 @@ def obstacle(state: TableState, alone: Action | None = None) -> Reason | None:
         return Reason(f"compaction {cancelled} is being cancelled", end)
     pending = next((a.instant for a in state.pending() if a.action is alone), None)
     return Reason(f"{alone} {pending} is pending already; run it first", f"the end of {alone} {pending}") if pending else None
+
+
+def oldest_of(instants: Iterable[str], zone: tzinfo = UTC) -> datetime | None:
+    """Return the time of the oldest of these instants in `zone`, None without one."""
+    first = min((instant for instant in instants if instant), default="")
+    try:
+        return time_from_instant(first, zone) if first else None
+    except CorruptMetadata:
+        return None

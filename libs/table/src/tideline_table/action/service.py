@@ -7,9 +7,12 @@ service it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
 
 from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, service_of
 from tideline_table.config import Options
@@ -138,6 +141,52 @@ class Service(ABC):
         return self.plan(table, options, trigger)
 
 
+class TableView(Protocol):
+    """A table as the decisions of a planner see it, which also decide about states of the past. All members are values."""
+
+    @property
+    def root(self) -> str:
+        """The base path as a URI."""
+
+    @property
+    def state(self) -> TableState:
+        """The state to decide on."""
+
+    @property
+    def options(self) -> Options:
+        """The options with which plans are made."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+
+    @property
+    def is_merge_on_read(self) -> bool:
+        """Whether the table has log files."""
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether the table has a bucket index."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether Apache Hudi writes the table, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What readers gain by a plan."""
+
+    files_read: int
+    files_written: int
+    log_bytes: int = 0
+    """Bytes of log files that readers need not merge after the plan."""
+    unsorted_bytes: int = 0
+    """Input that no clustering has sorted yet, if the table has sort columns."""
+    since: datetime | None = None
+    """Since when the table waits for this service."""
+
+
 class Rewrite(Service):
     """Clustering, compaction, log compaction: their plans name file groups, their tasks may run on Spark, and their runs commit."""
 
@@ -146,6 +195,30 @@ class Rewrite(Service):
     reads_logs_only: ClassVar[bool] = False
     splits_tasks: ClassVar[bool] = False
     """Whether several executors may share one task (`cluster_on_executors`)."""
+
+    def why_not_planned(self, view: TableView) -> Reason | None:
+        """Return why no plan of this service is possible or may be made now, None if one may be due."""
+        del view
+        return None
+
+    @abstractmethod
+    def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
+        """Return from when on a plan is due, with the bound on bytes of `usual`, the planner's settings.
+
+        With `is_urgent`, a backlog is near the objective of the table's policy, and a plan is due whatever the settings say.
+        """
+
+    @abstractmethod
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+        """Return the plan that is due, or why there is none. Pure; asks for no reservations. Errors as `Service.decide`."""
+
+    @abstractmethod
+    def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
+        """Return what readers gain by a plan that reads `slices`."""
+
+    def waited(self, state: TableState, found: FileSlice, sequence: int) -> bool:
+        """Return whether what a plan would take of a slice was written before the entry `sequence` of the log."""
+        return any_before(state, (log.instant for log in found.log_files), sequence)
 
     @property
     @abstractmethod
@@ -171,6 +244,17 @@ class Rewrite(Service):
     def input_bytes(self, found: FileSlice) -> int:
         """Return the bytes of a slice that a plan reads."""
         return sum(log.size_bytes for log in found.applied.log_files) if self.reads_logs_only else found.total_bytes
+
+
+def any_before(state: TableState, instants: Iterable[str], sequence: int) -> bool:
+    """Return whether one of these writes completed before the entry `sequence`. Archived writes count as completed before."""
+    records = (state.actions.get(instant) for instant in instants)
+    return any(record is None or record.sequence < sequence for record in records)
+
+
+def logs_applied(slices: Iterable[FileSlice]) -> int:
+    """Return the bytes of the log files that readers of the slices merge."""
+    return sum(log.size_bytes for found in slices for log in found.applied.log_files)
 
 
 def merged_logs(service: TableService, committed: Committed, into: str) -> Ran:

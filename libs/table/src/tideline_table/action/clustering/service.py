@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
-from tideline_table.action.clustering.decision import decide_clustering
+from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.run import cluster_here, refused_clustering, request_clustering, run_clustering
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
-from tideline_table.action.service import Inline, Ran, Rewrite, RunTasks, Settings
-from tideline_table.config import CLUSTERING_INLINE, CLUSTERING_INLINE_COMMITS, CLUSTERING_SCHEDULE_INLINE, Options
+from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
+from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, TableView, any_before, logs_applied
+from tideline_table.config import (
+    CLUSTERING_INLINE,
+    CLUSTERING_INLINE_COMMITS,
+    CLUSTERING_SCHEDULE_INLINE,
+    CLUSTERING_SORT_COLUMNS,
+    Options,
+)
 from tideline_table.coordination.committed import Committed
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.instant import State
 from tideline_table.log.plan import ClusteringPlanned, Plan, path_named
+from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
 
 
@@ -39,6 +49,37 @@ class Clustering(Rewrite):
         return decide_clustering(
             table.state, table.storage.root, options, table.schema, trigger=trigger, has_buckets=has_buckets, hour=hour
         )
+
+    def why_not_planned(self, view: TableView) -> Reason | None:
+        """See `Rewrite.why_not_planned`."""
+        return why_not_carried_over(view.options, is_merge_on_read=view.is_merge_on_read, is_shared=view.is_shared)
+
+    def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
+        """See `Rewrite.thresholds`."""
+        del view
+        return Trigger(2, 0, usual.max_bytes) if is_urgent else usual
+
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+        """See `Rewrite.due`."""
+        has_buckets, hour = view.has_buckets, now.hour
+        return decide_clustering(
+            view.state, view.root, view.options, view.schema, trigger=trigger, has_buckets=has_buckets, hour=hour
+        )
+
+    def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
+        """See `Rewrite.gain`. A table waits for a clustering since its oldest base file or, if that is later, the last clustering."""
+        assert isinstance(due.body, ClusteringPlanned)
+        written = sum(int(group["numOutputFileGroups"]) for group in due.body.plan["clusteringPlan"]["inputGroups"])
+        unsorted = (
+            sum(s.total_bytes for s in slices if not is_clustered(view.state, s)) if view.options[CLUSTERING_SORT_COLUMNS] else 0
+        )
+        times = (oldest_of(s.base_instant for s in slices), _last_clustering(view.state))
+        since = max((time for time in times if time is not None), default=None)
+        return Gain(sum(len(s.paths) for s in slices), written, logs_applied(slices), unsorted, since)
+
+    def waited(self, state: TableState, found: FileSlice, sequence: int) -> bool:
+        """See `Rewrite.waited`."""
+        return not is_clustered(state, found) and any_before(state, [found.base_instant], sequence)
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
@@ -72,6 +113,17 @@ class Clustering(Rewrite):
     def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | Reason:
         # Plans that are pending are run also where no new one is made.
         return refused_clustering(table, table.options.merged(options or {})) or super()._planned(table, options, trigger, why)
+
+
+def is_clustered(state: TableState, found: FileSlice) -> bool:
+    """Return whether a clustering wrote the slice, and no write changed it since."""
+    record = state.actions.get(found.base_instant)
+    return record is not None and record.is_clustering and not found.log_files
+
+
+def _last_clustering(state: TableState) -> datetime | None:
+    ended = [a.since for a in state.actions.values() if a.is_clustering and a.state is State.COMPLETED and a.since]
+    return datetime.fromisoformat(max(ended)) if ended else None
 
 
 def _group(slices: list[dict[str, Any]]) -> tuple[str, list[str]]:

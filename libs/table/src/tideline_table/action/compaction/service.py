@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
-from tideline_table.action.service import Inline, Ran, Rewrite, RunTasks, Settings, merged_logs, operation_files
-from tideline_table.config import COMPACT_INLINE, COMPACT_SCHEDULE_INLINE, Options
+from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
+from tideline_table.action.service import (
+    Gain,
+    Inline,
+    Ran,
+    Rewrite,
+    RunTasks,
+    Settings,
+    TableView,
+    logs_applied,
+    merged_logs,
+    operation_files,
+)
+from tideline_table.config import COMPACT_INLINE, COMPACT_SCHEDULE_INLINE, COMPACTION_DELTA_COMMITS, Options
 from tideline_table.coordination.committed import Committed
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.plan import CompactionPlanned, Plan
 from tideline_table.table.definition import TableType
@@ -37,6 +50,28 @@ class Compaction(Rewrite):
         """See `Service.decide`."""
         del trigger  # the options say after how many commits a compaction is due
         return plan_compaction(table.state, options, now=table.clock.now())
+
+    def why_not_planned(self, view: TableView) -> Reason | None:
+        """See `Rewrite.why_not_planned`."""
+        return None if view.is_merge_on_read else Reason("only merge-on-read tables have log files to merge")
+
+    def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
+        """See `Rewrite.thresholds`."""
+        if is_urgent:
+            # While a plan is pending, the backlog is as large as before it. Without new writes, the next plan waits until that one ends.
+            return Trigger(0, 1 if view.state.pending_compactions() else 0, usual.max_bytes)
+        return Trigger(0, view.options[COMPACTION_DELTA_COMMITS], usual.max_bytes)
+
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+        """See `Rewrite.due`."""
+        most, least = (None, None) if trigger is None else (trigger.max_bytes, trigger.min_commits)
+        return plan_compaction(view.state, view.options, now=now, max_bytes=most, min_commits=least)
+
+    def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
+        """See `Rewrite.gain`."""
+        del view, due
+        since = oldest_of(log.instant for s in slices for log in s.log_files)
+        return Gain(sum(len(s.paths) for s in slices), len(slices), logs_applied(slices), since=since)
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None

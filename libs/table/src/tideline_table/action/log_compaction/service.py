@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
+from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
 from tideline_table.action.log_compaction.plan import plan_log_compaction
 from tideline_table.action.log_compaction.run import (
     log_compact_here,
@@ -13,9 +14,10 @@ from tideline_table.action.log_compaction.run import (
     why_not_log_compacted,
 )
 from tideline_table.action.log_compaction.task import LogCompactionTask, merge_log
-from tideline_table.action.service import Inline, Ran, Rewrite, RunTasks, Settings, merged_logs, operation_files
+from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, TableView, merged_logs, operation_files
 from tideline_table.config import LOG_COMPACTION_ENABLE, LOG_COMPACTION_INLINE, Options
 from tideline_table.coordination.committed import Committed
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.plan import CompactionPlanned, Plan
 from tideline_table.table.facade import Table
@@ -43,6 +45,29 @@ class LogCompaction(Rewrite):
         """See `Service.decide`."""
         del trigger
         return plan_log_compaction(table.state, options)
+
+    def why_not_planned(self, view: TableView) -> Reason | None:
+        """See `Rewrite.why_not_planned`. Slices reach the threshold one by one: a plan for each write would be an application for each."""
+        pending = next(iter(view.state.pending_log_compactions()), None)
+        if pending is None:
+            return None
+        return Reason(f"log compaction {pending.instant} is pending", f"the end of log compaction {pending.instant}")
+
+    def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
+        """See `Rewrite.thresholds`. The options alone say from how many log files on a slice is merged."""
+        del view, is_urgent
+        return Trigger(0, 0, usual.max_bytes)
+
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+        """See `Rewrite.due`."""
+        del now
+        return plan_log_compaction(view.state, view.options, max_bytes=None if trigger is None else trigger.max_bytes)
+
+    def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
+        """See `Rewrite.gain`. Readers open fewer files, and merge what they merged before."""
+        del view, due
+        since = oldest_of(log.instant for s in slices for log in s.applied.log_files)
+        return Gain(sum(len(s.applied.log_files) for s in slices), len(slices), since=since)
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None

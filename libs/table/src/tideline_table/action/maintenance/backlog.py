@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 from tideline_table.action.clustering.plan_strategy import small_file_limit
+from tideline_table.action.decision import oldest_of
 from tideline_table.config import Options
-from tideline_table.errors import CorruptMetadata
-from tideline_table.hudi.instant import time_from_instant
 from tideline_table.log.state import TableState
 from tideline_table.table.findings import most_log_files
 
@@ -62,12 +60,3 @@ def backlog_of(state: TableState, options: Options, zone: tzinfo = UTC) -> Backl
         most_log_files=most_log_files(state),
         oldest_log=oldest_of((log.instant for file_slice in slices for log in file_slice.log_files), zone),
     )
-
-
-def oldest_of(instants: Iterable[str], zone: tzinfo = UTC) -> datetime | None:
-    """Return the time of the oldest of these instants in `zone`, None without one."""
-    first = min((instant for instant in instants if instant), default="")
-    try:
-        return time_from_instant(first, zone) if first else None
-    except CorruptMetadata:
-        return None
