@@ -2,8 +2,8 @@
 
 Runs as `python -m docker.bill_of_materials` in a stage of the Dockerfiles.
 
-cyclonedx-py lists the Python packages; what it does not know is added from Debian's status file and the names of the jars. The result is
-checked against CycloneDX's schema.
+cyclonedx-py lists the Python packages; what it does not know is added from Debian's status file and the names of the jars. The
+result is checked against CycloneDX's schema.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ def debian_components(status: str) -> list[dict[str, Any]]:
 
 
 def jar_components(jars: Path) -> list[dict[str, Any]]:
-    """Return a component for each jar in a folder. File names hold no group, so that there is no package URL; the hash identifies."""
+    """Return a component for each jar in a folder.
+
+    File names hold no group, so that there is no package URL; the hash identifies.
+    """
     components = []
     for path in sorted(jars.glob("*.jar")):
         found = JAR_NAME.match(path.name)

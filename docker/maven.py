@@ -1,8 +1,8 @@
 """Pinned Maven artifacts: resolved by coordinates with Apache Ivy and verified by SHA-256. `python maven.py PINS FOLDER --ivy JAR`.
 
-Only the standard library is used, so that a stage of an image and a bare Python can run it. Ivy is a jar of PySpark and knows its public
-repository; `TIDELINE_MAVEN_MIRROR` (an http, https or file URL with Maven's layout) replaces that repository. Java takes proxies and the
-store of certificate authorities from `JDK_JAVA_OPTIONS`.
+Only the standard library is used, so that a stage of an image and a bare Python can run it. Ivy is a jar of PySpark and knows
+its public repository; `TIDELINE_MAVEN_MIRROR` (an http, https or file URL with Maven's layout) replaces that repository. Java
+takes proxies and the store of certificate authorities from `JDK_JAVA_OPTIONS`.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def ensure_artifacts(
 ) -> list[Path]:
     """Return the files of the pinned artifacts (SHA-256 by coordinates) in `folder`; absent and broken ones are resolved (again).
 
-    `ivy` is the jar to run, by default the one of the installed PySpark; `java_home` is by default JAVA_HOME or that of PATH. Several
-    processes can run it at once. Raises ArtifactsFailed if an artifact cannot be resolved or has another checksum.
+    `ivy` is the jar to run, by default the one of the installed PySpark; `java_home` is by default JAVA_HOME or that of PATH.
+    Several processes can run it at once. Raises ArtifactsFailed if an artifact cannot be resolved or has another checksum.
     """
     problem = ""
     wanted = {Coordinates.parse(text): sha256 for text, sha256 in pins.items()}
@@ -128,7 +128,10 @@ def _is_whole(path: Path, sha256: str) -> bool:
 
 
 def _resolve(folder: Path, wanted: Mapping[Coordinates, str], ivy: Path, java: list[str]) -> str:
-    """Move what Ivy retrieves into `folder`; return what Ivy printed. Raises ArtifactsFailed for a wrong checksum, which no retry cures."""
+    """Move what Ivy retrieves into `folder`; return what Ivy printed.
+
+    Raises ArtifactsFailed for a wrong checksum, which no retry cures.
+    """
     mirror = os.environ.get(MIRROR, "").rstrip("/")
     if mirror and not mirror.startswith(("https://", "http://", "file:/")):
         raise ArtifactsFailed(f"{MIRROR} is {mirror!r}; expected an http, https or file URL")
@@ -157,11 +160,13 @@ def _resolve(folder: Path, wanted: Mapping[Coordinates, str], ivy: Path, java: l
 def _ivy_file(wanted: Iterable[Coordinates]) -> str:
     lines = [
         f"<dependency org={quoteattr(c.group)} name={quoteattr(c.artifact)} rev={quoteattr(c.version)} conf='default->*'"
-        f" transitive='false'><artifact name={quoteattr(c.stem)} type={quoteattr(c.extension)} ext={quoteattr(c.extension)}/></dependency>"
+        f" transitive='false'><artifact name={quoteattr(c.stem)} type={quoteattr(c.extension)} "
+        f"ext={quoteattr(c.extension)}/></dependency>"
         for c in wanted
     ]
     return (
-        "<ivy-module version='2.0'><info organisation='tideline' module='tests'/><configurations><conf name='default'/></configurations>"
+        "<ivy-module version='2.0'><info organisation='tideline' module='tests'/><configurations><conf "
+        "name='default'/></configurations>"
         f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
     )
 

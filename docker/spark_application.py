@@ -1,6 +1,7 @@
 """The file that spark-submit runs for a table service.
 
-spark-submit takes files, not modules, and puts a file's folder on the module path. This file lies in a folder without other modules.
+spark-submit takes files, not modules, and puts a file's folder on the module path. This file lies in a folder without other
+modules.
 """
 
 import runpy

@@ -71,7 +71,10 @@ def launcher_command(environment: Mapping[str, str], arguments: Sequence[str]) -
 
 
 def scala_version(environment: Mapping[str, str]) -> str:
-    """Return Scala's version in Spark's jars, such as 2.13. In a shell `load-spark-env.sh` sets it; the launcher does not find it itself."""
+    """Return Scala's version in Spark's jars, such as 2.13.
+
+    In a shell `load-spark-env.sh` sets it; the launcher does not find it itself.
+    """
     folder = Path(_variable(environment, "SPARK_HOME")) / "jars"
     for path in folder.glob("scala-library-*.jar"):
         return ".".join(path.name.removeprefix("scala-library-").split(".")[:2])

@@ -125,7 +125,8 @@ def values_schema(current: str, classes: Iterable[type[ServiceSettings]]) -> str
 def table_settings() -> dict[str, Any]:
     """Return the schema of `spec.settings` of a HudiTable, by service, as structural schemas of Kubernetes allow it.
 
-    They refuse no unknown names by themselves: the API server drops those, or refuses them if the client asks for strict validation.
+    They refuse no unknown names by themselves: the API server drops those, or refuses them if the client asks for strict
+    validation.
     """
     services = {
         service: _structural(settings, f"Settings of the {service.replace('-', ' ')} for this table.")

@@ -218,7 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{stale} page(s) differ from the declarations; run scripts/generate_docs.py", file=sys.stderr)
         return 1
     print(
-        f"declarations of {len(installed_members())} packages: {len(declared_settings())} settings classes, {len(declared_metrics())} metrics"
+        f"declarations of {len(installed_members())} packages: {len(declared_settings())} settings classes, "
+        f"{len(declared_metrics())} metrics"
     )
     return 0
 

@@ -27,7 +27,10 @@ ELSEWHERE = ("10.255.255.255", 9)
 
 
 def node_address() -> str:
-    """Return this machine's own IPv4 address. The API server cannot advertise loopback: the service `kubernetes` would have no endpoint."""
+    """Return this machine's own IPv4 address.
+
+    The API server cannot advertise loopback: the service `kubernetes` would have no endpoint.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(ELSEWHERE)

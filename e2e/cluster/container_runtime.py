@@ -64,7 +64,10 @@ def configuration(folders: Folders) -> str:
 
 
 def network(folders: Folders) -> str:
-    """Return the configuration of the pods' network. Pods reach each other and this machine; nothing is translated to the outside."""
+    """Return the configuration of the pods' network.
+
+    Pods reach each other and this machine; nothing is translated to the outside.
+    """
     addresses = {
         "type": "host-local",
         "dataDir": str(folders.data / "addresses"),

@@ -77,7 +77,10 @@ def set_kernel_settings(folders: Folders) -> None:
 
 
 def ensure_bridge() -> None:
-    """Create the bridge of the pods unless it is there. The network plugin would do so with the first pod; servers use its address before."""
+    """Create the bridge of the pods unless it is there.
+
+    The network plugin would do so with the first pod; servers use its address before.
+    """
     if Path(f"/sys/class/net/{BRIDGE}").exists():
         return
     run(["ip", "link", "add", BRIDGE, "type", "bridge"])

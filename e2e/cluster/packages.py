@@ -49,7 +49,10 @@ def ensure_packages(programs: Mapping[str, str]) -> None:
 
 
 def install_packages(packages: Sequence[str]) -> None:
-    """Install packages with apt-get, as root, one process at a time; those that are there are left as they are. Raises ClusterError."""
+    """Install packages with apt-get, as root, one process at a time; those that are there are left as they are.
+
+    Raises ClusterError.
+    """
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     with locked(APT_LOCK):
         run(["apt-get", "update", "-qq"], environment=quiet, timeout_s=APT_TIMEOUT_S)

@@ -1,7 +1,7 @@
 """Processes that outlive the command that started them, each with a record by which it is found and stopped.
 
-A record holds the process id, the start time and the boot of the machine, so that a process id that the kernel gave to another process is
-never signalled.
+A record holds the process id, the start time and the boot of the machine, so that a process id that the kernel gave to another
+process is never signalled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Programs of the cluster, built from their Go modules once per version.
 
-A module is built inside Go's module cache with its own `go.mod` and `go.sum`, so that every dependency has the version that the project
-released with. Only `replace` lines that name a folder are changed, because a downloaded module does not contain that folder.
+A module is built inside Go's module cache with its own `go.mod` and `go.sum`, so that every dependency has the version that the
+project released with. Only `replace` lines that name a folder are changed, because a downloaded module does not contain that
+folder.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ REPLACED_BY_FOLDER = re.compile(r"^(\s*(?:replace\s+)?)(\S+)(\s+\S+)?\s+=>\s+\.\
 class Module:
     """A Go module at one version, and the commands to build from it.
 
-    `packages` holds the import path of each program's package by the program's name. `sibling_version` is the version of the modules that
-    the module's repository replaces by folders; None drops such lines, so that the `require` line decides.
+    `packages` holds the import path of each program's package by the program's name. `sibling_version` is the version of the
+    modules that the module's repository replaces by folders; None drops such lines, so that the `require` line decides.
     """
 
     name: str

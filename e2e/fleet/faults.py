@@ -95,7 +95,9 @@ def kill_first_process(pod: SeenPod) -> int:
 
 
 def busy_scene(session: Session, struck: Container[str], *, with_executor: bool = False) -> Scene:
-    """Return a driver pod that works on an inflight plan whose instant is not in `struck`. Raises ClusterError if none is found in time.
+    """Return a driver pod that works on an inflight plan whose instant is not in `struck`.
+
+    Raises ClusterError if none is found in time.
 
     With `with_executor` an executor pod of it runs, too. Plans that writers may win against are left out.
     """

@@ -110,7 +110,10 @@ class Session:
             ) from error
 
     def verify(self, actions: Sequence[str], services: Iterable[str], *, by_hudi: bool = False) -> None:
-        """Compare rows and events with what was acknowledged; these actions and driver pods of these services must have been seen."""
+        """Compare rows and events with what was acknowledged.
+
+        These actions and driver pods of these services must have been seen.
+        """
         with self.report.step("verify rows, events, pods"):
             self._verify_rows(by_hudi=by_hudi)
             self._verify_events(actions)

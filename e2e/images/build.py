@@ -78,7 +78,10 @@ def is_current(archive: Path) -> bool:
 
 
 def inputs_note(archive: Path) -> Path:
-    """Return the file beside an archive with the digest of its inputs. The label with the commit may be that of a layer from the store."""
+    """Return the file beside an archive with the digest of its inputs.
+
+    The label with the commit may be that of a layer from the store.
+    """
     return archive.with_suffix(".inputs")
 
 

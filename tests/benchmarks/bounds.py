@@ -1,6 +1,7 @@
 """Physical bounds: the least that a write has to do, by raw pyarrow in two processes.
 
-`python bounds.py WORK BASE CHANGES FOLDER NUMBER` is one of the two processes; it says the seconds and the processor seconds of its work.
+`python bounds.py WORK BASE CHANGES FOLDER NUMBER` is one of the two processes; it says the seconds and the processor seconds of
+its work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.bucket_queries`: joins and aggregations by buckets, beside the shuffled ones of the same tables.
 
-Lineitem (hashed by its order key, seven partitions) is joined with one row for each order, and grouped by order: by `bucket_join` and
-`bucket_aggregate`, by Spark over `read` of the same tables, and by Apache Hudi's reader over its own tables with the same index. All results must be equal.
+Lineitem (hashed by its order key, seven partitions) is joined with one row for each order, and grouped by order: by
+`bucket_join` and `bucket_aggregate`, by Spark over `read` of the same tables, and by Apache Hudi's reader over its own tables
+with the same index. All results must be equal.
 """
 
 from __future__ import annotations

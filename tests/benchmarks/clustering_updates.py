@@ -1,8 +1,9 @@
 """`python -m tests.benchmarks.clustering_updates`: four writers beside a clustering, by update strategy.
 
-Each run begins with a copy of one merge-on-read table. Four processes, each with a partition of its own, upsert, by default without pauses. After a while
-without other work, this process plans and runs a clustering of all partitions again and again until one commits. A write that fails with a
-conflict is repeated until it commits. At the end, each row must be of the last write of its key that was acknowledged; otherwise the run fails.
+Each run begins with a copy of one merge-on-read table. Four processes, each with a partition of its own, upsert, by default
+without pauses. After a while without other work, this process plans and runs a clustering of all partitions again and again
+until one commits. A write that fails with a conflict is repeated until it commits. At the end, each row must be of the last
+write of its key that was acknowledged; otherwise the run fails.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ def fill(path: str, count: int) -> None:
 def upsert(
     path: str, number: int, keys: int, size: int, pause_s: float, options: Mapping[str, object], stop: Event, done: Queue[object]
 ) -> None:
-    """Write until `stop`, with pauses; then put the writes and the version of each key that was acknowledged last. Runs in a process of its own."""
+    """Write until `stop`, with pauses; then put the writes and the version of each key that was acknowledged last.
+
+    Runs in a process of its own.
+    """
     logging.disable(logging.WARNING)  # Slices have more log files than usual.
     table, random, part = Table.open(path, options=options), np.random.default_rng(number), f"p{number}"
     writes: list[Write] = []

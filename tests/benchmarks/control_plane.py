@@ -1,7 +1,8 @@
 """What a mirror and a planner cost for many tables: start, delays after commits, memory, processor time; requests of idle tables.
 
-The tables are made by the engine: each has its own log, uid and a committed write. Mirror and planner are processes of their own with
-default intervals, on an embedded event log. Commits come from this process, each to another table; half of them are followed by a hint.
+The tables are made by the engine: each has its own log, uid and a committed write. Mirror and planner are processes of their
+own with default intervals, on an embedded event log. Commits come from this process, each to another table; half of them are
+followed by a hint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """`python -m tests.benchmarks.fleet`: what a mirror and a planner cost for many tables, and how many small plans the launcher runs.
 
-The first part is in `tests.benchmarks.control_plane`. The second one runs plans in resident workers beside Spark applications. Each variant has tables of its own with pending clusterings, alike in all variants, and a launcher process of its own. The time of a
-variant is that between the first and the last job event: from the launch of the first plan to the end of the last one, with the start of
-workers or of Spark. The slow variants run fewer plans; plans per minute stay comparable, because Spark starts as often per plan.
+The first part is in `tests.benchmarks.control_plane`. The second one runs plans in resident workers beside Spark applications.
+Each variant has tables of its own with pending clusterings, alike in all variants, and a launcher process of its own. The time
+of a variant is that between the first and the last job event: from the launch of the first plan to the end of the last one,
+with the start of workers or of Spark. The slow variants run fewer plans; plans per minute stay comparable, because Spark starts
+as often per plan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.indexes`: upserts and look-ups by index, on this engine and on Apache Hudi with the same index.
 
-For each index a table of lineitem is written, and 0.1 %, 1 % and 10 % of its rows are upserted, rows of random keys and those of the most
-recent orders. After each upsert the rows of each table must equal what plain Spark computes from the same files.
+For each index a table of lineitem is written, and 0.1 %, 1 % and 10 % of its rows are upserted, rows of random keys and those
+of the most recent orders. After each upsert the rows of each table must equal what plain Spark computes from the same files.
 """
 
 from __future__ import annotations

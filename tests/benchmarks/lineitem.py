@@ -1,6 +1,9 @@
-"""The rows: TPC-H lineitem by `tpchgen-cli`, with two sets of changed rows. Generated once per scale, kept in a cache folder outside of git.
+"""The rows: TPC-H lineitem by `tpchgen-cli`, with two sets of changed rows.
 
-The generator has a virtual environment of its own. Everything appears by rename, so that a run that was ended leaves nothing half made.
+Generated once per scale, kept in a cache folder outside of git.
+
+The generator has a virtual environment of its own. Everything appears by rename, so that a run that was ended leaves nothing
+half made.
 """
 
 from __future__ import annotations

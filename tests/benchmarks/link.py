@@ -158,7 +158,8 @@ class EngineLink:
 def spent_ticks(before: Mapping[int, Ticks], after: Mapping[int, Ticks]) -> int:
     """Return what processes spent between two readings, by process id.
 
-    What a process spent until it ended is lost, unless its parent waited for it: Spark ends idle Python workers, and nothing waits for them.
+    What a process spent until it ended is lost, unless its parent waited for it: Spark ends idle Python workers, and nothing
+    waits for them.
     """
     none = Ticks(0, 0, 0)
     own = sum(ticks.own - before.get(pid, none).own for pid, ticks in after.items())

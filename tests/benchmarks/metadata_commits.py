@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.metadata_commits`: seconds of a commit with partitions of the metadata table, against one without.
 
-Tables that differ in their partitions only get the same rows, one commit after the other, in turns. The table without a metadata table looks
-no keys up; the one with a record index does, because inserts into it write each key once.
+Tables that differ in their partitions only get the same rows, one commit after the other, in turns. The table without a
+metadata table looks no keys up; the one with a record index does, because inserts into it write each key once.
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(grid)
     console.print(bound_grid(found))
     console.print(
-        "Ratios: Apache Hudi's over ours, times the floor: ours over the floor's. Median (least..largest) of pairs of one repetition."
+        "Ratios: Apache Hudi's over ours, times the floor: ours over the floor's. Median (least..largest) of pairs of one "
+        "repetition."
     )
 
 

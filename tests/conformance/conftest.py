@@ -1,7 +1,7 @@
 """The peers of the conformance suite, two Spark processes for the whole session, and the matrix that it prints at its end.
 
-One of the processes makes the tables of all stories that the cache does not hold, while the other one serves the tests that come before those that
-read them.
+One of the processes makes the tables of all stories that the cache does not hold, while the other one serves the tests that
+come before those that read them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what needs the Spark process, so that `-m "not spark"` leaves it alone; what judges the matrix comes last, if at all."""
+    """Marks what needs the Spark process, so that `-m "not spark"` leaves it alone.
+
+    What judges the matrix comes last, if at all.
+    """
     for item in items:
         if {"apache_hudi", "library"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)

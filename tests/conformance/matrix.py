@@ -160,7 +160,10 @@ class Matrix:
         found = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         found += [
             "",
-            "ok N: N comparisons of all rows held; -: not run in this session; blank: means nothing; #N: see docs/peer-differences.md",
+            (
+                "ok N: N comparisons of all rows held; -: not run in this session; blank: means nothing; #N: see "
+                "docs/peer-differences.md"
+            ),
         ]
         found += [f"empty [{number}]: {reason}" for number, reason in enumerate(reasons, 1)]
         if self._names_tests:

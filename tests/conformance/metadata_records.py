@@ -1,7 +1,7 @@
 """Records of metadata tables, named so that the tables of two writers with the same history have the same ones.
 
-Two writers choose different instants, file ids and file names. So an instant is named by its step of the history, a data file by the step that wrote
-it, its partition and its record keys, and a file group by its first file.
+Two writers choose different instants, file ids and file names. So an instant is named by its step of the history, a data file
+by the step that wrote it, its partition and its record keys, and a file group by its first file.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Written:
     def records(self, columns: Sequence[str]) -> dict[Place, Record | None]:
         """Return all records of all delta commits of the metadata table by place; None for a key that a delete block names.
 
-        `columns` are those that may have statistics. Fails for a hashed key that does not stand for the file (and column) which its record
-        names, and for a key in another file group than the one in which Apache Hudi looks for it.
+        `columns` are those that may have statistics. Fails for a hashed key that does not stand for the file (and column) which
+        its record names, and for a key in another file group than the one in which Apache Hudi looks for it.
         """
         known = {hash_text(column) + file_key(file.path): (column, file) for file in self.files.values() for column in columns}
         known |= {file_key(file.path): ("", file) for file in self.files.values()}

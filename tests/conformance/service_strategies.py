@@ -73,8 +73,8 @@ class Proof(enum.StrEnum):
 
 
 HUDI_GOES_ON = [proof for proof in Proof if proof is not Proof.CONTINUED]
-"""Tideline ran the service; what Apache Hudi then did. `CONTINUED`: Apache Hudi ran it; Tideline read, upserted, compacted, clustered,
-cleaned and rolled back."""
+"""Tideline ran the service; what Apache Hudi then did. `CONTINUED`: Apache Hudi ran it; Tideline read, upserted, compacted,
+clustered, cleaned and rolled back."""
 
 ONLY_LOGS = frozenset(
     {

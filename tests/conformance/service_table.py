@@ -1,7 +1,7 @@
 """A table with partitions of its own for each strategy, and the clock and files of a time when the test has not begun yet.
 
-Partitions are days (`2005/01/02`): the year is the place of the strategy in `Strategy`, so that strategies by days, which read dates
-in partition paths, and regular expressions (`2005/.*`) can be told which partitions are theirs.
+Partitions are days (`2005/01/02`): the year is the place of the strategy in `Strategy`, so that strategies by days, which read
+dates in partition paths, and regular expressions (`2005/.*`) can be told which partitions are theirs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ SCHEMA = pa.schema(
     ]
 )
 BEGAN = dt.datetime.combine(dt.datetime.now(dt.UTC).date() - dt.timedelta(days=1), dt.time(0, 5), dt.UTC)
-"""A time in the first hour of yesterday: DAY_ROLLING then takes the first partition, and all of it is over when Apache Hudi begins."""
+"""A time in the first hour of yesterday: DAY_ROLLING then takes the first partition, and all of it is over when Apache Hudi
+begins."""
 PLAN = "hoodie.clustering.plan.strategy."
 WIDE = 600_000
 """Characters of the notes that make a group larger than the smallest memory limit."""

@@ -1,7 +1,7 @@
 """Stories that the real Apache Hudi has made, ahead or when their first step is asked for.
 
-None of our code takes part in them, so whole stories are kept in the cache folder for later sessions, until a story, the peer or Hudi's release
-changes.
+None of our code takes part in them, so whole stories are kept in the cache folder for later sessions, until a story, the peer
+or Hudi's release changes.
 """
 
 from __future__ import annotations

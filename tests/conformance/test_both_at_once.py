@@ -1,7 +1,7 @@
 """Apache Hudi, in its own process, and Tideline write one table at the same time: overlapping file groups, one file lock.
 
-Each of the two has keys of its own in every file group, and counts them up with each commit: whichever process reads after an acknowledged commit and before
-the next one has to find exactly that count. So a lost update shows, whichever side lost it.
+Each of the two has keys of its own in every file group, and counts them up with each commit: whichever process reads after an
+acknowledged commit and before the next one has to find exactly that count. So a lost update shows, whichever side lost it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,10 @@ class Race:
 
 
 def hudi_writes(race: Race) -> int:
-    """Count up `COMMITS` times, until both have collided and table services have done enough; an attempt that loses is made again."""
+    """Count up `COMMITS` times, until both have collided and table services have done enough.
+
+    An attempt that loses is made again.
+    """
     try:
         return _hudi_writes(race)
     finally:
@@ -308,7 +311,10 @@ ALL_SERVICES = (_cluster, _compact, _clean)
 
 
 def _dies(table: Path, rows: Path) -> str:
-    """A writer of Tideline in a process of its own, which ends with all its files written and none of them committed; its instant."""
+    """A writer of Tideline in a process of its own, which ends with all its files written and none of them committed.
+
+    Its instant.
+    """
     command = [sys.executable, "-m", "tests.conformance.crashing_writer", str(table), str(rows)]
     died = subprocess.run(command, check=False, timeout=WAIT_S, stdout=subprocess.PIPE, text=True)
     assert died.returncode == DIED

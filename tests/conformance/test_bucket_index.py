@@ -79,7 +79,8 @@ def test_a_shared_table_whose_partitions_get_other_numbers_of_buckets_is_refused
     apache_hudi.sql(f"create table {name} using hudi location '{turns.path}'")
     # Apache Hudi keeps rules in memory by their text: each table needs its own.
     apache_hudi.sql(
-        f"call partition_bucket_index_manager(table => '{name}', overwrite => 'p0,{2 if kind is Kind.COW else 1}', rule => 'regex', "
+        f"call partition_bucket_index_manager(table => '{name}', overwrite => 'p0,{2 if kind is Kind.COW else 1}', rule => "
+        "'regex', "
         "bucket_number => 4, dry_run => false)",
         {**turns.hudi_options, "hoodie.metadata.enable": "false"},
     )

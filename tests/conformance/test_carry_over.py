@@ -45,7 +45,10 @@ LAYOUTS = pytest.mark.parametrize(("ordering", "log_format"), [("ts", "avro"), (
 
 
 def clustered(base: Path, ordering: str, log_format: str, indexed: Sequence[str] = ()) -> tuple[Table, pa.Table]:
-    """A table whose clustering carried three upserts and a deletion over, beside an insert into a file group of its own; its rows."""
+    """A table whose clustering carried three upserts and a deletion over, beside an insert into a file group of its own.
+
+    Its rows.
+    """
     create_table(str(base), replace(BASE, type=TableType.MOR, ordering_field=ordering))
     table = Table.open(str(base), options={**OPTIONS, "hoodie.logfile.data.block.format": log_format})
     write_rows(table, rows(range(6), 5), Operation.INSERT)
@@ -116,7 +119,10 @@ def test_a_metadata_table_lists_carried_files(apache_hudi: ApacheHudi, matrix: M
 
 @LAYOUTS
 def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path, ordering: str, log_format: str) -> None:
-    """Its upsert appends behind carried files, its compaction merges them, its cleaner deletes the replaced file groups. On a copy."""
+    """Its upsert appends behind carried files, its compaction merges them, its cleaner deletes the replaced file groups.
+
+    On a copy.
+    """
     table, model = clustered(tmp_path / "ours", ordering, log_format)
     base = tmp_path / "theirs"
     shutil.copytree(tmp_path / "ours", base)  # keeps modification times, by which Apache Hudi places log files

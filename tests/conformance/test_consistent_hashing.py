@@ -211,7 +211,10 @@ def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHu
 
 
 def test_hudi_reads_and_writes_rings_that_overwrites_renewed(apache_hudi: ApacheHudi, workdir: Path) -> None:
-    """Overwrites of a partition and of the table, and a deleted partition, of an exclusive table; Hudi's writers go by the new rings."""
+    """Overwrites of a partition and of the table, and a deleted partition, of an exclusive table.
+
+    Hudi's writers go by the new rings.
+    """
     turns = made(apache_hudi, workdir, buckets=3)
     table = Table.open(str(turns.path), options=FAST)
     held = InRings(turns, {})

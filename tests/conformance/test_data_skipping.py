@@ -142,7 +142,10 @@ def by_column(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: ApacheHudi) -> None:
-    """Of the same rows, as its own metadata table and ours hold them when they are made. Differences are in docs/design/data-skipping.md."""
+    """Of the same rows, as its own metadata table and ours hold them when they are made.
+
+    Differences are in docs/design/data-skipping.md.
+    """
     options = {
         "hoodie.table.name": "t",
         "hoodie.datasource.write.recordkey.field": "id",

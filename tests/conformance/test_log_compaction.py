@@ -144,7 +144,10 @@ def test_readers_of_today_skip_merged_blocks_in_either_place(apache_hudi: Apache
 
 @pytest.mark.parametrize("ordering", ["ts", ""], ids=["event-time", "commit-time"])
 def test_apache_hudi_continues_the_table(apache_hudi: ApacheHudi, tmp_path: Path, ordering: str) -> None:
-    """Its upsert appends behind the merged file, its own log compaction and its compaction merge it. On a copy: the table is exclusive."""
+    """Its upsert appends behind the merged file, its own log compaction and its compaction merge it.
+
+    On a copy: the table is exclusive.
+    """
     compacted_log(tmp_path / "ours", ordering, "avro")
     base = tmp_path / "theirs"
     shutil.copytree(tmp_path / "ours", base)  # keeps modification times, by which Apache Hudi places log files

@@ -121,10 +121,12 @@ def test_both_write_partitions_by_rules_that_hudi_made(apache_hudi: ApacheHudi, 
     held.upsert(range(40), 0, here=False)
     name = f"ruled_{kind.name.lower()}"
     apache_hudi.sql(
-        f"create table {name} using hudi options ('hoodie.index.type'='BUCKET','hoodie.bucket.index.num.buckets'='3') location '{turns.path}'"
+        f"create table {name} using hudi options ('hoodie.index.type'='BUCKET','hoodie.bucket.index.num.buckets'='3') location "
+        f"'{turns.path}'"
     )
     apache_hudi.sql(
-        f"call partition_bucket_index_manager(table => '{name}', overwrite => '{rules}', rule => 'regex', bucket_number => 3, dry_run => false)",
+        f"call partition_bucket_index_manager(table => '{name}', overwrite => '{rules}', rule => 'regex', bucket_number => 3, "
+        "dry_run => false)",
         {**turns.hudi_options, "hoodie.metadata.enable": "false"},
     )
     shared = turns.share()
@@ -134,7 +136,8 @@ def test_both_write_partitions_by_rules_that_hudi_made(apache_hudi: ApacheHudi, 
     # Once hoodie.properties keep rules, Hudi's own procedure conflicts with them.
     with pytest.raises(PeerFailed, match=f"Config conflict[^$]*{EXPRESSIONS}"):
         apache_hudi.sql(
-            f"call partition_bucket_index_manager(table => '{name}', overwrite => '^p0,2', rule => 'regex', bucket_number => 3, dry_run => false)",
+            f"call partition_bucket_index_manager(table => '{name}', overwrite => '^p0,2', rule => 'regex', bucket_number => 3, "
+            "dry_run => false)",
             {**turns.hudi_options, "hoodie.metadata.enable": "false"},
         )
     held.upsert(range(30, 50), 99, here=True)

@@ -81,7 +81,10 @@ def written(path: Path) -> bool:
 
 
 def grow_old(path: Path, instant: str) -> None:
-    """Until the instant is older than the threshold; the files that are signs of life of its executor are as old as that at once."""
+    """Until the instant is older than the threshold.
+
+    The files that are signs of life of its executor are as old as that at once.
+    """
     signs = [f for folder in (".hoodie", ".hoodie/.heartbeat") for f in (path / folder).glob(f"{instant}*") if f.is_file()]
     markers = [f for f in (path / ".hoodie/.temp" / instant).rglob("*") if f.is_file()]
     assert any(f.name.endswith(".inflight") for f in signs)

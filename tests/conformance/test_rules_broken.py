@@ -1,4 +1,7 @@
-"""Real writers of Apache Hudi that break the rules of a shared table: what they do is found out, named and refused; nothing counted is lost."""
+"""Real writers of Apache Hudi that break the rules of a shared table: what they do is found out, named and refused.
+
+Nothing counted is lost.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Every strategy of every table service, run by Tideline: what Apache Hudi reads of it, and how its own services go on.
 
-Tideline's table is exclusive, so Apache Hudi goes on with a copy without the log. The chapters go on with what the ones before left.
+Tideline's table is exclusive, so Apache Hudi goes on with a copy without the log. The chapters go on with what the ones before
+left.
 """
 
 from __future__ import annotations

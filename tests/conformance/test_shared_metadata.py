@@ -1,7 +1,7 @@
 """Apache Hudi and Tideline keep the metadata table of one table in turn, and Apache Hudi compacts it in between.
 
-After each step Apache Hudi reads equal rows with the metadata table and without it, also by conditions on columns for which it leaves out files
-by their statistics; `files` lists what is on storage, and no statistics exclude values of a file.
+After each step Apache Hudi reads equal rows with the metadata table and without it, also by conditions on columns for which it
+leaves out files by their statistics; `files` lists what is on storage, and no statistics exclude values of a file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Written here from DataFrames, read by Apache Hudi 1.2.0 and hudi-rs: what passes through Spark is the same table in the end.
 
-The files are written by the code of `test_written_here.py`, so this looks at what Spark adds: types that came through it, and routing.
+The files are written by the code of `test_written_here.py`, so this looks at what Spark adds: types that came through it, and
+routing.
 """
 
 from __future__ import annotations

@@ -98,7 +98,10 @@ class Cluster:
             self._end(running, signal.SIGKILL)
 
     def run(self) -> None:
-        """Until every writer has all its commits and all that is wanted was done beside them. Raises `AssertionError` for a member that fails."""
+        """Until every writer has all its commits and all that is wanted was done beside them.
+
+        Raises `AssertionError` for a member that fails.
+        """
         members = [("writer", n) for n in range(WRITERS)] + [(role, 0) for role in SERVICES]
         for role, number in members:
             self._start(role, number)

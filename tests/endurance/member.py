@@ -159,7 +159,10 @@ def writer(me: Member, number: int) -> None:
 
 
 def learn(me: Member, op: Op, head: int) -> int:
-    """Ask the log whether `op`, begun behind entry `head`, counts: 1 or 0. It can not count later: nothing of Tideline is pending any more."""
+    """Ask the log whether `op`, begun behind entry `head`, counts: 1 or 0.
+
+    It can not count later: nothing of Tideline is pending any more.
+    """
     while True:
         with suppress(*GOES_WRONG):
             roll_back_dead(me.table)

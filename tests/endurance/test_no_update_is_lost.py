@@ -83,7 +83,8 @@ def test_no_acknowledged_update_is_lost(base_path: str, table_type: TableType, r
         after = write_once(table, Op("after", "append", ("L0", "after")))
         assert after.attempts == 1
         print(
-            f"{sum(done.values())} completed: {done}; suffered: {dict(cluster.suffered)}; {len(heard.snapshots)} snapshots, {len(heard.void)} void"
+            f"{sum(done.values())} completed: {done}; suffered: {dict(cluster.suffered)}; {len(heard.snapshots)} snapshots, "
+            f"{len(heard.void)} void"
         )
 
 

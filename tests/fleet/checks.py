@@ -31,7 +31,8 @@ def outside_of_windows(transitions: Iterable[Transition], allowed: Mapping[str, 
     `allowed` holds the times by base path; tables that it does not name have no window.
     """
     return [
-        f"{event.table.base_path}: {event.action} {event.instant} was planned at {event.time}; allowed were {allowed[event.table.base_path]}"
+        f"{event.table.base_path}: {event.action} {event.instant} was planned at {event.time}; allowed were "
+        f"{allowed[event.table.base_path]}"
         for event in transitions
         if event.action in REWRITES
         and event.to_state == State.REQUESTED.value

@@ -1,4 +1,7 @@
-"""The run: tables, writers and two instances of each service on real servers; policies that change, kills, and the removal of causes."""
+"""The run: tables, writers and two instances of each service on real servers.
+
+Policies that change, kills, and the removal of causes.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,8 @@ class Size:
     rest_limit_s: float = 240.0
     """Longest time after the last commit until nothing is left to do."""
     unmerged_log_age_s: float = 150.0
-    """The objective for tables whose services nothing holds back. The planner plans at four fifths of it; in the last fifth a plan waits for an
-    executor and runs."""
+    """The objective for tables whose services nothing holds back. The planner plans at four fifths of it; in the last fifth a plan
+    waits for an executor and runs."""
     timed_window_s: float = 0.0
     """Seconds after the start of the services from which on the window of the group `timed` opens; 0: it has no window."""
 

@@ -1,4 +1,7 @@
-"""The fleet proof in its small form: one run on real servers, with two instances of each service. `make fleet TABLES=200` is the large one."""
+"""The fleet proof in its small form: one run on real servers, with two instances of each service.
+
+`make fleet TABLES=200` is the large one.
+"""
 
 from __future__ import annotations
 

@@ -162,8 +162,10 @@ class Figures:
 
     def text(self) -> str:
         return (
-            f"{self.commits} commits ({self.repeated} repeated), {self.events} events, {self.rewrites} clusterings and compactions of "
-            f"{self.rewritten_bytes / 2**20:.1f} MiB; compactions planned {self.plan_p50_s:.1f} s (median), {self.plan_p99_s:.1f} s (p99) "
+            f"{self.commits} commits ({self.repeated} repeated), {self.events} events, {self.rewrites} clusterings and "
+            "compactions of "
+            f"{self.rewritten_bytes / 2**20:.1f} MiB; compactions planned {self.plan_p50_s:.1f} s (median), "
+            f"{self.plan_p99_s:.1f} s (p99) "
             f"and {self.plan_max_s:.1f} s (longest) after the commit that made them due; {self.most_pending} plans pending at most"
         )
 

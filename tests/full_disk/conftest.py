@@ -1,4 +1,7 @@
-"""Mounting takes rights. Where the tests have none, each of them runs once more in a user and mount namespace of its own; none is skipped."""
+"""Mounting takes rights.
+
+Where the tests have none, each of them runs once more in a user and mount namespace of its own; none is skipped.
+"""
 
 import os
 import subprocess

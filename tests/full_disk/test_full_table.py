@@ -88,7 +88,10 @@ def assert_sound(table, disk, rows):
 
 
 def at_each_page(disk, table, call, rows):
-    """`call` with 0, 1, 2 … free pages until it succeeds; returns how often it failed. Any error but `StorageFull` fails the test."""
+    """`call` with 0, 1, 2 … free pages until it succeeds; returns how often it failed.
+
+    Any error but `StorageFull` fails the test.
+    """
     for pages in range(200):
         disk.fill(pages * PAGE_BYTES)
         try:

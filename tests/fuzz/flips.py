@@ -30,7 +30,10 @@ ROWS = 300
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of table: its options, and whether it has a metadata table. With a `folder`, the bits of all files there are flipped."""
+    """A kind of table: its options, and whether it has a metadata table.
+
+    With a `folder`, the bits of all files there are flipped.
+    """
 
     name: str
     block: str = "avro"

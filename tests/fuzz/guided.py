@@ -1,7 +1,7 @@
 """One parser under libFuzzer: python -m tests.fuzz.guided TARGET RUNS SEED FOLDER
 
-Coverage of Tideline's own code chooses the inputs; half of the changes are those of `mutation`. Findings are written down and do not end
-the run; only a crash of the process, 30 seconds for one input or too much memory do.
+Coverage of Tideline's own code chooses the inputs; half of the changes are those of `mutation`. Findings are written down and
+do not end the run; only a crash of the process, 30 seconds for one input or too much memory do.
 """
 
 from __future__ import annotations

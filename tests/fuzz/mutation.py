@@ -1,4 +1,7 @@
-"""Inputs made of sound ones: bits flipped, cut, spliced, repeated, lengths blown up, documents rearranged. A seed repeats them all."""
+"""Inputs made of sound ones: bits flipped, cut, spliced, repeated, lengths blown up, documents rearranged.
+
+A seed repeats them all.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Many inputs for every parser: python -m tests.fuzz.run --runs 20000
 
-With --guided, coverage chooses the inputs (atheris, see `requirements/fuzz.in`): that is the long run, `make fuzz`. Corpus and findings
-are kept below --folder and used again.
+With --guided, coverage chooses the inputs (atheris, see `requirements/fuzz.in`): that is the long run, `make fuzz`. Corpus and
+findings are kept below --folder and used again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests.fuzz.verdict import allow_memory, peak_memory_bytes, tried
 
 FOLDER = Path(".cache/fuzz")
 INPUTS_PER_PROCESS = 250_000
-"""The process grows by what the fuzzer keeps of inputs (the parsers keep nothing), and would come to the limit of memory that is meant for a parser."""
+"""The process grows by what the fuzzer keeps of inputs (the parsers keep nothing), and would come to the limit of memory that is
+meant for a parser."""
 
 
 def main() -> int:

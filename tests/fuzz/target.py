@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """`parse` gives anything or raises `TidelineError`; whatever else it raises is a finding. `is_json`: seeds are JSON documents."""
+    """`parse` gives anything or raises `TidelineError`; whatever else it raises is a finding.
+
+    `is_json`: seeds are JSON documents.
+    """
 
     name: str
     parse: Callable[[bytes], object]

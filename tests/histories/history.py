@@ -1,7 +1,7 @@
 """Random histories of a table: the operations, and the rows that the table must have behind each of them.
 
-A seed makes a history. The model is a dictionary: each write is applied to the rows that the writes before it left, as copy-on-write tables
-do. What only moves rows (compaction, log compaction, clustering, cleaning) changes nothing.
+A seed makes a history. The model is a dictionary: each write is applied to the rows that the writes before it left, as
+copy-on-write tables do. What only moves rows (compaction, log compaction, clustering, cleaning) changes nothing.
 """
 
 from __future__ import annotations

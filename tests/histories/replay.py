@@ -42,7 +42,8 @@ KINDS = {
     "shared copy-on-write": TableType.COW,
     "shared merge-on-read": TableType.MOR,
 }
-"""The tables on which a history is replayed. Each write to a compacted one is compacted at once. Shared ones have Apache Hudi's timeline."""
+"""The tables on which a history is replayed. Each write to a compacted one is compacted at once. Shared ones have Apache Hudi's
+timeline."""
 _INDEXES = {"BLOOM": "BLOOM", "GLOBAL_SIMPLE": "GLOBAL_SIMPLE", "RECORD_INDEX": "RECORD_INDEX"}
 _EXCLUSIVE = ("RECORD_INDEX", "to log")
 """Layouts that shared tables do not have."""
@@ -144,7 +145,10 @@ class Replay:
 
     @property
     def is_told(self) -> bool:
-        """Whether the model says the rows. Where Hudi's rule counts, late rows behind deletions are other ones (docs/peer-differences.md)."""
+        """Whether the model says the rows.
+
+        Where Hudi's rule counts, late rows behind deletions are other ones (docs/peer-differences.md).
+        """
         return not (self.is_shared and KINDS[self.kind] is TableType.MOR and self.history.ordering)
 
     def run(self) -> None:

@@ -82,7 +82,10 @@ def numbered(first: int, count: int) -> list[tuple[dict[str, Any], int]]:
 
 
 def test_instances_of_one_application_that_die_and_wake_up(place: Place) -> None:
-    """Two at once; one is killed and comes back; the other one sleeps until all is done, then goes on from the offsets that it knew."""
+    """Two at once; one is killed and comes back.
+
+    The other one sleeps until all is done, then goes on from the offsets that it knew.
+    """
     topic, path = place.topic("doubled"), place.create()
     sent = numbered(0, 6000)
     send(place, topic, sent[:1200])

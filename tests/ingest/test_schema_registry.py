@@ -56,7 +56,10 @@ def feeder(place: Place, server: RegistryServer, table: str, topic: str, aside: 
 def test_everything_is_there_once_though_application_and_registry_die(
     place: Place, server: RegistryServer, client: SchemaRegistryClient
 ) -> None:
-    """Blind inserts, so that a record that was ingested twice stands twice. The last writer's schema comes while nobody can say what it is."""
+    """Blind inserts, so that a record that was ingested twice stands twice.
+
+    The last writer's schema comes while nobody can say what it is.
+    """
     topic, aside, path = (
         place.topic("registered-orders", 2),
         place.topic("registered-orders-aside", 1),

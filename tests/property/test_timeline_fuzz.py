@@ -1,6 +1,7 @@
 """Timelines of anybody: names, metadata and history. Typed errors only, and slices that follow the rules.
 
-Inputs by the thousand: tests/fuzz. TIDELINE_FUZZ_EXAMPLES sets the number of examples of each test; runs with more than the usual number are not repeatable on purpose.
+Inputs by the thousand: tests/fuzz. TIDELINE_FUZZ_EXAMPLES sets the number of examples of each test; runs with more than the
+usual number are not repeatable on purpose.
 """
 
 import io

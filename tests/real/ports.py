@@ -1,7 +1,7 @@
 """Ports for servers that tests start, and start again on the same port.
 
-They lie below the range from which the kernel takes the local ports of clients: any connection of this machine could have such a port
-when a server wants it back, even that of a client which tries to reach the stopped server.
+They lie below the range from which the kernel takes the local ports of clients: any connection of this machine could have such
+a port when a server wants it back, even that of a client which tries to reach the stopped server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Processes whose clock differs from the machine's, by libfaketime. Files keep the times of the kernel: its clock is the store's."""
+"""Processes whose clock differs from the machine's, by libfaketime.
+
+Files keep the times of the kernel: its clock is the store's.
+"""
 
 from __future__ import annotations
 

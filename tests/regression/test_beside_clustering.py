@@ -24,7 +24,8 @@ BESIDE_CLUSTERING = {
     Operation.INSERT_OVERWRITE_TABLE: ("n", 1, [N]),
     Operation.DELETE_PARTITION: ("", 1, [C]),
 }
-"""Operation → the key that it writes to p, its attempts when a clustering of p completes right before its commit, the rows that it leaves."""
+"""Operation → the key that it writes to p, its attempts when a clustering of p completes right before its commit, the rows that it
+leaves."""
 ADDS_ONLY = {Operation.INSERT, Operation.BULK_INSERT}
 
 

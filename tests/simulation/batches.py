@@ -17,7 +17,10 @@ from tests.simulation.simulate import story
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What came of consecutive seeds. `stories` are those of histories that fail; only the first one's unless told to keep going."""
+    """What came of consecutive seeds.
+
+    `stories` are those of histories that fail; only the first one's unless told to keep going.
+    """
 
     stories: tuple[str, ...]
     histories: int

@@ -23,7 +23,10 @@ class CallFaults:
     def __init__(
         self, world: World, service: str, kinds: Mapping[str, frozenset[str]], silent: Callable[[], TidelineError]
     ) -> None:
-        """`kinds` are the kinds of fault and the calls that they can hit; of a service that does not answer callers get what `silent` makes."""
+        """`kinds` are the kinds of fault and the calls that they can hit.
+
+        Of a service that does not answer callers get what `silent` makes.
+        """
         self.choose = choose = world.chooser(f"{service} faults")
         self._world = world
         self._service = service

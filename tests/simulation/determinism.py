@@ -49,7 +49,10 @@ class OneByOne:
 
 @contextmanager
 def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
-    """Random uuids and the jitter of retries follow `seed`; heartbeats and lease renewals are tasks of `scheduler`. Logging is off."""
+    """Random uuids and the jitter of retries follow `seed`; heartbeats and lease renewals are tasks of `scheduler`.
+
+    Logging is off.
+    """
     ids = random.Random(f"ids {seed}")
     threads = SimulatedThreading(scheduler)
     disabled = logging.root.manager.disable

@@ -1,7 +1,7 @@
 """An event log in memory: the port of `tideline_events` without a disk or brokers, for histories and for its contract suite.
 
-As the embedded log it has no partitions: the offset is the order of publication over all topics, and `tideline.tables` is compacted as it
-is written. Nothing expires.
+As the embedded log it has no partitions: the offset is the order of publication over all topics, and `tideline.tables` is
+compacted as it is written. Nothing expires.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ class FaultyStorage:
 def crash_at(storage: FaultyStorage, number: int, when: str) -> None:
     """Die at the `number`-th mutating call, `before` or `after` it took effect; or `torn`: half of what it put is there.
 
-    Before a call, the storage is as it was after the one in front of it, so a test that dies after each call need not die before each one.
+    Before a call, the storage is as it was after the one in front of it, so a test that dies after each call need not die
+    before each one.
     """
     died = threading.Event()
     seen = 0

@@ -1,9 +1,10 @@
 """Rows of base and log files as their bytes say, read along a path of its own.
 
-Nothing of the engine's reader is used: the frames of log blocks are walked here by the format reference (9.2 to 9.7), Avro is decoded by
-fastavro, Parquet by Arrow, and the log is merged by a dictionary, row by row, later over earlier. A mistake in the engine's block reader, its
-fold, its indexes or its merge therefore shows as a difference; one that both have in common would have to be made twice. Tables of
-histories have no ordering field, so the rule is one line. The price is that nothing else is understood, and that damage is an error.
+Nothing of the engine's reader is used: the frames of log blocks are walked here by the format reference (9.2 to 9.7), Avro is
+decoded by fastavro, Parquet by Arrow, and the log is merged by a dictionary, row by row, later over earlier. A mistake in the
+engine's block reader, its fold, its indexes or its merge therefore shows as a difference; one that both have in common would
+have to be made twice. Tables of histories have no ordering field, so the rule is one line. The price is that nothing else is
+understood, and that damage is an error.
 """
 
 from __future__ import annotations

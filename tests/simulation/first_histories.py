@@ -1,7 +1,7 @@
 """Where the search for each seeded bug begins: at the first history that shows it.
 
-For the time of the test alone. Where a change of the code moved it, the search goes on from there; `python -m tests.simulation.hunt` prints
-the table as it has to be now.
+For the time of the test alone. Where a change of the code moved it, the search goes on from there; `python -m
+tests.simulation.hunt` prints the table as it has to be now.
 """
 
 START: dict[str, int] = {

@@ -101,7 +101,10 @@ class HudiWriter:
         return found
 
     def write(self, view: HudiView, rows: Mapping[GroupId | str, pa.Table], extra: Mapping[str, str]) -> None:
-        """Write rows into their file groups (a partition: into a new one) and commit. Raises `HudiFailed`, or what the storage says."""
+        """Write rows into their file groups (a partition: into a new one) and commit.
+
+        Raises `HudiFailed`, or what the storage says.
+        """
         if view.planned & {at for at in rows if isinstance(at, tuple)}:
             raise HudiFailed("a file group is being clustered")
         self._create(Instant(view.instant, Action.COMMIT, State.INFLIGHT), b"")
@@ -212,7 +215,8 @@ class HudiWriter:
             if groups & own:
                 raise HudiFailed(f"{view.instant} conflicts with {other.time}")
 
-    # --- lazy cleaning of failed writes ----------------------------------------------------------------------------------------------
+    # --- lazy cleaning of failed writes
+    # ----------------------------------------------------------------------------------------------
 
     def roll_back_silent(self) -> None:
         """Undo every pending write whose heartbeat ran out, whichever process made it; go on with rollbacks that died."""

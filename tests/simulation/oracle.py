@@ -1,7 +1,7 @@
 """Sees every entry and every deletion at the moment at which it happens and compares the table with what its operations say.
 
-The model is a dictionary; the log gives the order. Which files are visible follows from the commits (`visible_files`) and has to be what the
-engine's `TableState` says; their rows are read from the disk by other code than the engine's (`file_contents`).
+The model is a dictionary; the log gives the order. Which files are visible follows from the commits (`visible_files`) and has
+to be what the engine's `TableState` says; their rows are read from the disk by other code than the engine's (`file_contents`).
 """
 
 from __future__ import annotations
@@ -272,7 +272,10 @@ class Oracle:
             self._check_whole(entry, metadata)
 
     def _check_whole(self, entry: Entry, metadata: CommitMetadata) -> None:
-        """A compaction leaves a base file in each file group of its plan: writers append to it. Our readers would not miss it, others do."""
+        """A compaction leaves a base file in each file group of its plan: writers append to it.
+
+        Our readers would not miss it, others do.
+        """
         requested = next(
             a.entry for a in reversed(self._history) if a.entry.instant == entry.instant and a.entry.after is State.REQUESTED
         )

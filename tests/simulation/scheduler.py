@@ -21,7 +21,10 @@ NEVER = 1 << 62
 
 
 class NoEnd(BaseException):
-    """A history that went on for far longer than its actors' work explains. No `Exception`: what outlives every error would outlive it too."""
+    """A history that went on for far longer than its actors' work explains.
+
+    No `Exception`: what outlives every error would outlive it too.
+    """
 
 
 class Process:

@@ -170,7 +170,10 @@ def cleaner(cluster: Cluster, process: Process) -> None:
 
 
 def archiver(cluster: Cluster, process: Process) -> None:
-    """The cleaner's tick to its end: what is clean is archived. It cleans itself sometimes only: others do so too, or it has to wait."""
+    """The cleaner's tick to its end: what is clean is archived.
+
+    It cleans itself sometimes only: others do so too, or it has to wait.
+    """
     for turn in turns(cluster, process):
         cluster.round(turn.table, roll_back_dead)
         if turn.choose.random() < 0.5 and cluster.round(turn.table, schedule_clean) is not None:

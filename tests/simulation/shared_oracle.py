@@ -1,7 +1,7 @@
 """Follows a shared table's timeline: there a step of either side is taken when its file appears, and the log comes behind.
 
-What the timeline makes visible is compared with the model at each completed write, whichever process wrote it. The log has only to tell the same in the end, and never
-to hold what cannot be folded.
+What the timeline makes visible is compared with the model at each completed write, whichever process wrote it. The log has only
+to tell the same in the end, and never to hold what cannot be folded.
 """
 
 from __future__ import annotations

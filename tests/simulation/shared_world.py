@@ -64,7 +64,8 @@ class SharedWorld(World):
         self.peers_in_lock: set[str] = set()
         """Processes of Apache Hudi that hold the lock: they do not look at it again."""
         self.peers_starting: set[str] = set()
-        """Processes of Apache Hudi that have an instant and did not look at the table yet: who stops there for long merges into what is later."""
+        """Processes of Apache Hudi that have an instant and did not look at the table yet: who stops there for long merges into
+        what is later."""
 
     def storage(self, process: Process) -> SharedStorage:
         """The disk as `process` reaches it."""

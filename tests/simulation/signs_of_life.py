@@ -1,8 +1,8 @@
 """Who was alive, by what lies on the disk: nobody takes over, or undoes, what a living process works on.
 
-A process is certainly alive as long as its transition and its heartbeats follow each other within the time after which it counts as dead, with
-the heartbeat file there. The process that ends it then cannot have looked. Histories in which clocks jump say nothing: there a fresh heartbeat may
-look old.
+A process is certainly alive as long as its transition and its heartbeats follow each other within the time after which it
+counts as dead, with the heartbeat file there. The process that ends it then cannot have looked. Histories in which clocks jump
+say nothing: there a fresh heartbeat may look old.
 """
 
 from __future__ import annotations

@@ -62,7 +62,10 @@ def undisturbed(prepared: Prepared, operation: Callable[[Table], None]) -> Undis
 def crashed_everywhere(
     prepared: Prepared, done: Undisturbed, operation: Callable[[Table], None], when: str
 ) -> Iterator[tuple[MemoryStorage, ManualClock, tuple[Row, ...]]]:
-    """Yield disk, clock and rows after each crash of the operation (`crash_at`) and a recovery. `check_sound` has written further rows."""
+    """Yield disk, clock and rows after each crash of the operation (`crash_at`) and a recovery.
+
+    `check_sound` has written further rows.
+    """
     for number in crash_points(done.mutating, when):
         faulty, disk, clock = place(prepared)
         table = open_table(faulty, clock, **OPTIONS)
@@ -86,7 +89,8 @@ def live_through(
 ) -> None:
     """Run the operation on storage that `inject` makes fail: it says so or succeeds, and readers find the rows that belong to that.
 
-    Those are `done` when it succeeded, one of `failed` when it says that it failed, one of `unknown` when it could not say. Before and after a recovery.
+    Those are `done` when it succeeded, one of `failed` when it says that it failed, one of `unknown` when it could not say.
+    Before and after a recovery.
     """
     faulty, disk, clock = place(prepared)
     table = open_table(faulty, clock, **OPTIONS)

@@ -1,7 +1,7 @@
 """What those take for committed who know nothing of the table log: they go by the timeline's files and the names of others.
 
-A file counts when its instant completed on the timeline, or is older than the timeline's first completed write (format reference 11.1).
-Archival moves that beginning: whatever lies in front of it has to be committed, or gone.
+A file counts when its instant completed on the timeline, or is older than the timeline's first completed write (format
+reference 11.1). Archival moves that beginning: whatever lies in front of it has to be committed, or gone.
 """
 
 from __future__ import annotations

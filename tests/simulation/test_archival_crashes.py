@@ -1,4 +1,7 @@
-"""An archiver dies, or its storage fails, at each call; whichever process comes next finishes. Nothing is lost, nothing comes back, strangers see no late file."""
+"""An archiver dies, or its storage fails, at each call; whichever process comes next finishes.
+
+Nothing is lost, nothing comes back, strangers see no late file.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ def prepared(kind: TableType) -> Prepared:
     write(table, [("s", "still", 1, "x")])
     write(table, [("b", "p", 1, "x")])
     write_late(storage, clock, UPDATE if kind is TableType.MOR else INSERT)
-    # The newest write that will be archived has a row that no later file repeats: it is lost if its timeline file is deleted before older ones.
+    # The newest write that will be archived has a row that no later file repeats: it is lost if its timeline file is deleted
+    # before older ones.
     write(table, [("b", "p", 2, "x"), ("t", "third", 1, "x")])
     for n in range(2):
         write(table, [("b", "p", 3 + n, "x")])

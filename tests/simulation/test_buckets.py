@@ -79,7 +79,10 @@ def test_histories_whose_numbers_of_buckets_change_hold() -> None:
 def test_a_missing_rule_for_resizes_is_found(
     rule: Callable[[WriteSet, TableState], WriteConflict | None], seeds: Iterable[int]
 ) -> None:
-    """Seeded bugs: a resize does not look for file groups that others opened meanwhile; a write routed by the old numbers commits."""
+    """Seeded bugs: a resize does not look for file groups that others opened meanwhile.
+
+    A write routed by the old numbers commits.
+    """
     blind = sabotage((conflict, "resized_meanwhile", rule))
     found = next((o for o in (simulate(seed, blind, "resized") for seed in seeds) if o.problems), None)
     assert found is not None

@@ -239,7 +239,8 @@ def test_crash_at_every_call(operation, when):
 def test_storage_error_at_every_call(operation):
     """It fails, its reply is lost, or from there on is no space: the operation says so or succeeds; what it acknowledged is there.
 
-    Each call has one of these, the same call of the next operation another one, and of those that only read every other one has: time is short.
+    Each call has one of these, the same call of the next operation another one, and of those that only read every other one
+    has: time is short.
     """
     done = outcome(operation)
     failed = [list(done.before), *between(operation)] if done.before != done.after else done.allowed

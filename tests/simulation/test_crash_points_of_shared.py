@@ -1,7 +1,7 @@
 """As `test_crash_points`, on tables that Apache Hudi's writers share: there the timeline is the truth, and the log follows it.
 
-Hudi is played by a writer that leaves its steps on the timeline alone. A reader that knows nothing of Tideline reads the table, too: after the crash, after
-the recovery, and behind a further write of either side.
+Hudi is played by a writer that leaves its steps on the timeline alone. A reader that knows nothing of Tideline reads the table,
+too: after the crash, after the recovery, and behind a further write of either side.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ def share_theirs(table: Table) -> None:
 
 
 def cluster_all(table: Table) -> None:
-    """Its plan, too. Between its timeline file and its entry nobody can tell it from one of Hudi's: it is waited for, then rolled back."""
+    """Its plan, too.
+
+    Between its timeline file and its entry nobody can tell it from one of Hudi's: it is waited for, then rolled back.
+    """
     schedule_clustering(table, SMALL)
     cluster(table)
 

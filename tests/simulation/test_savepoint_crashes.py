@@ -1,4 +1,7 @@
-"""The process dies, or its storage fails, at each call of a savepoint, of its deletion and of a restore; a fresh one recovers, twice."""
+"""The process dies, or its storage fails, at each call of a savepoint, of its deletion and of a restore.
+
+A fresh one recovers, twice.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,10 @@ def live_on(disk: MemoryStorage, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
 def test_nothing_is_left_to_do_after_a_long_sleep(operation):
-    """At every third call. What the sleeper says is an error that can be caught; rows, files and the timeline are those of the others."""
+    """At every third call.
+
+    What the sleeper says is an error that can be caught; rows, files and the timeline are those of the others.
+    """
     forgotten = 0
     for number in range(0, len(outcome(operation).calls), 3):
         faulty, disk, clock = place(prepared(operation))

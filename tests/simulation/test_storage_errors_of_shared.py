@@ -37,7 +37,10 @@ FAR = 3
 
 
 def live_through(operation: Operation, inject: Callable[[FaultyStorage], None], *, writes_on: bool) -> str:
-    """What the operation said: `done`, `failed` or `unknown`. A writer that did not hear that it is done tries again; then a fresh process recovers."""
+    """What the operation said: `done`, `failed` or `unknown`.
+
+    A writer that did not hear that it is done tries again; then a fresh process recovers.
+    """
     done = outcome(operation)
     faulty, disk, clock = arrange(operation)
     table = start(operation, faulty, clock)

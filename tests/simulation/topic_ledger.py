@@ -17,7 +17,10 @@ from tideline_table.log.retention import trimmed_to
 
 
 class TopicLedger:
-    """Follows one table's records. The mirror promises each entry once and in order; what was trimmed before it came may be missing."""
+    """Follows one table's records.
+
+    The mirror promises each entry once and in order; what was trimmed before it came may be missing.
+    """
 
     def __init__(self, disk: Disk, oracle: Oracle, uid: str) -> None:
         self.uid = uid
@@ -51,7 +54,10 @@ class TopicLedger:
         self.work["event logs lost"] += 1
 
     def follow(self, who: str, last: int, events: Sequence[Transition]) -> None:
-        """Events that come to `who` behind entry `last` are the table's next entries; of those between the log has none any more."""
+        """Events that come to `who` behind entry `last` are the table's next entries.
+
+        Of those between the log has none any more.
+        """
         entries = self._oracle.entries
         for event in events:
             at = event.sequence

@@ -1,8 +1,8 @@
 """Which files a query reads, worked out from what commits say: a second opinion beside the engine's `TableState`.
 
-A group shows its newest base file and the log files named after that one's instant or a later one, by instant and version (format reference
-11.2). A log compaction adds a log file that stands for all log files before it, which stay. The engine gets there entry by entry and knows
-of plans, cleaning and time travel; here is none of that.
+A group shows its newest base file and the log files named after that one's instant or a later one, by instant and version
+(format reference 11.2). A log compaction adds a log file that stands for all log files before it, which stay. The engine gets
+there entry by entry and knows of plans, cleaning and time travel; here is none of that.
 """
 
 from __future__ import annotations

@@ -184,7 +184,8 @@ class World:
         self.has_several = focus == "several"
         """The table has a bucket index with several file groups in a bucket."""
         self.is_bucketed = focus in ("bucketed", "resized", "rings", "several")
-        """The table has a bucket index, with one file group in each bucket if not said otherwise, and no clustering without hash rings."""
+        """The table has a bucket index, with one file group in each bucket if not said otherwise, and no clustering without hash
+        rings."""
 
     def _draw_faults(self, focus: str, *, faulty: bool) -> None:
         choose = self.choose

@@ -1,7 +1,8 @@
 """A driver that writes and scans tables in an object store: `python -m tests.spark.object_store_driver SETTINGS`.
 
-SETTINGS is JSON: root, jars, events. Endpoint and credentials are in the environment. It prints one JSON document of what it saw. It is a
-process of its own because a JVM takes credentials and class path at its start, and because the session of the other tests has no S3A.
+SETTINGS is JSON: root, jars, events. Endpoint and credentials are in the environment. It prints one JSON document of what it
+saw. It is a process of its own because a JVM takes credentials and class path at its start, and because the session of the
+other tests has no S3A.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ def tables(tmp_path: Path) -> Tables:
 
 
 class Gate:
-    """A pipe at which tasks wait once they have written a file; whichever process opens it ends them, and nobody waits from then on."""
+    """A pipe at which tasks wait once they have written a file.
+
+    Whichever process opens it ends them, and nobody waits from then on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.came, self.go_on, self.is_open = (str(folder / name) for name in ("came", "go on", "open"))

@@ -222,7 +222,10 @@ def test_sigterm_rolls_back_the_plan_that_runs_and_leaves_the_next_ones(fleet: F
 
 
 def test_a_plan_that_another_live_driver_runs_is_left_to_it_and_the_next_plans_run(fleet: Fleet, tmp_path: Path) -> None:
-    """Two launchers may group plans differently at the same time. The entry that begins a plan, and heartbeats, decide which driver runs it."""
+    """Two launchers may group plans differently at the same time.
+
+    The entry that begins a plan, and heartbeats, decide which driver runs it.
+    """
     plans = planned(fleet, tables=3, plans_each=1)
     report = tmp_path / "outcomes"
     requests = tuple(Invocation(TableService.CLUSTERING, p.table.base_path, p.instant) for p in plans)

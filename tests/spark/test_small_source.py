@@ -43,7 +43,10 @@ def by_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("index_files", [0, 8])
 def test_keys_are_found_wherever_they_stand(spark: SparkSession, tables: Tables, by_tasks: bool, index_files: int) -> None:
-    """Of base files, of logs with and without a key index, deleted by logs, in several file groups, without a partition; twice in the source."""
+    """Of base files, of logs with and without a key index, deleted by logs, in several file groups, without a partition.
+
+    Twice in the source.
+    """
     options = {
         "tideline.insert.to.log": True,
         "tideline.log.index.clique.files": index_files,

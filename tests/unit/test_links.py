@@ -1,4 +1,7 @@
-"""Links between pages, and pages that code names: each names a file that exists, and a heading in it. Rows of tables: each is whole."""
+"""Links between pages, and pages that code names: each names a file that exists, and a heading in it.
+
+Rows of tables: each is whole.
+"""
 
 from __future__ import annotations
 

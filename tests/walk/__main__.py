@@ -1,7 +1,7 @@
 """Tables that nobody has seen: python -m tests.walk --release 1.2.0 --seed 1 --tables 20
 
-Apache Hudi of the release writes tables whose options and operations are drawn by seeds. After each step, and looking back at the end, its
-answers are compared with Tideline's. A seed alone replays its table: --seed N --tables 1 --show.
+Apache Hudi of the release writes tables whose options and operations are drawn by seeds. After each step, and looking back at
+the end, its answers are compared with Tideline's. A seed alone replays its table: --seed N --tables 1 --show.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _report(release: str, done: list[Walked], duration_s: float) -> str:
     made, found = [w for w in done if w.was_made], [w.seed for w in done if w.problem]
     kinds = ", ".join(f"{kind} {count}" for kind, count in held.most_common())
     return (
-        f"Apache Hudi {release}: {len(made)} tables of {len(done)} seeds, {held.total()} comparisons in {duration_s:.0f} s ({kinds}); "
+        f"Apache Hudi {release}: {len(made)} tables of {len(done)} seeds, {held.total()} comparisons in {duration_s:.0f} s "
+        f"({kinds}); "
         f"found in {found or 'none'}"
     )
 

@@ -47,7 +47,10 @@ _ODD = ("a b", "é漢", "100%", "+", None, "", "Ü", "'")
 
 
 class Rows:
-    """Makes rows. What a key's row holds is drawn anew each time; partition and key parts follow from its number, unless rows move."""
+    """Makes rows.
+
+    What a key's row holds is drawn anew each time; partition and key parts follow from its number, unless rows move.
+    """
 
     def __init__(self, seed: str, *, odd_partitions: bool, source: str) -> None:
         self._r = random.Random(seed)

@@ -48,7 +48,8 @@ class Steps:
         """Every step with how often it is drawn."""
         logs = int(self.layout.merge_on_read)
         by_id = int(self.layout.by_id)
-        # Behind an overwrite Hudi writes consistent buckets into groups that it has just replaced: rows are lost, and some of them told of.
+        # Behind an overwrite Hudi writes consistent buckets into groups that it has just replaced: rows are lost, and some of
+        # them told of.
         overwrites = int(self.layout.options.get("hoodie.index.bucket.engine") != "CONSISTENT_HASHING")
         return {
             "upsert": (7, lambda: self._write("upsert", self._some())),
@@ -240,7 +241,10 @@ class Steps:
         return "did not fail"
 
     def _torn_write(self) -> str | None:
-        """A write that died just before its commit point. With a metadata table that is not the only thing that would be missing."""
+        """A write that died just before its commit point.
+
+        With a metadata table that is not the only thing that would be missing.
+        """
         self._write("upsert", self._some())
         last = max((i for i in self.hudi.timeline(self.base) if i.action in _WRITES), key=lambda i: i.instant, default=None)
         if last is None or last.state != "COMPLETED" or self.layout.metadata:

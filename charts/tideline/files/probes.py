@@ -1,7 +1,7 @@
 """Ask the probes of every pod behind headless Services: probes.py --port=8080 --timeout=120 SERVICE=PODS ...
 
-Exit code 0 if each Service has so many pods and all of them answer /healthz and /readyz with 200 in time, else 1. A pod that is ready and
-degraded counts as wrong: it may be unable to search for tables and stays ready for a while. Standard library only.
+Exit code 0 if each Service has so many pods and all of them answer /healthz and /readyz with 200 in time, else 1. A pod that is
+ready and degraded counts as wrong: it may be unable to search for tables and stays ready for a while. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Apache Hudi 1.2.0 on Spark 3.5, table version 6. Runs under the peer's Python; imports nothing of this repository but `serving`, which needs the standard library only.
+"""Apache Hudi 1.2.0 on Spark 3.5, table version 6.
 
-Options are Hudi's defaults but for what makes the two sides equal: table version, codec, number of shuffle partitions, and the exchange of
-a bulk insert (by partition path, as this engine and plain Spark do it). The metadata table stays on, as is its default. Other than in
-the conformance suite the JVM compiles fully.
+Runs under the peer's Python; imports nothing of this repository but `serving`, which needs the standard library only.
+
+Options are Hudi's defaults but for what makes the two sides equal: table version, codec, number of shuffle partitions, and the
+exchange of a bulk insert (by partition path, as this engine and plain Spark do it). The metadata table stays on, as is its
+default. Other than in the conformance suite the JVM compiles fully.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class ApacheHudi:
     def cluster(self, table: str, target_bytes: int) -> None:
         options = ",".join(f"{key}={value}" for key, value in {**CODEC, **_clustering(target_bytes)}.items())
         self._spark.sql(
-            f"call run_clustering(path => '{table}', op => 'scheduleAndExecute', order => '{serving.SORT_COLUMN}', options => '{options}')"
+            f"call run_clustering(path => '{table}', op => 'scheduleAndExecute', order => '{serving.SORT_COLUMN}', options => "
+            f"'{options}')"
         ).collect()
 
     def compact(self, table: str) -> None:
@@ -146,7 +149,8 @@ class ApacheHudi:
             given["hoodie.layout.optimize.strategy"] = layout
         options = ",".join(f"{key}={value}" for key, value in given.items())
         self._spark.sql(
-            f"call run_clustering(path => '{table}', op => 'scheduleAndExecute', order => '{','.join(columns)}', options => '{options}')"
+            f"call run_clustering(path => '{table}', op => 'scheduleAndExecute', order => '{','.join(columns)}', options => "
+            f"'{options}')"
         ).collect()
 
     def ask_rows(self, table: str, **query: Any) -> str:

@@ -1,4 +1,7 @@
-"""The tables and queries of the comparison of joins, as all engines make them. Imports the standard library only, as the peer's Python reads it, too."""
+"""The tables and queries of the comparison of joins, as all engines make them.
+
+Imports the standard library only, as the peer's Python reads it, too.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The real Apache Hudi (1.2.0 on Spark 3.5, or an older release) as a peer that reads and writes tables next to Tideline.
 
-One Spark process serves a whole test session: it starts with the first request, and again after it had to be ended because of a request
-that took too long. Everything runs in UTC, because Hudi 1.x derives completion times of version-6 instants from file times in the
-zone of its JVM. Tables are written as version 6 and never upgraded.
+One Spark process serves a whole test session: it starts with the first request, and again after it had to be ended because of a
+request that took too long. Everything runs in UTC, because Hudi 1.x derives completion times of version-6 instants from file
+times in the zone of its JVM. Tables are written as version 6 and never upgraded.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ class ApacheHudi:
     ) -> pa.Table:
         """The rows of a table, meta columns included, in no particular order.
 
-        `as_of` is an instant (time travel); `begin` (exclusive) and `end` (inclusive) bound an incremental query; `where` is a Spark SQL
-        condition; `metadata` switches reading through the metadata table (None leaves it to Hudi, which uses one that is there).
+        `as_of` is an instant (time travel); `begin` (exclusive) and `end` (inclusive) bound an incremental query; `where` is a
+        Spark SQL condition; `metadata` switches reading through the metadata table (None leaves it to Hudi, which uses one that
+        is there).
         """
         wanted: dict[str, str] = {"hoodie.datasource.query.type": query_type}
         if as_of is not None:
@@ -168,9 +169,11 @@ class ApacheHudi:
     ) -> None:
         """Writes `rows` with Hudi's own data source; `options` are `hoodie.*` options as Hudi names them.
 
-        `computed` replaces or adds columns by Spark SQL expressions (types that Parquet has no name for, values that fail in a task).
+        `computed` replaces or adds columns by Spark SQL expressions (types that Parquet has no name for, values that fail in a
+        task).
 
-        `metadata` says whether this write keeps a metadata table: False makes Hudi drop one that exists, as 1.2 does when the option is off.
+        `metadata` says whether this write keeps a metadata table: False makes Hudi drop one that exists, as 1.2 does when the
+        option is off.
         """
         settings = {"hoodie.metadata.enable": _text(metadata), **options}
         with self._transfer() as source:
@@ -245,7 +248,10 @@ class ApacheHudi:
         )
 
     def bloom_filters(self, base_path: str | Path, partition: str, names: list[str], keys: list[str]) -> dict[str, list[bool]]:
-        """By the name of a base file, whether its filter in the metadata table may hold each key. Files without a filter are left out."""
+        """By the name of a base file, whether its filter in the metadata table may hold each key.
+
+        Files without a filter are left out.
+        """
         found = self._ask("bloom_filters", base_path=str(base_path), partition=partition, names=names, keys=keys)
         return {name: list(answers) for name, answers in found.items()}
 

@@ -1,7 +1,8 @@
 """What Apache Hudi needs to run as the peer: a virtual environment, the Hudi bundle and a Java that Spark 3.5 accepts.
 
-`python -m tests.conformance.peers.environment` prepares all of it; `prepare()` does the same from a test session. Both are idempotent
-and safe to run at once from several processes: the work happens under file locks, and everything appears by rename or by a stamp that is written last.
+`python -m tests.conformance.peers.environment` prepares all of it; `prepare()` does the same from a test session. Both are
+idempotent and safe to run at once from several processes: the work happens under file locks, and everything appears by rename
+or by a stamp that is written last.
 
 Only the standard library is used, so that a bare Python can prepare the peer. Ivy of the peer's PySpark resolves the bundle; see
 `tests/artifacts.py` for the cache folder and for mirrors.

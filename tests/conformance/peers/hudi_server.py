@@ -30,7 +30,8 @@ MESSAGE_LIMIT = 20_000
 # Without these, Hudi 1.2 upgrades every table that it writes or calls a procedure on to version 9.
 TABLE_VERSION = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
 
-# The code that C1 makes of Spark and Hudi does not fit into its default cache of 48 MB, and their classes not into the first metaspace.
+# The code that C1 makes of Spark and Hudi does not fit into its default cache of 48 MB, and their classes not into the first
+# metaspace.
 JVM = (
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=240m",
@@ -91,8 +92,8 @@ def start_session(bundle: str, folder: str, memory_mb: int) -> SparkSession:
 def _forget_settings(context: SparkContext) -> None:
     """Remove from Hadoop's configuration what this process does not use.
 
-    Hudi sends the configuration with each task, and Hadoop packs the origin of each of its 1,000 settings on its own. That took nearly
-    half of the processor time.
+    Hudi sends the configuration with each task, and Hadoop packs the origin of each of its 1,000 settings on its own. That took
+    nearly half of the processor time.
     """
     for name in LATE:
         # Each adds files of defaults when it is loaded, and all configurations are read again.

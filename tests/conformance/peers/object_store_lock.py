@@ -1,8 +1,9 @@
 """Apache Hudi's storage based lock provider on an object store, inside the peer's process (see `hudi_server`).
 
-The provider, its heartbeats and its clock are Hudi's own. The client that reads and replaces the lock object is not in Hudi's Spark bundle, and
-Hudi's module for AWS is not to be had, so `LockClient` stands in for it, on AWS's own Python client: a put on condition that there is no object
-or that it is the one that was read, and Hudi's answers to what the store says. Imports nothing of this repository.
+The provider, its heartbeats and its clock are Hudi's own. The client that reads and replaces the lock object is not in Hudi's
+Spark bundle, and Hudi's module for AWS is not to be had, so `LockClient` stands in for it, on AWS's own Python client: a put on
+condition that there is no object or that it is the one that was read, and Hudi's answers to what the store says. Imports
+nothing of this repository.
 """
 
 from __future__ import annotations
@@ -157,7 +158,10 @@ class ObjectStoreLock:
         self._client.cut_off = yes
 
     def count(self, times: int, counter: str, wait_s: float) -> int:
-        """Read and replace a number under the lock, without any condition: two holders at once would lose a step. How often it came to it."""
+        """Read and replace a number under the lock, without any condition: two holders at once would lose a step.
+
+        How often it came to it.
+        """
         done, deadline = 0, time.monotonic() + wait_s
         place = {"Bucket": self._place.netloc, "Key": f"{self._place.path.strip('/')}/{counter}"}
         while done < times and time.monotonic() < deadline:

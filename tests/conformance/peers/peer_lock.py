@@ -7,7 +7,10 @@ from typing import Any
 
 
 class PeerObjectStoreLock:
-    """Hudi's storage based lock provider; `ask` sends the name of a method of `object_store_lock.ObjectStoreLock` with its arguments."""
+    """Hudi's storage based lock provider.
+
+    `ask` sends the name of a method of `object_store_lock.ObjectStoreLock` with its arguments.
+    """
 
     def __init__(self, ask: Callable[[str, Mapping[str, Any]], Any]) -> None:
         self._ask = ask
@@ -29,5 +32,8 @@ class PeerObjectStoreLock:
         self._ask("cut_off", {"yes": yes})
 
     def count(self, times: int, counter: str, *, wait_s: float) -> int:
-        """Add one so often to the number in the object `counter`, each time under the lock; how often it came to it within `wait_s`."""
+        """Add one so often to the number in the object `counter`, each time under the lock.
+
+        How often it came to it within `wait_s`.
+        """
         return int(self._ask("count", {"times": times, "counter": counter, "wait_s": wait_s}))

@@ -1,7 +1,8 @@
 """Tables compared as keyed sets of rows, whichever engine read them.
 
 Readers may legally differ in the order of rows and columns, in the width of offsets (`string`, `large_string`, `string_view`), in
-dictionary encoding, in nullability, and in unit and zone of timestamps (all count from the UTC epoch). Everything else must be equal.
+dictionary encoding, in nullability, and in unit and zone of timestamps (all count from the UTC epoch). Everything else must be
+equal.
 """
 
 from __future__ import annotations

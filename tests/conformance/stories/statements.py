@@ -58,11 +58,14 @@ STATEMENTS = (
         "merge into",
         Topic.UPSERT,
         sql(
-            "merge into {table} t using (select 3 as id, 'm3' as name, 1.5 as price, 1002L as ts, date '2024-05-02' as day union all"
-            " select 20, 'm20', 2.5, 1002L, date '2024-05-01' union all select 4, 'gone', 0.0, 1002L, date '2024-05-01') s on t.id = s.id"
+            "merge into {table} t using (select 3 as id, 'm3' as name, 1.5 as price, 1002L as ts, date '2024-05-02' as day union "
+            "all"
+            " select 20, 'm20', 2.5, 1002L, date '2024-05-01' union all select 4, 'gone', 0.0, 1002L, date '2024-05-01') s on "
+            "t.id = s.id"
             " when matched and s.name = 'gone' then delete"
             " when matched then update set id = s.id, name = s.name, price = s.price, ts = s.ts"
-            " when not matched then insert (id, name, price, ts, at, tags, day) values (s.id, s.name, s.price, s.ts, null, array(), s.day)"
+            " when not matched then insert (id, name, price, ts, at, tags, day) values (s.id, s.name, s.price, s.ts, null, "
+            "array(), s.day)"
         ),
     ),
     Step("delete from", Topic.DELETE, sql("delete from {table} where id = 5 or price > 100")),

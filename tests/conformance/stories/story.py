@@ -1,7 +1,7 @@
 """Tables that the real Apache Hudi makes step by step, and what it reads from them after each step.
 
-After a step the table is copied, modification times kept (Hudi 1.x derives completion times of version-6 instants from them), and Hudi's own
-answers are recorded beside the copy. `tests.conformance.story_library` makes and keeps stories.
+After a step the table is copied, modification times kept (Hudi 1.x derives completion times of version-6 instants from them),
+and Hudi's own answers are recorded beside the copy. `tests.conformance.story_library` makes and keeps stories.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Step:
 class Story:
     """A table and what happens to it. `options` are Hudi's; `key` identifies a row where meta fields do not.
 
-    `ignore` names columns that Hudi itself does not answer with, or not as they were written, `as_text` columns that it turns into text;
-    `excuse` is the entry of docs/peer-differences.md that says why.
+    `ignore` names columns that Hudi itself does not answer with, or not as they were written, `as_text` columns that it turns
+    into text; `excuse` is the entry of docs/peer-differences.md that says why.
     """
 
     name: str
@@ -70,7 +70,8 @@ class Story:
     travels: bool = False
     """Whether Hudi's time travel and incremental queries are recorded at the end."""
     increments: bool = True
-    """Whether incremental queries are; where cells are merged, Hudi's lack what the version before says (docs/peer-differences.md, 3)."""
+    """Whether incremental queries are; where cells are merged, Hudi's lack what the version before says (docs/peer-differences.md,
+    3)."""
 
     @property
     def names(self) -> list[str]:

@@ -14,7 +14,10 @@ _KEPT = ("content-type",)
 
 
 class ApiProxy:
-    """Forwards each request. Of the answers to POST, PATCH and DELETE, `lost` are not sent, and `late` sent after `late_s` seconds."""
+    """Forwards each request.
+
+    Of the answers to POST, PATCH and DELETE, `lost` are not sent, and `late` sent after `late_s` seconds.
+    """
 
     def __init__(self, api: KubernetesApi, *, lost: float, late: float, late_s: float, seed: int = 1) -> None:
         self.lost = self.late = 0

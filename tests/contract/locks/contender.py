@@ -1,7 +1,8 @@
 """A process that contends for a lock. Run as: contender.py <lock url> <folder> <rounds> <name>.
 
 It says "ready", waits for a line, then increments a counter file `rounds` times under the lock "contended", each time without any
-protection but that lock. With 0 rounds it acquires the lock, says "held" and waits to be killed. Exit code 3: another process was inside.
+protection but that lock. With 0 rounds it acquires the lock, says "held" and waits to be killed. Exit code 3: another process
+was inside.
 """
 
 from __future__ import annotations

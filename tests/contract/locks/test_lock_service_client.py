@@ -27,7 +27,10 @@ TOKEN = "a-token-of-this-test"
 
 @contextmanager
 def losing_replies(url: str, step: str) -> Iterator[tuple[str, list[str]]]:
-    """Stand before the service at `url` and lose the first reply to `step` after the service has acted. Yields URL and lost paths."""
+    """Stand before the service at `url` and lose the first reply to `step` after the service has acted.
+
+    Yields URL and lost paths.
+    """
     lost: list[str] = []
 
     class Proxy(BaseHTTPRequestHandler):

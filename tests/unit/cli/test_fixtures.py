@@ -70,7 +70,10 @@ def without_nulls(value: Any) -> Any:
 
 
 def in_order(rows: list[dict[str, Any]], columns: dict[str, str]) -> list[dict[str, Any]]:
-    """Rows by key; columns of type float as the 32-bit numbers that they are, however they were printed, timestamps in milliseconds."""
+    """Rows by key.
+
+    Columns of type float as the 32-bit numbers that they are, however they were printed, timestamps in milliseconds.
+    """
     rounded = [{name: as_printed(v, columns[name]) for name, v in row.items()} for row in rows]
     return sorted(rounded, key=lambda row: json.dumps([row["_hoodie_record_key"], row], sort_keys=True))
 

@@ -12,7 +12,10 @@ from tideline_table.table import Table
 
 @pytest.fixture
 def rides(tmp_path, done):
-    """Four writes: a, b, c; then b updated and d added; c deleted; a updated. Returns the path and each write's instant and sequence."""
+    """Four writes: a, b, c; then b updated and d added; c deleted; a updated.
+
+    Returns the path and each write's instant and sequence.
+    """
     path = tmp_path / "rides"
     schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "string"}]}
     schema["fields"] += [

@@ -71,7 +71,10 @@ def test_a_topic_that_was_made_anew_is_noticed_although_its_offsets_would_do():
 
 
 def test_of_a_topic_that_was_made_anew_no_offset_is_left():
-    """It has one partition now. When it gets its second one, the records in that are new, whatever its offset was in the old topic."""
+    """It has one partition now.
+
+    When it gets its second one, the records in that are new, whatever its offset was in the old topic.
+    """
     committed = Offsets({A0: 5, A1: 7, B0: 3}, {"a": "old", "b": "same"})
     ids = {"a": "new", "b": "same"}
     points, lost = starting_points(committed, {A0: Kept(0, 3), B0: Kept(0, 3)}, ids, at_end=False, over_gaps=True)

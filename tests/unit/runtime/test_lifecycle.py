@@ -198,7 +198,10 @@ def test_warnings_and_stray_threads_are_log_lines(tmp_path):
         (
             {"TIDELINE_TINY__BEHAVIOR": "good"},
             ("--check",),
-            "tiny: unknown environment variable TIDELINE_TINY__BEHAVIOR; expected a declared setting; did you mean TIDELINE_TINY__BEHAVIOUR?",
+            (
+                "tiny: unknown environment variable TIDELINE_TINY__BEHAVIOR; expected a declared setting; did you mean "
+                "TIDELINE_TINY__BEHAVIOUR?"
+            ),
         ),
         (
             {"TIDELINE_HTTP_HOST": "0.0.0.0", "TIDELINE_TINY__BEHAVIOUR": "route"},

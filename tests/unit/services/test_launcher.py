@@ -507,7 +507,10 @@ def test_arguments_are_read_back_as_they_were_given(tmp_path):
 
 
 def test_every_setting_reaches_the_application(fleet, tmp_path):
-    """A real process: the plan is completed, so it ends before it needs Spark, unless a setting is wrong. Each one takes its turn at being so."""
+    """A real process: the plan is completed, so it ends before it needs Spark, unless a setting is wrong.
+
+    Each one takes its turn at being so.
+    """
     table, instant = planned(fleet)
     run_clustering(table, instant)
     right = {"tideline.clustering.yields": "5", "hoodie.parquet.compression.codec": "zstd", "tideline.lock.unreachable": "fail"}

@@ -30,7 +30,10 @@ def started(fleet, platform, **more):
 
 @pytest.fixture
 def visits(monkeypatch):
-    """Let acts happen when the table of a name was visited; returns the names of the tables visited, with the applications launched by then."""
+    """Let acts happen when the table of a name was visited.
+
+    Returns the names of the tables visited, with the applications launched by then.
+    """
     seen, acts, of = [], {}, PendingPlans._of
 
     def watched(self, table):

@@ -1,4 +1,7 @@
-"""The mirror dies behind each statement by which it publishes and moves its cursor; the next one goes on: no event lost, none twice."""
+"""The mirror dies behind each statement by which it publishes and moves its cursor.
+
+The next one goes on: no event lost, none twice.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,10 @@ HOUR_S = 3600.0
 
 
 def state(*, sizes=(), commits=0, clusterings=(), elsewhere=(), log_bytes=0):
-    """Commits 1.. in order; clusterings as (state, planned after so many commits); each slice has a log file if there are `log_bytes`."""
+    """Commits 1.. in order; clusterings as (state, planned after so many commits).
+
+    Each slice has a log file if there are `log_bytes`.
+    """
     made = TableState()
     logs = (LogFile(".f_1.log.1_0-0-0", log_bytes, "2", 1),) if log_bytes else ()
     places = [("p", size) for size in sizes] + [("q", size) for size in elsewhere]

@@ -1,7 +1,7 @@
 """Cluster a table by ranges in this process and print, as JSON, how much memory it took: `python range_worker.py PATH LIMIT_BYTES`.
 
-The exchange is a file for each range, as Spark's is on the disks of executors, so that the memory is that of the tasks. They run one
-after the other, and a process of its own runs them, because the peak of a process never falls.
+The exchange is a file for each range, as Spark's is on the disks of executors, so that the memory is that of the tasks. They
+run one after the other, and a process of its own runs them, because the peak of a process never falls.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ SHARING = Sharing(HudiLockKind.STORAGE)
 
 
 class Unlogged(SharedTimeline):
-    """Takes its steps as Apache Hudi does: the timeline files are all that it leaves. Only what it begins it finds there at once."""
+    """Takes its steps as Apache Hudi does: the timeline files are all that it leaves.
+
+    Only what it begins it finds there at once.
+    """
 
     def _mirror(self, draft: Draft) -> Entry:
         if draft.before is State.NONE:

@@ -1,7 +1,7 @@
 """Sharing of a table with Hudi's simple bucket index: number and hash fields are found in its rows, and kept.
 
-The tables are of files and timeline that Apache Hudi's writers could have left, without a table log and without the index in the properties;
-`tests/conformance/test_bucket_index.py` does the same with Apache Hudi's own tables.
+The tables are of files and timeline that Apache Hudi's writers could have left, without a table log and without the index in
+the properties; `tests/conformance/test_bucket_index.py` does the same with Apache Hudi's own tables.
 """
 
 from __future__ import annotations

@@ -301,7 +301,10 @@ def test_a_rewritten_base_file_is_not_carried():
 
 
 def test_a_late_row_behind_a_dropped_deletion_is_carried():
-    """The deletion in the old log left nothing, so the late row is a new one; the output has forgotten the deletion and shows the same."""
+    """The deletion in the old log left nothing, so the late row is a new one.
+
+    The output has forgotten the deletion and shows the same.
+    """
     table = filled(buckets=1)
     gone = rows_of([("a0", "p", 100, "")]).append_column("_hoodie_is_deleted", pa.array([True]))
     table.clock.advance(1)

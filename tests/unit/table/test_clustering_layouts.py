@@ -156,7 +156,8 @@ def test_a_group_several_times_the_limit_takes_little_memory(wide):
     print(in_memory, found)
     assert found["rows"] == ROWS
     assert found["arrow"] < 2 * limit
-    # Libraries are loaded and their threads started meanwhile. To sort the rows in memory takes them twice, and the encoder beside them.
+    # Libraries are loaded and their threads started meanwhile. To sort the rows in memory takes them twice, and the encoder
+    # beside them.
     assert found["peak"] - found["before"] < 224 * 2**20 < 2 * in_memory
     table.refresh()
     assert table.read(["id"]).num_rows == ROWS

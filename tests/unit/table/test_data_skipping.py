@@ -374,7 +374,10 @@ def test_a_file_without_rows_has_records_only_if_it_is_a_log_file() -> None:
 def test_a_log_file_of_an_earlier_release_that_only_deletes_needs_no_record(
     monkeypatch: pytest.MonkeyPatch, recorded: int, is_found: bool
 ) -> None:
-    """Earlier releases made none. A record of some columns only is wrong: Apache Hudi takes the others for columns of nulls only."""
+    """Earlier releases made none.
+
+    A record of some columns only is wrong: Apache Hudi takes the others for columns of nulls only.
+    """
     table, storage = made(TableType.MOR, files=2)
     create_index(table, [COLUMN_STATS])
     columns = column_stats._columns_of

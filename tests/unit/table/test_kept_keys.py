@@ -41,7 +41,10 @@ def new(kind: TableType, **more: Any) -> Table:
 
 
 def agrees(table: Table) -> int:
-    """Compare the log files of the last delta commit with those that a process makes which only has the entry; return their number."""
+    """Compare the log files of the last delta commit with those that a process makes which only has the entry.
+
+    Return their number.
+    """
     state = table.refresh()
     entry, known = table.timeline.log.read(state.sequence), state.metadata
     assert entry is not None

@@ -1,4 +1,7 @@
-"""Timeline files that begin an instant which archival forgot: a writer slept before it made them. They freeze nothing; strangers still do."""
+"""Timeline files that begin an instant which archival forgot: a writer slept before it made them.
+
+They freeze nothing; strangers still do.
+"""
 
 from __future__ import annotations
 

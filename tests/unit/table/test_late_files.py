@@ -82,7 +82,10 @@ def test_a_write_that_was_rolled_back_while_its_writer_slept(started):
 
 @pytest.mark.parametrize("before_marker", [True, False], ids=["marker-stays", "marker-is-gone"])
 def test_a_late_file_of_a_write_that_a_restore_undid_does_not_wait_for_archival(started, before_marker):
-    """Its writer dies before it can delete the file. To other readers the timeline begins with the first write without a savepoint."""
+    """Its writer dies before it can delete the file.
+
+    To other readers the timeline begins with the first write without a savepoint.
+    """
     inner, slow, clock = started
     keeper = open_table(inner, clock, "keeper")
     saved = create_savepoint(keeper, keeper.state.completed_writes()[0].instant).instant

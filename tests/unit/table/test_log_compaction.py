@@ -522,7 +522,8 @@ def test_it_can_be_cancelled():
     assert log_compact(table).instant > instant
 
 
-# --- where it is offered -----------------------------------------------------------------------------------------------------------
+# --- where it is offered
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_refused_for_tables_without_logs():

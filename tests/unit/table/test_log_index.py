@@ -67,7 +67,10 @@ def appended(writes=24, **options):
 
 
 def looked_up(table, storage, key, *, by_index=True):
-    """A look-up by who has just opened the table; or a query for the same key that reads the whole log, as before there were indexes."""
+    """A look-up by who has just opened the table.
+
+    Or a query for the same key that reads the whole log, as before there were indexes.
+    """
     reader = open_table(storage, table.clock)
     storage.forget()
     if by_index:

@@ -189,7 +189,8 @@ def test_an_overwrite_of_more_than_fits_into_memory_reads_in_turns(table: Table,
     assert resize_buckets(table, partition_buckets="^a,9;b$,1;c,4", overwrite=True, options=limit) is not None
     assert contents(table) == before
     check_places(table, {"a1": 9, "xb": 1, "c": 4})
-    # Eight buckets of one class in three turns, each with the rows of three of the nine new buckets; two buckets to one in one turn.
+    # Eight buckets of one class in three turns, each with the rows of three of the nine new buckets; two buckets to one in one
+    # turn.
     turns = {name: [rows for at, rows in held if at == name] for name in ("a1", "xb")}
     assert [len(found) for found in turns.values()] == [3, 1]
     assert max(turns["a1"]) < len(KEYS) * 0.6

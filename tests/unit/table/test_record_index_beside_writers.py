@@ -1,4 +1,7 @@
-"""Writers beside a process that creates, drops or repairs the record index: they repeat. Writers by another index beside a record index."""
+"""Writers beside a process that creates, drops or repairs the record index: they repeat.
+
+Writers by another index beside a record index.
+"""
 
 from __future__ import annotations
 

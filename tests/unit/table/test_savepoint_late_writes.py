@@ -73,7 +73,10 @@ def test_cleaning_and_archival_leave_what_a_restore_needs(kind, late):
 
 
 def history_to_save():
-    """Two groups; one write is under way to the first and one that replaces the second, both older than the newest that completed."""
+    """Two groups.
+
+    One write is under way to the first and one that replaces the second, both older than the newest that completed.
+    """
     history = History()
     history.commit(instant(1), base_stat("g-0", instant(1)), base_stat("h-0", instant(1)))
     history.begin(instant(2))

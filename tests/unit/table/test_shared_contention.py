@@ -271,7 +271,10 @@ def test_however_a_write_ends_its_reservation_is_withdrawn(monkeypatch: pytest.M
 def test_reservations_out_of_reach_cost_one_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreachable: str
 ) -> None:
-    """Whatever the option says of locks: there is none to wait for. Later writes do not ask again at once, and all of them commit."""
+    """Whatever the option says of locks: there is none to wait for.
+
+    Later writes do not ask again at once, and all of them commit.
+    """
     _, storage, clock = shared_writers()
     beside: list[int] = []
     with nobody_there() as url:

@@ -68,7 +68,10 @@ def timeline_of(storage: MemoryStorage, instant: str) -> list[str]:
 
 
 def hudi_rolls_back(storage: MemoryStorage, clock: ManualClock, instant: str, *, ends: bool = True) -> None:
-    """All that Apache Hudi's rollback of a write without files leaves; no process of Tideline has seen it yet. Unless it `ends`, it died before its last step."""
+    """All that Apache Hudi's rollback of a write without files leaves; no process of Tideline has seen it yet.
+
+    Unless it `ends`, it died before its last step.
+    """
     table = opened(storage, clock)
     at = table.timeline.mint(table.state)
     info = {"commitTime": instant, "action": "commit"}

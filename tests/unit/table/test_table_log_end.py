@@ -1,4 +1,7 @@
-"""A process that follows a log that is trimmed never stays behind, whatever its options say and wherever it was stopped; and asks for little."""
+"""A process that follows a log that is trimmed never stays behind, whatever its options say and wherever it was stopped.
+
+And asks for little.
+"""
 
 from __future__ import annotations
 

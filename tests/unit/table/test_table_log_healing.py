@@ -111,7 +111,10 @@ def files_that_count(table):
 @pytest.mark.parametrize("acts", [1, 2, 3])
 @pytest.mark.parametrize("first", ["made", "deleted"])
 def test_a_savepoint_that_others_delete_and_make_again_while_its_files_follow(first, acts, monkeypatch):
-    """Whenever they do: in the end the files are what the newest entry says. Found by the simulator: files of an earlier one of the same write
+    """Whenever they do: in the end the files are what the newest entry says.
+
+    Found by the simulator: files of an earlier one of the same write
+
     stayed in place of those of a later one, and who was slow to delete the former deleted the latter."""
     # They looked at the timeline before anything of it came late.
     monkeypatch.setattr(Table, "check_writable", lambda table, *, keyed=True: None)

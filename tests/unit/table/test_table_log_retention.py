@@ -307,7 +307,8 @@ def test_a_failing_trim_does_not_fail_the_commit(table, storage, clock, monkeypa
     assert open_table(storage, clock).state == table.state
 
 
-# --- the processes that slept -------------------------------------------------------------------------------------------------------
+# --- the processes that slept
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_writer_that_slept_decides_on_fresh_state(table, storage, clock):

@@ -1,4 +1,7 @@
-"""`tideline advise`: which index, buckets and sort columns fit a table, with the figures behind this advice. The command never writes."""
+"""`tideline advise`: which index, buckets and sort columns fit a table, with the figures behind this advice.
+
+The command never writes.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ _SHOWN = 5
 def advise_table(path: TablePath, *, option: Settings = None, as_json: AsJson = False) -> None:
     """Propose an index, a number of buckets, hash fields and sort columns for a table, with the figures behind each.
 
-    Reads a sample of record keys, footers and commits. Works for every table that can be read, with and without a bucket index. The largest
-    size of a file is hoodie.parquet.max.file.size.
+    Reads a sample of record keys, footers and commits. Works for every table that can be read, with and without a bucket index.
+    The largest size of a file is hoodie.parquet.max.file.size.
     """
     progress = Progress("files", None)
     table = open_readable(path, settings_from(option), progress)
@@ -48,7 +51,10 @@ def _print(found: Advice) -> None:
             ("key ranges", f"a key can be in {found.key_range_overlap:.0%} of the files"),
             (
                 "newest writes",
-                f"{writes.commits}: {writes.update_share:.1%} of the rows are updates, {writes.touched_share:.0%} of the file groups touched",
+                (
+                    f"{writes.commits}: {writes.update_share:.1%} of the rows are updates, {writes.touched_share:.0%} of the file "
+                    "groups touched"
+                ),
             ),
             ("proposed index", found.proposed_index),
             ("proposed buckets", found.proposed_buckets),

@@ -57,7 +57,8 @@ def print_preview(document: Mapping[str, Any], *, as_json: bool) -> None:
         return
     groups = document["groups"]
     print_line(
-        f"{service} would take {document['files']} files, {size_text(document['bytes'])}, of {len(groups)} file groups: {document['reason']}"
+        f"{service} would take {document['files']} files, {size_text(document['bytes'])}, of {len(groups)} file groups: "
+        f"{document['reason']}"
     )
     rows = [(g["partition"] or "-", ", ".join(g["file_ids"]), g["files"], size_text(g["bytes"])) for g in groups[:SHOWN_GROUPS]]
     print_listing(("PARTITION", "FILE GROUPS", "FILES", "SIZE"), rows, right=("FILES", "SIZE"))

@@ -58,8 +58,8 @@ _BAD_INPUT: tuple[type[TidelineError], ...] = (
 def report_failure(error: BaseException) -> int:
     """Print `tideline: error: <found>; expected <…>; <remedy>` and return the exit code.
 
-    The exit code is 2 for bad input or usage (the same call fails again), 130 after an interruption (Ctrl-C), else 1. The traceback is
-    printed only with `TIDELINE_DEBUG=1`.
+    The exit code is 2 for bad input or usage (the same call fails again), 130 after an interruption (Ctrl-C), else 1. The
+    traceback is printed only with `TIDELINE_DEBUG=1`.
     """
     if os.environ.get(DEBUG, "") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)

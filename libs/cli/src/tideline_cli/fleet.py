@@ -54,7 +54,10 @@ class Fleet:
 
     @classmethod
     def load(cls, patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Fleet:
-        """Read the settings of planner and cleaner: file, environment variables, defaults. Raises `InvalidSetting` and `PolicyRefused`."""
+        """Read the settings of planner and cleaner: file, environment variables, defaults.
+
+        Raises `InvalidSetting` and `PolicyRefused`.
+        """
         given: dict[str, Any] = {"tables": tuple(patterns)} if patterns else {}
         loaded = PlannerSettings.load(file=settings, **given)
         policies = read_policies(loaded.policy_file) if loaded.policy_file is not None else Policies()
@@ -67,7 +70,10 @@ class Fleet:
         return Table.open(base_path, options=self.options_of(storage), hudi_lock=open_hudi_lock, storage=storage)
 
     def options_of(self, storage: Storage) -> dict[str, object]:
-        """Return the engine options of a table. Options of the command override those of its policy, and these override the settings."""
+        """Return the engine options of a table.
+
+        Options of the command override those of its policy, and these override the settings.
+        """
         identity = read_identity(storage)
         policy = self.policies.of(storage.root, identity.uid if identity is not None else "")
         return {**self.settings.options, **policy.options, **self.options}

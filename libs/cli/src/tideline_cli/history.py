@@ -13,7 +13,9 @@ from tideline_table.table import Table
 
 
 def instant_documents(table: Table, limit: int, progress: Progress) -> list[dict[str, Any]]:
-    """Return the documents of the newest `limit` instants, latest first. Reads one object per completed instant, which `progress` counts.
+    """Return the documents of the newest `limit` instants, latest first.
+
+    Reads one object per completed instant, which `progress` counts.
 
     `files` is the number of files written, or deleted by a clean. Rows and files are null if they were not recorded. Raises
     `CorruptMetadata` with the name of a file that cannot be read.

@@ -62,11 +62,13 @@ def create(
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Create the metadata table, or add to it. From this commit on, each commit updates it before Apache Hudi's readers see the commit.
+    """Create the metadata table, or add to it.
 
-    files: the list of files. column_stats: bounds of columns in each file, by which readers leave out files. bloom_filters: the Bloom
-    filter of each base file, for writers of Apache Hudi that take the table over. record_index: where each record key is; for tables whose
-    keys are unique in the whole table. Only for tables that Apache Hudi does not write.
+    From this commit on, each commit updates it before Apache Hudi's readers see the commit.
+
+    files: the list of files. column_stats: bounds of columns in each file, by which readers leave out files. bloom_filters: the
+    Bloom filter of each base file, for writers of Apache Hudi that take the table over. record_index: where each record key is;
+    for tables whose keys are unique in the whole table. Only for tables that Apache Hudi does not write.
     """
     progress = Progress("files", None)
     table = open_writable(path, settings_from(settings), locks, progress)
@@ -125,9 +127,10 @@ def check(
 ) -> None:
     """Compare the data files with what their commits recorded, and the metadata table with both. Exit code 1 if they differ.
 
-    Sizes, the footers of base files and the blocks of log files are compared, with --deep all bytes of base files too. Missing, extra and
-    outdated entries, wrong sizes and damaged files are printed. A repair deletes the metadata table and makes it
-    anew from the table log; meanwhile Apache Hudi's readers list folders. It does not bring back data files that are gone or damaged.
+    Sizes, the footers of base files and the blocks of log files are compared, with --deep all bytes of base files too. Missing,
+    extra and outdated entries, wrong sizes and damaged files are printed. A repair deletes the metadata table and makes it anew
+    from the table log; meanwhile Apache Hudi's readers list folders. It does not bring back data files that are gone or
+    damaged.
     """
     progress = Progress("files", None)
     table = open_writable(path, {}, locks, progress) if repair else open_readable(path, progress=progress)

@@ -20,7 +20,9 @@ from tideline_table.storage import open_storage
 
 
 def find_log(name: str, settings: LauncherSettings) -> bytes:
-    """Return the stored log of the attempt `name`. The digest in the name identifies the table among those that the settings select.
+    """Return the stored log of the attempt `name`.
+
+    The digest in the name identifies the table among those that the settings select.
 
     Raises `InvalidOption` for a name of no attempt, if no table has the digest, and if the table has no such log.
     """

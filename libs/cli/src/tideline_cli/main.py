@@ -129,7 +129,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_quietly() -> int:
-    """Discard buffered output after a closed pipe (`| head`) or a full disk, so that flushing does not fail again at exit. Return 0."""
+    """Discard buffered output after a closed pipe (`| head`) or a full disk, so that flushing does not fail again at exit.
+
+    Return 0.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

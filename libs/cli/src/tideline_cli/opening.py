@@ -15,7 +15,9 @@ from tideline_table.table import Table
 def open_readable(
     path: str, settings: Mapping[str, object] | None = None, progress: Progress | None = None, *, every: bool = False
 ) -> Table:
-    """Open the table at `path` for reading. `progress` counts each data file that is read; with `every`, each file of metadata, too.
+    """Open the table at `path` for reading.
+
+    `progress` counts each data file that is read; with `every`, each file of metadata, too.
 
     Raises the errors of `Table.open`.
     """

@@ -1,4 +1,7 @@
-"""The content of the page of `tideline show --html`: sizes of file slices, ranges of columns, and instants. Reads footers, no rows."""
+"""The content of the page of `tideline show --html`: sizes of file slices, ranges of columns, and instants.
+
+Reads footers, no rows.
+"""
 
 from __future__ import annotations
 

@@ -49,19 +49,29 @@ def page_of(facts: PictureFacts) -> str:
     shown = "" if len(facts.slices) == facts.file_groups else f" The {len(facts.slices)} largest are drawn."
     body = [
         f"<h1>{_text(facts.name)}</h1><p>{_text(facts.base_path)}</p>",
-        f"<p>{facts.file_groups} file groups, {size_text(facts.base_bytes)} in base files, {size_text(facts.log_bytes)} in log files.{shown}</p>",
+        (
+            f"<p>{facts.file_groups} file groups, {size_text(facts.base_bytes)} in base files, {size_text(facts.log_bytes)} in log "
+            f"files.{shown}</p>"
+        ),
         "<h2>File sizes</h2><p>One bar for each file slice, largest first: its base file, and its log files above.</p>",
         _key([("base file", "#3a7bbf"), ("log files", "#e08a2c")]),
         _sizes(facts.slices),
-        "<h2>Log bytes per byte of base file</h2><p>A compaction of the groups on the left gains most. Without base file: the largest ratio.</p>",
+        (
+            "<h2>Log bytes per byte of base file</h2><p>A compaction of the groups on the left gains most. Without base file: the "
+            "largest ratio.</p>"
+        ),
         _ratios(facts.slices),
         *(_ranges(found) for found in facts.ranges),
-        "<h2>Timeline</h2><p>All instants of the active timeline, oldest on the left. Pending ones are hollow, rolled-back ones crossed.</p>",
+        (
+            "<h2>Timeline</h2><p>All instants of the active timeline, oldest on the left. Pending ones are hollow, rolled-back ones "
+            "crossed.</p>"
+        ),
         _key([(action, colour) for action, colour in _COLOURS.items() if any(i[1] == action for i in facts.instants)]),
         _timeline(facts.instants),
     ]
     head = (
-        '<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">'
+        '<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src '
+        "'unsafe-inline'\">"
         f"<title>{_text(facts.name)}</title><style>{_STYLE}</style>"
     )
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(body)}</body></html>\n'
@@ -88,7 +98,8 @@ def _sizes(slices: Sequence[FileSlice]) -> str:
         title = f"{found.group.partition_path or '-'} {found.group.file_id}: {size_text(found.size_bytes)}, {len(found.log_files)} log files"
         at, width = number * step, max(0.5, step * 0.85)
         bars.append(
-            f'<g><title>{_text(title)}</title><rect class="base" x="{at:.2f}" y="{_HEIGHT - base:.2f}" width="{width:.2f}" height="{base:.2f}"/>'
+            f'<g><title>{_text(title)}</title><rect class="base" x="{at:.2f}" y="{_HEIGHT - base:.2f}" width="{width:.2f}" '
+            f'height="{base:.2f}"/>'
             f'<rect class="log" x="{at:.2f}" y="{_HEIGHT - base - logs:.2f}" width="{width:.2f}" height="{logs:.2f}"/></g>'
         )
     return _svg([*bars, f'<text x="4" y="12">{size_text(most)}</text>'], label="file sizes")
@@ -100,7 +111,8 @@ def _ratios(slices: Sequence[FileSlice]) -> str:
     rows = sorted([*known, *((s, most) for s in slices if not s.size_bytes)], key=lambda row: (-row[1], row[0].group))
     step = _WIDTH / max(1, len(rows))
     bars = [
-        f'<rect class="log" x="{n * step:.2f}" y="{_HEIGHT - height:.2f}" width="{max(0.5, step * 0.85):.2f}" height="{height:.2f}">'
+        f'<rect class="log" x="{n * step:.2f}" y="{_HEIGHT - height:.2f}" width="{max(0.5, step * 0.85):.2f}" '
+        f'height="{height:.2f}">'
         f"<title>{_text(s.group.file_id)}: {ratio:.3f}</title></rect>"
         for n, (s, ratio) in enumerate(rows)
         for height in [(_HEIGHT - 20) * ratio / most]

@@ -154,7 +154,8 @@ def test(arguments: argparse.Namespace) -> int:
     print_listing(columns, [_row(one) for one in outcome.tables], right=columns[1:])
     print_line(
         f"since {arguments.since}: {outcome.jobs} jobs rewrite {size_text(outcome.bytes_rewritten)}, at most "
-        f"{size_text(outcome.largest_day_bytes)} in 24 hours; {outcome.conflicts} conflicts. Small files, log ratio and age: the largest"
+        f"{size_text(outcome.largest_day_bytes)} in 24 hours; {outcome.conflicts} conflicts. Small files, log ratio and age: the "
+        "largest"
     )
     for text in ASSUMPTIONS:
         print_line(f"assumed: {text}")

@@ -29,7 +29,8 @@ def resize(
         option(
             metavar="N",
             help="The new number of buckets in each partition to which no rule of --partition-buckets applies: a multiple of the present "
-            "one, or any with --overwrite. Not with consistent hashing: there, --option hoodie.bucket.index.max.num.buckets and min.num.buckets say how far "
+            "one, or any with --overwrite. Not with consistent hashing: there, --option hoodie.bucket.index.max.num.buckets and "
+            "min.num.buckets say how far "
             "buckets are split and merged by their sizes.",
         ),
     ] = None,
@@ -53,8 +54,9 @@ def resize(
 ) -> None:
     """Split the buckets of an exclusive table with a bucket index in place; with consistent hashing, split and merge them by size.
 
-    Rewrites all rows of the partitions whose number changes (with consistent hashing: of the buckets that change), as one commit. Writers
-    continue; each of their commits there makes the command begin again, at most tideline.write.conflict.retries times. Run it when few write.
+    Rewrites all rows of the partitions whose number changes (with consistent hashing: of the buckets that change), as one
+    commit. Writers continue; each of their commits there makes the command begin again, at most tideline.write.conflict.retries
+    times. Run it when few write.
     """
     progress = Progress("files", None)
     table = open_writable(path, settings_from(settings), locks, progress)
@@ -101,7 +103,10 @@ _REMEDIES = {
 
 
 def _left_out(skipped: Sequence[SkippedPartition]) -> str:
-    """Return a sentence for each of `_REMEDIES` about the partitions that were left out for that reason; empty if there are none."""
+    """Return a sentence for each of `_REMEDIES` about the partitions that were left out for that reason.
+
+    Empty if there are none.
+    """
     text = ""
     for reason, (why, remedy) in _REMEDIES.items():
         found = [one for one in skipped if one.reason is reason]

@@ -60,8 +60,8 @@ def plan(
 
     Clustering rewrites small files as fewer, sorted ones; compaction merges log files into base files (merge-on-read tables);
     logcompaction merges many log files of a slice into one, and leaves its base file as it is; clean deletes file slices that no
-    retained query reads; archival moves old instants to the archived timeline (and first deletes files that tasks of rolled-back writes
-    created after the rollback).
+    retained query reads; archival moves old instants to the archived timeline (and first deletes files that tasks of
+    rolled-back writes created after the rollback).
     """
     chosen = choice("service", service, PLANNABLE)
     if dry_run or where:
@@ -134,7 +134,8 @@ def _preview_lines(found: ClusteringPreview) -> list[str]:
     ]
     if found.rows_scanned_before is not None and found.rows_scanned_after is not None:
         lines.append(
-            f"the condition reads {found.rows_scanned_before} of {found.rows} rows now, {found.rows_scanned_after} after (estimated)"
+            f"the condition reads {found.rows_scanned_before} of {found.rows} rows now, {found.rows_scanned_after} after "
+            "(estimated)"
         )
     return lines
 

@@ -60,9 +60,9 @@ def share(
 ) -> None:
     """Let Apache Hudi's writers and Tideline's write one table from now on, under one lock.
 
-    The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off unless --metadata keeps it. Number and hash fields of a
-    bucket index are found in the rows and kept with the table. Prints the options that every
-    Hudi writer of the table needs; running the command again prints them again.
+    The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off unless --metadata keeps it.
+    Number and hash fields of a bucket index are found in the rows and kept with the table. Prints the options that every Hudi
+    writer of the table needs; running the command again prints them again.
     """
     progress = Progress("files", None)
     table = open_readable(path, {SHARED_METADATA.key: metadata}, progress=progress)

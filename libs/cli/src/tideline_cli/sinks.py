@@ -158,9 +158,12 @@ def format_of(output: str) -> RowFormat:
 
 @contextlib.contextmanager
 def file_sink(output: str, row_format: RowFormat, schema: pa.Schema) -> Iterator[RowSink]:
-    """Open a sink into the file `output`. If the context succeeds, the complete file appears (or replaces another), else no file appears.
+    """Open a sink into the file `output`.
 
-    Raises `InvalidInput` for a path that cannot be written, and `StorageError` (`StorageFull` on a full disk) for errors while writing.
+    If the context succeeds, the complete file appears (or replaces another), else no file appears.
+
+    Raises `InvalidInput` for a path that cannot be written, and `StorageError` (`StorageFull` on a full disk) for errors while
+    writing.
     """
     unfinished = f"{output}.{uuid.uuid4().hex[:8]}.unfinished"
     try:

@@ -43,8 +43,8 @@ def status(
 ) -> None:
     """Print a line per table: verdict, services, last runs and backlog. Below all tables, print their findings. Writes nothing.
 
-    The verdict is `attention` for a table with findings, else `due`, `working` (a plan is pending) or `idle`. A table that cannot be
-    opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
+    The verdict is `attention` for a table with findings, else `due`, `working` (a plan is pending) or `idle`. A table that
+    cannot be opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
     """
     fleet = _fleet(patterns or (), settings, settings_from(option), locks)
     with Progress("tables", None) as progress:
@@ -106,8 +106,8 @@ def maintain_tables(
     """Run everything that is due for some tables, once, in this process: for cron jobs and machines without services.
 
     In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival with the
-    orphan-file cleanup. Also runs pending plans that no process runs. After a failure of a table or service, the others still run, and
-    the exit code is 1.
+    orphan-file cleanup. Also runs pending plans that no process runs. After a failure of a table or service, the others still
+    run, and the exit code is 1.
     """
     fleet = _fleet(paths, settings, settings_from(option))
     with Progress("tables", None) as progress:

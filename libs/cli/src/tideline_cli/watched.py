@@ -13,8 +13,8 @@ _COUNTED = frozenset({"read", "read_range", "open_input", "delete"})
 class WatchedStorage(StorageWrapper):
     """Calls `seen` once for each data file, when the file is first opened or deleted. Thread-safe.
 
-    With `every`, the object also calls `seen` once for each other path of a request: metadata that is read or written, folders that are
-    listed.
+    With `every`, the object also calls `seen` once for each other path of a request: metadata that is read or written, folders
+    that are listed.
     """
 
     only: frozenset[str] | None = None

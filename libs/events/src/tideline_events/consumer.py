@@ -20,7 +20,8 @@ from tideline_table.clock import Clock
 from tideline_table.errors import Recovery, TidelineError
 
 Backfill = Callable[[str, int, int], Iterable[Transition]]
-"""Takes a table uid, a first and a last sequence, both inclusive. Returns the transitions of this range from the table log, in order."""
+"""Takes a table uid, a first and a last sequence, both inclusive. Returns the transitions of this range from the table log, in
+order."""
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +132,10 @@ class EventConsumer:
         return events
 
     def commit(self) -> None:
-        """Commit what `poll` returned; do nothing while a record waits for a retry. Raises `CommitLost` and `EventLogUnavailable`."""
+        """Commit what `poll` returned; do nothing while a record waits for a retry.
+
+        Raises `CommitLost` and `EventLogUnavailable`.
+        """
         if not self._waiting:
             self._subscription.commit()
 

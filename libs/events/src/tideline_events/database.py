@@ -30,7 +30,10 @@ _CREATE = (
     "CREATE INDEX records_by_topic ON records (topic, offset)",
     "CREATE INDEX records_by_table ON records (key) WHERE topic = 'tideline.tables'",
     "CREATE TABLE publishers (writer_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE positions (group_name TEXT, topic TEXT, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, topic)) WITHOUT ROWID",
+    (
+        "CREATE TABLE positions (group_name TEXT, topic TEXT, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, topic)) WITHOUT "
+        "ROWID"
+    ),
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT_VERSION}",
 )
@@ -46,7 +49,8 @@ def connect(path: Path) -> sqlite3.Connection:
     with translated(path):
         path.parent.mkdir(_PRIVATE_FOLDER, parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            # SQLite gives its other files the mode of the database. Never open an existing one: closing it would release SQLite's locks.
+            # SQLite gives its other files the mode of the database. Never open an existing one: closing it would release SQLite's
+            # locks.
             path.touch(_PRIVATE_FILE, exist_ok=False)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:

@@ -169,7 +169,10 @@ def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
 
 
 def read_envelope(record: Record) -> Envelope:
-    """Return the attributes of a record without reading its payload. Raises `PoisonEvent` if they are no CloudEvents 1.0 envelope."""
+    """Return the attributes of a record without reading its payload.
+
+    Raises `PoisonEvent` if they are no CloudEvents 1.0 envelope.
+    """
     headers = {name.lower(): value for name, value in record.headers if value is not None}
     # Proxies and tracers add headers of their own, which need not be text.
     headers = {name: value for name, value in headers.items() if name.startswith("ce_") or name == "content-type"}

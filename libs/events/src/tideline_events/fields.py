@@ -22,8 +22,8 @@ MAX_DEAD_HEADERS_BYTES = 64 * 1024
 def bounded(event: Event) -> Event:
     """Return `event` with lists, reasons and bytes cut to their caps. The original event is not changed.
 
-    A `*_truncated` field flags each cut, except cuts of reasons, and of the key and headers of a dead letter. A checkpoint above its
-    cap becomes empty.
+    A `*_truncated` field flags each cut, except cuts of reasons, and of the key and headers of a dead letter. A checkpoint
+    above its cap becomes empty.
     """
     if isinstance(event, Transition):
         return _bounded_transition(event)

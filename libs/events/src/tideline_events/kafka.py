@@ -58,8 +58,8 @@ class KafkaSettings:
 class KafkaEventLog:
     """`EventLog` on a Kafka cluster.
 
-    Whatever creates a client raises `InvalidOption` if librdkafka refuses `client_options`: the constructor, and, for options of producers
-    or consumers only, `publisher`, `cursor`, `table_records` and `subscribe`.
+    Whatever creates a client raises `InvalidOption` if librdkafka refuses `client_options`: the constructor, and, for options
+    of producers or consumers only, `publisher`, `cursor`, `table_records` and `subscribe`.
     """
 
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
@@ -137,7 +137,10 @@ class KafkaEventLog:
         return found
 
     def _await(self, missing: str, ask: Callable[[], _T]) -> _T:
-        """Call `ask` until its result is true, and return it. Raises `EventLogUnavailable` that names `missing` after `timeout_s`."""
+        """Call `ask` until its result is true, and return it.
+
+        Raises `EventLogUnavailable` that names `missing` after `timeout_s`.
+        """
         wait = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda result: not result),
             wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),

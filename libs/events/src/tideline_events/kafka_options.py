@@ -24,8 +24,9 @@ EVENT_LOG_OPTIONS = "event_log_options"
 def accepted_options(client: Mapping[str, object], setting: str = EVENT_LOG_OPTIONS) -> Iterator[None]:
     """Translate the refusal of options by the constructor of a Kafka client into `InvalidOption`.
 
-    `client` has the options that a user gave in the setting `setting`, and may have address and id of the client. The error names the refused
-    option, or all given ones if the client does not name it. It has no value of an option, because values may be secrets.
+    `client` has the options that a user gave in the setting `setting`, and may have address and id of the client. The error
+    names the refused option, or all given ones if the client does not name it. It has no value of an option, because values may
+    be secrets.
     """
     options = {name: str(value) for name, value in client.items() if name not in _OWN}
     try:

@@ -20,8 +20,8 @@ class Publisher(Protocol):
     """Appends records, all of one call or none, under a writer id that only one publisher can hold.
 
     Thread-safe: calls are serialized. Errors: `PublisherFenced` once a newer publisher of the same writer id exists (at the latest
-    at the next call), `EventLogUnavailable` if no record became visible and the call may be repeated, `PublishUnknown` if only a new
-    publisher can find out whether the records became visible, `InvalidEvent` for records that must not be published.
+    at the next call), `EventLogUnavailable` if no record became visible and the call may be repeated, `PublishUnknown` if only
+    a new publisher can find out whether the records became visible, `InvalidEvent` for records that must not be published.
     """
 
     def publish_transitions(
@@ -67,8 +67,8 @@ class EventLog(Protocol):
     def publisher(self, writer_id: str) -> Publisher:
         """Take over `writer_id` (a shard of the mirror, or one process of a service). Older publishers of that id are fenced.
 
-        Their open transactions are aborted before this call returns, so a cursor read afterwards is final: take the publisher first,
-        then read the cursor. Raises `PublisherFenced` if yet another publisher takes over the writer id meanwhile.
+        Their open transactions are aborted before this call returns, so a cursor read afterwards is final: take the publisher
+        first, then read the cursor. Raises `PublisherFenced` if yet another publisher takes over the writer id meanwhile.
         """
 
     def cursor(self, table_uid: str) -> TableRecord | None:

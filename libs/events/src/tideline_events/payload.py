@@ -24,8 +24,8 @@ REARRANGING_OPERATIONS = frozenset({"compact", "log_compact", "cluster", "index"
 def is_data_change(action: str, operation: str | None) -> bool:
     """Return whether visible rows may have changed: false for actions that rearrange, clean, or undo rows that were never visible.
 
-    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation decides as well. The result is true for a
-    restore and for unknown actions, because an unnecessary read is harmless and a missed change is not.
+    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation decides as well. The result is true
+    for a restore and for unknown actions, because an unnecessary read is harmless and a missed change is not.
     """
     return action not in REARRANGING_ACTIONS and operation not in REARRANGING_OPERATIONS
 
@@ -50,8 +50,8 @@ class TableIdentity:
 class Transition:
     """One transition of a table's timeline. `sequence` is its position in the table log, gapless and in order of completion.
 
-    `encode` caps `partitions` and `checkpoint`, and sets a flag. `fencing_token`: the sequence of the newest log entry that the writer
-    had read when it got its lease.
+    `encode` caps `partitions` and `checkpoint`, and sets a flag. `fencing_token`: the sequence of the newest log entry that the
+    writer had read when it got its lease.
     """
 
     table: TableIdentity
@@ -157,7 +157,10 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class LockEvent:
-    """A step of a lease: acquired, renewed_after_pause, expired, released or taken_over; or heartbeat_lost of a writer's instant."""
+    """A step of a lease: acquired, renewed_after_pause, expired, released or taken_over.
+
+    Or heartbeat_lost of a writer's instant.
+    """
 
     table_uid: str
     kind: str

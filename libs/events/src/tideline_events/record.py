@@ -23,7 +23,10 @@ class Record:
     offset: int = -1
 
     def header(self, name: str) -> str | None:
-        """Return the text of the last header of that name; None if absent or not UTF-8. A consumer can skip a record by its headers."""
+        """Return the text of the last header of that name; None if absent or not UTF-8.
+
+        A consumer can skip a record by its headers.
+        """
         for header, value in reversed(self.headers):
             if header == name and value is not None:
                 try:

@@ -61,7 +61,10 @@ def _published() -> Mapping[str, tuple[PayloadSchema, ...]]:
 
 
 def write_payload(schema: PayloadSchema, fields: Mapping[str, Any]) -> bytes:
-    """Return the Avro binary of `fields`. Raises `InvalidEvent` for values that do not fit the schema, and missing or unknown fields."""
+    """Return the Avro binary of `fields`.
+
+    Raises `InvalidEvent` for values that do not fit the schema, and missing or unknown fields.
+    """
     sink = io.BytesIO()
     try:
         fastavro.schemaless_writer(sink, schema.parsed, fields, strict=True)

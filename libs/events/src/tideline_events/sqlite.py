@@ -26,8 +26,8 @@ from tideline_table.clock import Clock
 
 RETENTION_INTERVAL_S = 60.0
 RETENTION_BATCH = 1000
-"""Most expired records of a topic that one publication deletes, which bounds its duration. Expired deletions of a compacted topic are
-all deleted at once."""
+"""Most expired records of a topic that one publication deletes, which bounds its duration. Expired deletions of a compacted topic
+are all deleted at once."""
 MIN_SLEEP_S = 0.001
 MAX_SLEEP_S = 0.05
 """Longest sleep of an idle poll. It bounds the delay until the poll sees a new record."""

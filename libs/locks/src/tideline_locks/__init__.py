@@ -1,7 +1,8 @@
 """The lock port and its adapters: Redis, storage (put-if-absent), in-process, the lock service, and the locks of Apache Hudi.
 
 Locks only save work and let writers queue. Correctness rests on the put-if-absent of the table log, and only in tables shared with
-Hudi also on Hudi's lock. Adapters with a client library (`http`, `redis`) are imported when a URL names them. Not here: decisions about tables, and serving leases over a network (the lock service).
+Hudi also on Hudi's lock. Adapters with a client library (`http`, `redis`) are imported when a URL names them. Not here:
+decisions about tables, and serving leases over a network (the lock service).
 """
 
 from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence

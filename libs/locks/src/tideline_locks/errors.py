@@ -25,7 +25,8 @@ class LockTimeout(TidelineError):
         elif greatest is not None:
             why = f"reserved for writers that read entry {greatest} of the table log, which does not exist"
             remedy = (
-                "retry; if the error remains, the table was replaced by an older copy: stop its writers and delete the state of this lock in "
+                "retry; if the error remains, the table was replaced by an older copy: stop its writers and delete the state of "
+                "this lock in "
                 "the lock store"
             )
         else:

@@ -131,8 +131,9 @@ class RemoteLeases(LockProvider, LeaseStore, Protocol):
     def stand(self, wish: LeaseRequest, *, fence: int | None, wait_s: float) -> Lease | Held | LogWanted:
         """Wait at most `wait_s` for `wish`, and let the caller ask again with the same lease id.
 
-        The caller keeps its place in the queue, if the provider has one, for some seconds. `fence` None: the caller has not read the
-        log; the answer is `LogWanted` when it is next. Raises `StaleFence` if the fence is old, and `LockUnreachable` at once.
+        The caller keeps its place in the queue, if the provider has one, for some seconds. `fence` None: the caller has not
+        read the log; the answer is `LogWanted` when it is next. Raises `StaleFence` if the fence is old, and `LockUnreachable`
+        at once.
         """
 
     def withdraw(self, wish: LeaseRequest) -> None:

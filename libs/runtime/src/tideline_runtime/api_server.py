@@ -1,4 +1,7 @@
-"""Requests to the API server of Kubernetes, with deadlines. Objects are the JSON of its replies; errors say what the caller can do."""
+"""Requests to the API server of Kubernetes, with deadlines.
+
+Objects are the JSON of its replies; errors say what the caller can do.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +96,8 @@ def own_namespace(section: str) -> str:
 class ApiServer:
     """Requests by path. Thread-safe.
 
-    Every call raises `ApiServerDown` if the API server does not answer, fails (status 5xx), or asks to wait, `WatchExpired` for status 410,
-    and `ApiServerRefused` for any other answer than success. `timeout_s` bounds each request.
+    Every call raises `ApiServerDown` if the API server does not answer, fails (status 5xx), or asks to wait, `WatchExpired` for
+    status 410, and `ApiServerRefused` for any other answer than success. `timeout_s` bounds each request.
     """
 
     def __init__(self, client: ApiClient, timeout_s: float) -> None:

@@ -1,8 +1,8 @@
 """Run a command that dies with its supervisor: `python -I -S child_process.py <supervisor's pid> <command> ...`.
 
-On Linux the kernel sends SIGKILL to the command when the thread that started this process ends, for any reason. On other systems the
-command survives its supervisor. The module uses the standard library only, and executes the command in this process, so that the process
-id stays the same.
+On Linux the kernel sends SIGKILL to the command when the thread that started this process ends, for any reason. On other
+systems the command survives its supervisor. The module uses the standard library only, and executes the command in this
+process, so that the process id stays the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Settings of the cleaner. They are declared here because the planner and the command line also decide by them what is to be cleaned."""
+"""Settings of the cleaner.
+
+They are declared here because the planner and the command line also decide by them what is to be cleaned.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,10 @@ class CleanerSettings(ServiceSettings):
         600.0,
         unit="s",
         description="Time after the last check of a table after which the cleaner checks it again although fewer than "
-        "`clean_min_commits` writes completed. It does so if the table's log has new entries, if retention is by hours, or if at the last "
-        "check a reader held a lease. When a policy changes the table's engine options, or switches cleaning or archival on or off, the "
+        "`clean_min_commits` writes completed. It does so if the table's log has new entries, if retention is by hours, or if at "
+        "the last "
+        "check a reader held a lease. When a policy changes the table's engine options, or switches cleaning or archival on or "
+        "off, the "
         "cleaner checks the table at its next visit.",
         per_table=True,
         gt=0,

@@ -37,8 +37,8 @@ class Basis:
 class Check:
     """The last check of a table, or its first visit (`sequence` 0) if no check was made yet. `at_s` is monotonic time.
 
-    `sequence` is the sequence of the state on which the check began. Entries that are appended during the check, also those of its clean,
-    make another check due after the interval, because a write that completes during the clean may be the last one.
+    `sequence` is the sequence of the state on which the check began. Entries that are appended during the check, also those of
+    its clean, make another check due after the interval, because a write that completes during the clean may be the last one.
     """
 
     sequence: int

@@ -23,15 +23,18 @@ class Service(Protocol):
     """
 
     def start(self) -> None:
-        """Acquire the resources that ticks need. Called again after an error that a retry may cure; any other error ends the process."""
+        """Acquire the resources that ticks need.
+
+        Called again after an error that a retry may cure; any other error ends the process.
+        """
         ...
 
     def tick(self) -> float | None:
         """Do the pending work; return the seconds until the next tick (0: at once), None for the poll interval.
 
-        A `TidelineError` with recovery RETRY or REFRESH leads to a pause and another tick. Any other error makes the service unready, and
-        too many of them in a row end the process; `InputRefused` ends it at once. A long tick calls `context.health.beat()` in between
-        and returns early when `context.stopping` is set.
+        A `TidelineError` with recovery RETRY or REFRESH leads to a pause and another tick. Any other error makes the service
+        unready, and too many of them in a row end the process; `InputRefused` ends it at once. A long tick calls
+        `context.health.beat()` in between and returns early when `context.stopping` is set.
         """
         ...
 
@@ -59,7 +62,10 @@ class ServiceContext:
         return f"{self.name}-{self.instance if settings.shard_leases.enabled else settings.shard_index}"
 
     def wake(self) -> None:
-        """Let the next tick run now. May be called from any thread, any number of times; a call during a tick makes one more tick run."""
+        """Let the next tick run now.
+
+        May be called from any thread, any number of times; a call during a tick makes one more tick run.
+        """
         self.wakeup.set()
 
     def request_stop(self) -> None:
@@ -75,5 +81,5 @@ class ServiceContext:
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
 ServiceFactory = Callable[[SettingsT, ServiceContext], Service]
-"""Creates the service. It may read local files (policies, credentials), but connects to no other process. May raise `InvalidOption`, such as
-`InvalidSetting` and `PolicyRefused`."""
+"""Creates the service. It may read local files (policies, credentials), but connects to no other process. May raise
+`InvalidOption`, such as `InvalidSetting` and `PolicyRefused`."""

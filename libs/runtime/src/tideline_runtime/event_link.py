@@ -19,9 +19,9 @@ _BATCH = 500
 class EventLink:
     """The event log of one instance of a service. The service calls `open` in `start` and `close` in `stop`.
 
-    With `publishes`, the link takes over the writer id of the instance: the one of its shard, which fences an older instance of the shard,
-    or a separate one if shards are leased. Events of the topics in `watches` wake the service, after their tables are noted in `hinted`.
-    Used by one thread at a time: the thread that ticks, or the thread of an `EventOutbox`.
+    With `publishes`, the link takes over the writer id of the instance: the one of its shard, which fences an older instance of
+    the shard, or a separate one if shards are leased. Events of the topics in `watches` wake the service, after their tables
+    are noted in `hinted`. Used by one thread at a time: the thread that ticks, or the thread of an `EventOutbox`.
     """
 
     def __init__(
@@ -75,7 +75,10 @@ class EventLink:
         self._queue.extend(encode(event) for event in events)
 
     def renew(self) -> None:
-        """Close a fenced publisher. The next `flush` takes over the writer id again, and so fences the publisher that holds it now."""
+        """Close a fenced publisher.
+
+        The next `flush` takes over the writer id again, and so fences the publisher that holds it now.
+        """
         self._drop_publisher()
 
     def flush(self) -> None:

@@ -18,10 +18,10 @@ _BATCH = 500
 class EventOutbox:
     """Publishes events in the order of `put`, in a separate thread. Between `start` and `close` only this thread uses `link`.
 
-    While the event log does not answer, events wait and the thread tries again, with pauses by `backoff`. At most `QUEUE_LIMIT` events wait;
-    beyond that the oldest are dropped. A fenced publisher is opened again: `PublisherFenced` also follows a transaction that the broker
-    ended during an outage, so it does not prove that another process has the shard. Only a service whose correctness does not depend on
-    the order or the fencing of its events may use an outbox.
+    While the event log does not answer, events wait and the thread tries again, with pauses by `backoff`. At most `QUEUE_LIMIT`
+    events wait; beyond that the oldest are dropped. A fenced publisher is opened again: `PublisherFenced` also follows a
+    transaction that the broker ended during an outage, so it does not prove that another process has the shard. Only a service
+    whose correctness does not depend on the order or the fencing of its events may use an outbox.
     """
 
     def __init__(self, link: EventLink, backoff: Backoff) -> None:

@@ -17,7 +17,8 @@ _PAUSE_S = 2.0
 class EventWatcher:
     """Calls `wake` with the table uid of each new event of `topics` until stopped, in a separate thread.
 
-    Unreadable events and failures of the event log are logged and skipped. A missed event only delays the service by a poll interval.
+    Unreadable events and failures of the event log are logged and skipped. A missed event only delays the service by a poll
+    interval.
     """
 
     def __init__(self, event_log: EventLog, topics: Sequence[str], group: str, wake: Callable[[str], None]) -> None:

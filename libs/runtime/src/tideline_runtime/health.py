@@ -17,7 +17,8 @@ PROBE_EVERY_S = 1.0
 class Verdict:
     """The outcome of a check: `is_ok`, or the reasons against it, one sentence each.
 
-    `conditions` are obstacles, by topic, that do not make the service unready (yet), although it works worse than it should or not at all.
+    `conditions` are obstacles, by topic, that do not make the service unready (yet), although it works worse than it should or
+    not at all.
     """
 
     reasons: tuple[str, ...] = ()
@@ -39,7 +40,8 @@ class _Obstacle:
 class Health:
     """The health of one service, as the routes `/healthz` and `/readyz` show it. Thread-safe.
 
-    A service registers its dependencies with `require`. The main loop calls `beat` at every turn; a long tick calls `beat` in between.
+    A service registers its dependencies with `require`. The main loop calls `beat` at every turn; a long tick calls `beat` in
+    between.
     """
 
     def __init__(self, clock: Clock, live_deadline_s: float) -> None:
@@ -58,7 +60,9 @@ class Health:
         self._last_beat_s = self._clock.monotonic_s()
 
     def require(self, name: str, probe: Callable[[], None]) -> None:
-        """Make readiness depend on `probe`, which raises if the dependency `name` does not answer. The probe must bound its own time.
+        """Make readiness depend on `probe`, which raises if the dependency `name` does not answer.
+
+        The probe must bound its own time.
 
         A thread other than the main thread calls the probe, at most about once in `PROBE_EVERY_S` seconds.
         """
@@ -68,8 +72,8 @@ class Health:
     def obstruct(self, topic: str, reason: str, *, after_s: float = 0.0) -> None:
         """Make the service unready because of `reason`, until `clear(topic)`.
 
-        Until `after_s` seconds have passed since the first call for this topic, the reason is only a condition of a ready service. With
-        `math.inf`, the reason always stays a condition.
+        Until `after_s` seconds have passed since the first call for this topic, the reason is only a condition of a ready
+        service. With `math.inf`, the reason always stays a condition.
         """
         with self._lock:
             before = self._obstacles.get(topic)

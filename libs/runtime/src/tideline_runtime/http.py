@@ -37,8 +37,8 @@ MAX_BODY_BYTES = 1 << 20
 MAX_HEAD_BYTES = 16 << 10
 _BACKLOG = 128
 MAX_CONNECTIONS = 2 * _BACKLOG
-"""Tornado accepts up to a backlog at a time: a connection must outlast the rest of its batch and the next one to be read. Also larger
-than the number of requests that may wait for locks."""
+"""Tornado accepts up to a backlog at a time: a connection must outlast the rest of its batch and the next one to be read. Also
+larger than the number of requests that may wait for locks."""
 HEAD_WITHIN_S = 5.0
 """From the opening of a connection, or from its last reply, to the end of the next head; it also bounds idle connections."""
 BODY_WITHIN_S = 10.0
@@ -146,7 +146,9 @@ class Route:
 def service_app(
     service: str, health: Health, metrics: Metrics, *, routes: Sequence[Route] = (), token: str | None = None
 ) -> Application:
-    """Return the application. With a `token`, clients without it get status 401, except from probes, whose replies then lack the reasons.
+    """Return the application.
+
+    With a `token`, clients without it get status 401, except from probes, whose replies then lack the reasons.
 
     A probe with status 200 may list topics as `degraded`: conditions under which the service stays ready.
     """
@@ -241,7 +243,10 @@ class HttpServer:
 
 
 class _Listener(HTTPServer):
-    """Keeps at most `MAX_CONNECTIONS` open. Beyond them it closes the oldest idle one, clients without the token first, else the new one."""
+    """Keeps at most `MAX_CONNECTIONS` open.
+
+    Beyond them it closes the oldest idle one, clients without the token first, else the new one.
+    """
 
     def initialize(self, app: Application, **parameters: Any) -> None:  # type: ignore[override]
         super().initialize(app, **parameters)

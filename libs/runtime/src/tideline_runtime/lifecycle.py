@@ -1,6 +1,7 @@
 """The life cycle of a service process: command line, settings, logs, health, main loop, stop.
 
-Exit codes: 0 stopped on request (or `--check` passed), 1 failed, 2 wrong settings or policies, 3 did not stop within the grace deadline.
+Exit codes: 0 stopped on request (or `--check` passed), 1 failed, 2 wrong settings or policies, 3 did not stop within the grace
+deadline.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def run_service(
 ) -> int:
     """Run the service in this process until SIGTERM or SIGINT; return the exit code. Call it from the main thread.
 
-    `settings_class.section` is the name of the service. `argv` are the arguments without the program name (default: of this process):
-    `--settings FILE`, `--check`, `--print-settings`, `--version`. Wrong settings are reported in one line on stderr.
+    `settings_class.section` is the name of the service. `argv` are the arguments without the program name (default: of this
+    process): `--settings FILE`, `--check`, `--print-settings`, `--version`. Wrong settings are reported in one line on stderr.
     """
     name = settings_class.section
     assert name is not None, "settings of a service have a section"
@@ -84,7 +85,10 @@ def run_service(
 
 
 def _check_tables(settings: ServiceSettings, name: str) -> int:
-    """Check the settings and the policies against the tables that the settings select; print the findings, and return the exit code."""
+    """Check the settings and the policies against the tables that the settings select.
+
+    Print the findings, and return the exit code.
+    """
     policies = read_policies(settings.policy_file) if settings.policy_file is not None else Policies()
     findings = check_fleet(settings, policies)
     for finding in findings:

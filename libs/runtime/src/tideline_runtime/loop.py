@@ -135,7 +135,10 @@ class TickLoop:
         return pause_s
 
     def _wait(self, duration_s: float, *, wakes: bool) -> None:
-        """Wait until `duration_s` are over, the service stops, or (with `wakes`) a wake-up arrives. Calls `Health.beat` meanwhile."""
+        """Wait until `duration_s` are over, the service stops, or (with `wakes`) a wake-up arrives.
+
+        Calls `Health.beat` meanwhile.
+        """
         assert not math.isnan(duration_s), "a tick wants a number of seconds"
         context = self.context
         until_s = context.clock.monotonic_s() + duration_s

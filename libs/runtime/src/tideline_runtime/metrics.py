@@ -31,7 +31,9 @@ _NAME = re.compile(r"tideline_[a-z0-9]+(_[a-z0-9]+)+")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """The declaration of a metric. `unit` is what a value counts. Times are in `seconds` and sizes in `bytes`, which the name says too.
+    """The declaration of a metric.
+
+    `unit` is what a value counts. Times are in `seconds` and sizes in `bytes`, which the name says too.
 
     Raises `InvalidDeclaration` for a name outside the convention, a missing text, or a name declared twice with other contents.
     """
@@ -221,7 +223,8 @@ STORAGE_REQUESTS = Counter(
     "tideline_runtime_storage_requests_total",
     unit="requests",
     doc="Requests of the service to the storage of its tables, and of its search for them, by kind: read, head, list, open (a data file is "
-    "opened to be read; its reads are not counted), write or delete. A listing of more than 1,000 objects, an upload in parts and a request "
+    "opened to be read; its reads are not counted), write or delete. A listing of more than 1,000 objects, an upload in parts "
+    "and a request "
     "that the client repeats count once.",
     labels=("kind",),
 )

@@ -37,8 +37,9 @@ class _OnlyHudis(UnsupportedTable):
 def open_tables(settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None) -> OpenTables:
     """Return the tables that a service's settings select, with the policies of the setting `policy_file`.
 
-    `options` are engine options for all tables. Raises `InvalidOption` for options that are wrong for every table, `InvalidSetting` for
-    settings of tables, shards and HudiTable resources, and `PolicyRefused` for a policy file that is not valid.
+    `options` are engine options for all tables. Raises `InvalidOption` for options that are wrong for every table,
+    `InvalidSetting` for settings of tables, shards and HudiTable resources, and `PolicyRefused` for a policy file that is not
+    valid.
     """
     check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
     shards = open_shards(settings, context)
@@ -68,8 +69,8 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
 class OpenTables:
     """The tables of this instance's shards that Tideline writes, including shared ones. Used by one thread.
 
-    A table that cannot be opened, that only Apache Hudi writes, or that is a copy of another table (same uid, another place) is skipped. The
-    skip is logged once per reason, and the next visit tries again.
+    A table that cannot be opened, that only Apache Hudi writes, or that is a copy of another table (same uid, another place) is
+    skipped. The skip is logged once per reason, and the next visit tries again.
     """
 
     registry: TableRegistry
@@ -104,9 +105,9 @@ class OpenTables:
     def each(self, only: Collection[str] | None = None, first: Callable[[], Iterable[str]] = tuple) -> Iterator[Table]:
         """Yield all tables, refreshed, in order of base path. Skip a table that fails, and one whose shard is lost meanwhile.
 
-        With `only`, yield the known tables with these uids. `first` is called before each table; the known tables with the uids that it
-        returns come next, even if they were yielded before. Shards are taken and given back before the first table, because no work on any
-        table is in progress then. Raises the errors of `TableRegistry.tables`.
+        With `only`, yield the known tables with these uids. `first` is called before each table; the known tables with the uids
+        that it returns come next, even if they were yielded before. Shards are taken and given back before the first table,
+        because no work on any table is in progress then. Raises the errors of `TableRegistry.tables`.
         """
         self._balance()
         if self.policies is not None:
@@ -149,13 +150,15 @@ class OpenTables:
         only: Collection[str] | None = None,
         first: Callable[[], Iterable[str]] = tuple,
     ) -> TidelineError | None:
-        """Call `examine` for each table until the service stops, with a beat before each. A failing table does not block the others.
+        """Call `examine` for each table until the service stops, with a beat before each.
+
+        A failing table does not block the others.
 
         `only` and `first` are as in `each`.
 
-        An error is logged once per reason. Returns the first error that a retry may cure, which the caller raises at the end of its tick;
-        without such an error, the error of `Shards.balance`, if any. Errors of a kind in `ends_on` concern all tables and are raised at
-        once, as are errors that are no `TidelineError`, and those of `each`.
+        An error is logged once per reason. Returns the first error that a retry may cure, which the caller raises at the end of
+        its tick; without such an error, the error of `Shards.balance`, if any. Errors of a kind in `ends_on` concern all tables
+        and are raised at once, as are errors that are no `TidelineError`, and those of `each`.
         """
         curable: TidelineError | None = None
         for table in self.each(only, first):

@@ -89,9 +89,9 @@ class NamingSource(Protocol):
 class TableRegistry:
     """The tables of the shards that this instance holds, scanned again at an interval. Used by one thread.
 
-    A table that a `source` names is searched for as soon as the source names it; the source decides whether the service works on it.
-    `beat` is called at every folder that a search lists, because a search can take minutes. The constructor raises `InvalidSetting` for an
-    invalid pattern.
+    A table that a `source` names is searched for as soon as the source names it; the source decides whether the service works
+    on it. `beat` is called at every folder that a search lists, because a search can take minutes. The constructor raises
+    `InvalidSetting` for an invalid pattern.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class TableRegistry:
     def tables(self) -> tuple[str, ...]:
         """Return the canonical base paths of the shards held, sorted; scan first if the interval is over.
 
-        Raises `DependencyDown` until the source has answered once, and `InvalidSetting` for a pattern with more than `MAX_TABLES` tables. A
-        root whose storage does not answer is no error; see `rescan`.
+        Raises `DependencyDown` until the source has answered once, and `InvalidSetting` for a pattern with more than
+        `MAX_TABLES` tables. A root whose storage does not answer is no error; see `rescan`.
         """
         if self.next_scan_in_s() <= 0:
             self.rescan()
@@ -167,7 +167,10 @@ class TableRegistry:
         return max(0.0, self._scanned_at_s + self._rescan_s - self._clock.monotonic_s())
 
     def rescan(self) -> None:
-        """Scan all patterns now. If storage does not answer for a root, the tables found there before are kept. Raises as `tables` does."""
+        """Scan all patterns now.
+
+        If storage does not answer for a root, the tables found there before are kept. Raises as `tables` does.
+        """
         self._search((*self._patterns, *self._named_patterns()))
         self._select()
         self._scanned_at_s = self._clock.monotonic_s()
@@ -258,7 +261,10 @@ def _is_table(storage: Storage, folder: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def level_pattern(part: str) -> re.Pattern[str]:
-    """Return what matches names of one folder level: `*` stands for any characters, `?` for one. Matching takes no exponential time."""
+    """Return what matches names of one folder level: `*` stands for any characters, `?` for one.
+
+    Matching takes no exponential time.
+    """
     first, *others = (re.escape(piece).replace(r"\?", ".") for piece in re.split(r"\*+", part))
     if not others:
         return re.compile(first, re.DOTALL)

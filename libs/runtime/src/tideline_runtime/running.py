@@ -48,7 +48,10 @@ def announce(path: Path, running: Running) -> None:
 
 
 def read_running(path: Path) -> Running | None:
-    """Return the content of the file; None if it is missing or invalid. A killed service leaves its file, so callers check the address."""
+    """Return the content of the file; None if it is missing or invalid.
+
+    A killed service leaves its file, so callers check the address.
+    """
     try:
         return Running(**json.loads(path.read_text()))
     except (FileNotFoundError, ValueError, TypeError):

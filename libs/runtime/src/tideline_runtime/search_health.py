@@ -18,9 +18,9 @@ _KINDS = {SEARCH: "search", OPEN: "open"}
 class SearchHealth:
     """Keeps the health of a service in step with its search for tables.
 
-    A service is unready until the first search that succeeds for a pattern or a named table. Later it stays ready for `unready_after_s`
-    while every search fails, because a short outage of the store affects all pods alike. Tables that cannot be opened never make a service
-    unready, because another pod could not open them either.
+    A service is unready until the first search that succeeds for a pattern or a named table. Later it stays ready for
+    `unready_after_s` while every search fails, because a short outage of the store affects all pods alike. Tables that cannot
+    be opened never make a service unready, because another pod could not open them either.
     """
 
     health: Health
@@ -39,7 +39,10 @@ class SearchHealth:
         self.health.clear(SEARCH)
 
     def searched(self, failure: str | None) -> None:
-        """Record the outcome of the last search. `failure` is the cause, in one line, if the search failed everywhere; else None."""
+        """Record the outcome of the last search.
+
+        `failure` is the cause, in one line, if the search failed everywhere; else None.
+        """
         if failure is None:
             self._has_searched = True
             self.health.clear(SEARCH)

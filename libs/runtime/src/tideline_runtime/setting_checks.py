@@ -1,4 +1,7 @@
-"""Checks of settings beyond their declarations. `--check` and the start of a service make the same checks; none needs a connection."""
+"""Checks of settings beyond their declarations.
+
+`--check` and the start of a service make the same checks; none needs a connection.
+"""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def setting(
     """Declare one setting of a settings class or of a model nested in one.
 
     `unit` is what the value counts (`s`, `bytes`, `tables`; `-` for none). `default_factory` computes the default from the settings
-    declared above, and `default_text` describes it. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...). A setting is `per_table`
-    if the service reads it at each visit of a table, so that a policy or a HudiTable resource may override it
+    declared above, and `default_text` describes it. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...). A setting is
+    `per_table` if the service reads it at each visit of a table, so that a policy or a HudiTable resource may override it
     (`tideline_runtime.table_settings`).
     """
     extra: dict[str, Any] = {"unit": unit, "default_text": default_text, "per_table": per_table}
@@ -144,7 +144,10 @@ class ShardLeaseSettings(BaseModel):
 
 
 class ServiceSettings(BaseSettings):
-    """Settings that all services share. A service declares a subclass, sets `section` to its name and adds settings with `setting()`."""
+    """Settings that all services share.
+
+    A service declares a subclass, sets `section` to its name and adds settings with `setting()`.
+    """
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -207,7 +210,8 @@ class ServiceSettings(BaseSettings):
         "storage:",
         unit="-",
         description="Where table locks and file-group reservations are kept: `storage:` (the folder of each table) or "
-        "`redis://<host>:<port>/<database>`. The engine option `tideline.lock.unreachable` determines what commits do while Redis does not "
+        "`redis://<host>:<port>/<database>`. The engine option `tideline.lock.unreachable` determines what commits do while "
+        "Redis does not "
         "answer. A table shared with Apache Hudi keeps only its reservations there and uses the lock of Apache Hudi.",
     )
     log_level: LogLevel = setting("info", unit="-", description="Lowest severity of the log lines that are written.")

@@ -36,7 +36,8 @@ _JOIN_TIMEOUT_S = 5.0
 def check_shard_leases(settings: ServiceSettings) -> None:
     """Raise `InvalidSetting` if shards by lease are switched on and cannot work.
 
-    They cannot work for a service outside of `SERVICES_WITH_LEASES`, with a `shard_index`, and with a store that instances cannot share.
+    They cannot work for a service outside of `SERVICES_WITH_LEASES`, with a `shard_index`, and with a store that instances
+    cannot share.
     """
     if not settings.shard_leases.enabled:
         return
@@ -105,8 +106,8 @@ class _Seen:
 class LeasedShards:
     """Implements `Shards` with leases. A thread renews them; the thread that ticks takes and gives back shards between two ticks.
 
-    A shard counts as held for as long as its lease lasts by this process's monotonic clock. So an instance that was paused, or does not
-    reach the store, stops work on the shard before another instance begins.
+    A shard counts as held for as long as its lease lasts by this process's monotonic clock. So an instance that was paused, or
+    does not reach the store, stops work on the shard before another instance begins.
     """
 
     def __init__(
@@ -253,7 +254,10 @@ class LeasedShards:
         return moves(me, [s.state.lease_id for s in own], holders, self.held(), self.count)
 
     def _note_other_count(self, members: list[_Seen]) -> None:
-        """Note the `shard_count` of the first member if it differs, and log it once. Two counts would divide the tables in two ways."""
+        """Note the `shard_count` of the first member if it differs, and log it once.
+
+        Two counts would divide the tables in two ways.
+        """
         first = members[0].count if members else self.count
         other = first if first != self.count else None
         if other is not None and other != self._other_count:

@@ -19,8 +19,8 @@ class _Opened:
 class ShardPublishers:
     """The publishers with the writer ids `<name>-<shard>-of-<count>`. Used by the thread that ticks.
 
-    A publisher belongs to one term of a shard. If this instance lost a shard and took it again, a new publisher fences the publisher of the
-    holder in between before cursors are read.
+    A publisher belongs to one term of a shard. If this instance lost a shard and took it again, a new publisher fences the
+    publisher of the holder in between before cursors are read.
     """
 
     def __init__(self, name: str, shards: Shards, log: Callable[[], EventLog]) -> None:
@@ -38,18 +38,20 @@ class ShardPublishers:
     def settle(self, shard: int) -> int:
         """Open the publisher of the shard, unless it is open. Return its number: cursors read with another number are outdated.
 
-        Opening a publisher ends an earlier publication of unknown outcome, so that a cursor read from now on is final. Raises `ShardLost`
-        if this instance does not hold the shard, and the errors of `EventLog.publisher`.
+        Opening a publisher ends an earlier publication of unknown outcome, so that a cursor read from now on is final. Raises
+        `ShardLost` if this instance does not hold the shard, and the errors of `EventLog.publisher`.
         """
         return self._current(shard).number
 
     def publish_transitions(
         self, shard: int, number: int, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord
     ) -> None:
-        """See `Publisher.publish_transitions`. `number` is the publisher's, from `settle`. After `PublishUnknown`, read cursors again.
+        """See `Publisher.publish_transitions`.
 
-        Raises `ShardLost` if this instance no longer holds the shard, or if another process has taken over the writer id of the shard. For
-        a static shard, the latter raises `PublisherFenced`.
+        `number` is the publisher's, from `settle`. After `PublishUnknown`, read cursors again.
+
+        Raises `ShardLost` if this instance no longer holds the shard, or if another process has taken over the writer id of the
+        shard. For a static shard, the latter raises `PublisherFenced`.
         """
         current = self._current(shard)
         if current.number != number:

@@ -37,11 +37,17 @@ class Shards(Protocol):
         ...
 
     def term(self, shard: int) -> str | None:
-        """Return the id of the present term of the shard: it differs each time this instance gets the shard. None if it is not held."""
+        """Return the id of the present term of the shard: it differs each time this instance gets the shard.
+
+        None if it is not held.
+        """
         ...
 
     def balance(self) -> None:
-        """Take and give back shards, if that is due. Called before a tick works on any table. Raises errors of the lock provider."""
+        """Take and give back shards, if that is due.
+
+        Called before a tick works on any table. Raises errors of the lock provider.
+        """
         ...
 
     def give_up(self, shard: int, why: str) -> bool:
@@ -109,16 +115,22 @@ class Moves:
 
 
 def fair_part(rank: int, member_count: int, shard_count: int) -> int:
-    """Return how many shards the member with that rank (from 0) holds. A remainder of the division goes to the first members, one each."""
+    """Return how many shards the member with that rank (from 0) holds.
+
+    A remainder of the division goes to the first members, one each.
+    """
     return shard_count // member_count + (rank < shard_count % member_count)
 
 
 def moves(me: str, members: Sequence[str], holders: Mapping[int, str], mine: Collection[int], shard_count: int) -> Moves:
-    """Return the changes of the member `me`. `members` are the live ones in the order in which they joined, `holders` those of live leases.
+    """Return the changes of the member `me`.
 
-    The number of shards of a member depends only on the members, so that instances that see the same members come to rest, with numbers
-    that differ by at most 1. Because members rank in the order in which they joined, a new member takes from the others only what it needs,
-    and no member gives a shard back after another one has left. Without a place among the members, `me` gives back everything.
+    `members` are the live ones in the order in which they joined, `holders` those of live leases.
+
+    The number of shards of a member depends only on the members, so that instances that see the same members come to rest, with
+    numbers that differ by at most 1. Because members rank in the order in which they joined, a new member takes from the others
+    only what it needs, and no member gives a shard back after another one has left. Without a place among the members, `me`
+    gives back everything.
     """
     if me not in members:
         return Moves(give=tuple(sorted(mine)))

@@ -103,8 +103,8 @@ class Supervisor:
     def run(self) -> int:
         """Start the children in order, keep them running, stop them in reverse order; return the exit code for the process.
 
-        0: a request to stop, or every child is done; 1: a child crashed too often; 2: a child refused its settings. Must be called from
-        the main thread, where signals arrive: the kernel kills the children when the thread that started them ends.
+        0: a request to stop, or every child is done; 1: a child crashed too often; 2: a child refused its settings. Must be
+        called from the main thread, where signals arrive: the kernel kills the children when the thread that started them ends.
         """
         with on_termination(self._terminated):
             try:

@@ -1,7 +1,7 @@
 """Settings that a table may override: their declarations, checks of overrides, and the resulting settings of a table.
 
-A table may override a setting that is declared with `setting(..., per_table=True)`, because the service reads it at each visit of the table.
-All other settings hold for a whole process.
+A table may override a setting that is declared with `setting(..., per_table=True)`, because the service reads it at each visit
+of the table. All other settings hold for a whole process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def settings_by_service() -> Mapping[str, type[ServiceSettings]]:
 
 
 def overrides_problem(service: str, own: Any) -> str | None:
-    """Return what is wrong with the overrides of a service, in one line: field, value found, value expected. None if they are valid.
+    """Return what is wrong with the overrides of a service, in one line: field, value found, value expected.
+
+    None if they are valid.
 
     None, too, for a service that is not installed here: its own processes check its overrides.
     """

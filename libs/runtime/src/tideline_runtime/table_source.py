@@ -1,7 +1,7 @@
 """The port to a source of tables beside the patterns of the setting `tables`, such as the HudiTable resources of Kubernetes.
 
-A source names base paths and, for each, whether this service works on the table and with which options. The service reports the state of
-the tables back to the source.
+A source names base paths and, for each, whether this service works on the table and with which options. The service reports the
+state of the tables back to the source.
 """
 
 from __future__ import annotations

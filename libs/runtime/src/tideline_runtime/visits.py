@@ -31,8 +31,8 @@ class Visit:
 class Visits:
     """The visits of a service's ticks. Only the thread that ticks uses this object; events note tables in `hinted`.
 
-    With thousands of tables, a visit of all of them takes seconds. So between two such visits a tick visits only tables that are hinted or
-    due.
+    With thousands of tables, a visit of all of them takes seconds. So between two such visits a tick visits only tables that
+    are hinted or due.
     """
 
     def __init__(self, clock: Clock, interval_s: float, hinted: HintedTables) -> None:
@@ -43,7 +43,9 @@ class Visits:
         self._full_again_s = self._until_s = 0.0
 
     def begin(self, due: Iterable[str] = (), *, full: bool = False) -> Visit:
-        """Return the visit of this tick. It is one of all tables with `full`, if the interval is over, or if no table is hinted or `due`.
+        """Return the visit of this tick.
+
+        It is one of all tables with `full`, if the interval is over, or if no table is hinted or `due`.
 
         Unless `end` is called, the next visit is one of all tables, because the hints of this visit are used up.
         """

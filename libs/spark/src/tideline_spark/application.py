@@ -38,7 +38,10 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task], termination: Terminati
 
 
 def cluster_tasks(spark: SparkSession, tasks: Sequence[ClusteringTask], termination: Termination) -> list[ClusteredGroup]:
-    """Run clustering groups on executors, a large group as several tasks; return results in order of the groups. Errors as `run_job`."""
+    """Run clustering groups on executors, a large group as several tasks; return results in order of the groups.
+
+    Errors as `run_job`.
+    """
     return run_job(spark, termination, lambda context: cluster_on_executors(context, tasks))
 
 

@@ -38,7 +38,8 @@ class Aggregate:
     def parse(cls, name: str, text: str, schema: pa.Schema) -> Aggregate:
         """Return the aggregate that a text such as `sum(fare)` names.
 
-        Raises `InvalidOption` for another text, `SchemaMismatch` for a column that is not in the table or has a type without this aggregate.
+        Raises `InvalidOption` for another text, `SchemaMismatch` for a column that is not in the table or has a type without
+        this aggregate.
         """
         call = _CALL.fullmatch(text)
         function = call[1].lower() if call else ""
@@ -150,7 +151,8 @@ class BucketGroups:
     def __call__(self, part: Snapshot) -> Iterator[pa.RecordBatch]:
         """Yield the groups of a bucket.
 
-        Raises `BucketTooLarge` if they exceed the memory, `InvalidRecord` for a sum out of range, and what `BucketRows.portions` raises.
+        Raises `BucketTooLarge` if they exceed the memory, `InvalidRecord` for a sum out of range, and what
+        `BucketRows.portions` raises.
         """
         held: list[pa.Table] = []
         size_bytes = merged_bytes = 0

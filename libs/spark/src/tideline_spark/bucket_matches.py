@@ -1,7 +1,7 @@
 """The join of one bucket of two tables, in a worker: Arrow's hash join of the keys, and rows picked by their numbers.
 
-The smaller side is held in memory (the held side). The other one is read in portions. The hash join sees the keys and row numbers only,
-so that columns of all types can be in the result.
+The smaller side is held in memory (the held side). The other one is read in portions. The hash join sees the keys and row
+numbers only, so that columns of all types can be in the result.
 """
 
 from __future__ import annotations

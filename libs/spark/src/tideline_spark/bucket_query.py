@@ -1,7 +1,8 @@
 """Joins and aggregations of tables with a bucket index without a shuffle, and samples of whole buckets (RFC-29).
 
-Rows with equal hash values are in equal buckets, so that each task joins, or groups, the rows of its own buckets; docs/design/bucket-queries.md.
-The physical plans have no Exchange. Spark 4.3 lets no data source in Python report its partitioning, so these are functions.
+Rows with equal hash values are in equal buckets, so that each task joins, or groups, the rows of its own buckets;
+docs/design/bucket-queries.md. The physical plans have no Exchange. Spark 4.3 lets no data source in Python report its
+partitioning, so these are functions.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ Unit = TypeVar("Unit")
 class BucketScan:
     """One table of a query by buckets.
 
-    `columns` names the columns of the result, or maps columns of the table to their names in the result (default: all but the meta fields).
-    `where` selects rows of the table before they are joined or grouped: SQL text or an expression, as for `tideline.Table.scan`. `as_of` is an instant,
-    a date or a time (inclusive), as for `tideline_spark.read.read`.
+    `columns` names the columns of the result, or maps columns of the table to their names in the result (default: all but the
+    meta fields). `where` selects rows of the table before they are joined or grouped: SQL text or an expression, as for
+    `tideline.Table.scan`. `as_of` is an instant, a date or a time (inclusive), as for `tideline_spark.read.read`.
     """
 
     table: Table | str
@@ -63,15 +64,17 @@ def bucket_join(
 ) -> DataFrame:
     """Return the join of two tables with a bucket index without a shuffle: each task joins buckets of its own.
 
-    `on` names columns of both tables, or pairs of a column of `left` and one of `right`; among them all hash fields of both, in the same
-    order. The result has each of them once, under its name in `left` and in the wider of both types, then the columns of `left`, then those of `right`.
-    `how` is `inner`, `left`, `right`, `full`, `semi` or `anti`, or a synonym of Spark. Null keys match nothing.
+    `on` names columns of both tables, or pairs of a column of `left` and one of `right`; among them all hash fields of both, in
+    the same order. The result has each of them once, under its name in `left` and in the wider of both types, then the columns
+    of `left`, then those of `right`. `how` is `inner`, `left`, `right`, `full`, `semi` or `anti`, or a synonym of Spark. Null
+    keys match nothing.
 
-    A task holds the smaller side of a part in memory: the columns of the query of the buckets with one number modulo the greatest common
-    divisor of both numbers of buckets, in all partitions. The files are fixed when this returns. Raises `InvalidOption` for join columns that do
-    not cover the hash fields and for numbers of buckets without a common divisor, `SchemaMismatch` for columns that are missing, of different
-    kinds, or twice in the result, `UnsupportedTable` for a table without a bucket index or with file groups that do not fit it. The query
-    fails with `BucketTooLarge` beyond `tideline.spark.bucket.memory.bytes` (of the left table), and with `InvalidRecord` for keys whose buckets are uncertain.
+    A task holds the smaller side of a part in memory: the columns of the query of the buckets with one number modulo the
+    greatest common divisor of both numbers of buckets, in all partitions. The files are fixed when this returns. Raises
+    `InvalidOption` for join columns that do not cover the hash fields and for numbers of buckets without a common divisor,
+    `SchemaMismatch` for columns that are missing, of different kinds, or twice in the result, `UnsupportedTable` for a table
+    without a bucket index or with file groups that do not fit it. The query fails with `BucketTooLarge` beyond
+    `tideline.spark.bucket.memory.bytes` (of the left table), and with `InvalidRecord` for keys whose buckets are uncertain.
     """
     use_this_python(spark)
     sides = (_Side.of(left), _Side.of(right))
@@ -95,12 +98,14 @@ def bucket_aggregate(
 ) -> DataFrame:
     """Return groups of a table with a bucket index without a shuffle: each task groups the rows of its own buckets.
 
-    `by` names the columns of the groups, among them all hash fields. `aggregates` are texts by their names in the result: `count(*)`, or `count`, `sum`,
-    `min`, `max` or `avg` of a column, with the types and the treatment of nulls and NaN of Spark. `columns` of a scan are not used.
+    `by` names the columns of the groups, among them all hash fields. `aggregates` are texts by their names in the result:
+    `count(*)`, or `count`, `sum`, `min`, `max` or `avg` of a column, with the types and the treatment of nulls and NaN of
+    Spark. `columns` of a scan are not used.
 
-    A task holds the groups of one bucket in memory, over all partitions. Raises `InvalidOption` if `by` leaves out a hash field or for another aggregate, `SchemaMismatch`
-    for a column that is missing or of a type without it, `UnsupportedTable` as `bucket_join`. The query fails with `BucketTooLarge` and
-    `InvalidRecord` as `bucket_join`, also with `InvalidRecord` for a sum that its type does not hold.
+    A task holds the groups of one bucket in memory, over all partitions. Raises `InvalidOption` if `by` leaves out a hash field
+    or for another aggregate, `SchemaMismatch` for a column that is missing or of a type without it, `UnsupportedTable` as
+    `bucket_join`. The query fails with `BucketTooLarge` and `InvalidRecord` as `bucket_join`, also with `InvalidRecord` for a
+    sum that its type does not hold.
     """
     use_this_python(spark)
     side = _Side.of(table)
@@ -132,7 +137,9 @@ def sample_buckets(
     columns: Sequence[str] | None = None,
     where: Column | str | None = None,
 ) -> DataFrame:
-    """Return a sample of a table with a bucket index: the rows whose bucket number modulo `out_of` is one of `buckets`; no other file is read.
+    """Return a sample of a table with a bucket index: the rows whose bucket number modulo `out_of` is one of `buckets`.
+
+    No other file is read.
 
     `out_of` divides the number of buckets and is that number by default. Rows with equal hash values are in a sample together or not at
     all, and samples of tables that `bucket_join` joins have the same keys for the same arguments. Other arguments and errors as `tideline_spark.read.read`; `InvalidOption`
@@ -169,7 +176,10 @@ class _Side:
         return self.found.schema.field(name).type
 
     def parts(self, number: int) -> list[Snapshot]:
-        """Return the slices of each part that can hold rows of the query. Raises `UnsupportedTable` for file groups outside the index."""
+        """Return the slices of each part that can hold rows of the query.
+
+        Raises `UnsupportedTable` for file groups outside the index.
+        """
         needed = set(self.found.only(self.where).slices)
         by_part = slices_by_part(self.found.known_buckets().index, self.found.slices, number)
         return [replace(self.found, slices=tuple(s for s in slices if s in needed)) for slices in by_part]

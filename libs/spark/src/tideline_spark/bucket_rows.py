@@ -64,7 +64,8 @@ class BucketRows:
         if size_bytes > self.memory_bytes:
             named = min(s.group.file_id[:8] for s in part.slices)
             raise BucketTooLarge(
-                f"{what} of bucket {named} of table {self.table!r}, with the columns of the query: more than {self.memory_bytes:,} bytes",
+                f"{what} of bucket {named} of table {self.table!r}, with the columns of the query: more than "
+                f"{self.memory_bytes:,} bytes",
                 expected="tideline.spark.bucket.memory.bytes at most: a task holds those of one bucket in memory",
                 remedy="name fewer columns, raise the option with the memory of executors, split the buckets, or let Spark shuffle the rows of read",
             )

@@ -53,8 +53,8 @@ def _is_ascii(text: Column) -> Column:
 def _ascii_hash(text: Column) -> Column:
     """Return `string_hash` of a text without other characters.
 
-    It is Hive's hash, which folds the bytes of the UTF-8 as Java's `String.hashCode` folds characters. Spark has it for Hive's buckets,
-    but under no name for DataFrames.
+    It is Hive's hash, which folds the bytes of the UTF-8 as Java's `String.hashCode` folds characters. Spark has it for Hive's
+    buckets, but under no name for DataFrames.
     """
     jvm: Any = get_active_spark_context()._jvm  # noqa: SLF001 - expressions without a name are reached through the JVM only
     columns = jvm.org.apache.spark.sql.classic.ExpressionUtils

@@ -1,4 +1,6 @@
-"""Clustering groups on the executors. A large group is several tasks that exchange rows by Spark's shuffle (`tideline_table`: `ranges`).
+"""Clustering groups on the executors.
+
+A large group is several tasks that exchange rows by Spark's shuffle (`tideline_table`: `ranges`).
 
 Rows pass through the JVM as bytes of Arrow streams, so that it needs no type for them and no order: both are those of the engine.
 """
@@ -121,8 +123,8 @@ def _exchanged(
 ) -> list[Any]:
     """Run one job: its first stage reads the slices, its second one has a task for each of `works`; return their outcomes in order.
 
-    PySpark's `RDD.partitionBy` would collect up to a thousand pieces in memory before it passes them on, so the exchange is built from
-    its parts: a stream of partition numbers and values in turn.
+    PySpark's `RDD.partitionBy` would collect up to a thousand pieces in memory before it passes them on, so the exchange is
+    built from its parts: a stream of partition numbers and values in turn.
     """
     places = {work: at for at, work in enumerate(works) if isinstance(work, _Range)}
     slices = _slices(groups)

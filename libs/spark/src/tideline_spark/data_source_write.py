@@ -48,7 +48,10 @@ class WriteOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> WriteOptions:
-        """Check the options of Spark's writer. Raises `InvalidOption` for unknown ones, and for an operation that the mode excludes."""
+        """Check the options of Spark's writer.
+
+        Raises `InvalidOption` for unknown ones, and for an operation that the mode excludes.
+        """
         engine = {name: value for name, value in given.items() if name.startswith(_ENGINE)}
         known = {*_NAMES, *engine, *(_OF_SPARK if is_stream else ())}
         unknown = sorted(name for name in given if name not in known)

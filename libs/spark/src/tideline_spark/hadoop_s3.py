@@ -1,8 +1,9 @@
 """Hadoop's S3 file system (S3A), with which Spark's own scans read `s3://` tables: settings, packages, and what is missing.
 
-The engine's workers and the JVM share one set of settings, the variables `AWS_*` of the environment. This module is the only place that
-translates them into `fs.s3a.*`. Credentials are not translated: in each process S3A reads the same variables, or asks the role of the
-machine or pod, in the order of the engine. So no Spark setting, plan, page of the UI or event log holds a secret.
+The engine's workers and the JVM share one set of settings, the variables `AWS_*` of the environment. This module is the only
+place that translates them into `fs.s3a.*`. Credentials are not translated: in each process S3A reads the same variables, or
+asks the role of the machine or pod, in the order of the engine. So no Spark setting, plan, page of the UI or event log holds a
+secret.
 
 A JVM keeps the client of a bucket: settings that change while it runs have no effect on buckets that it has opened.
 """
@@ -41,7 +42,8 @@ CREDENTIAL_VARIABLES = (
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws"
 SDK = "software.amazon.awssdk"
 SDK_VERSIONS = {"3.5.0": "2.35.4"}
-"""By version of Hadoop, the version of the AWS SDK that its hadoop-aws was built with, where S3A was tested with the SDK's modules."""
+"""By version of Hadoop, the version of the AWS SDK that its hadoop-aws was built with, where S3A was tested with the SDK's
+modules."""
 SDK_MODULES = ("s3", "s3-transfer-manager", "sts")
 """What S3A loads of the SDK; with what they depend on 13 MB. The bundle that hadoop-aws asks for has all services of AWS, 686 MB."""
 EXCLUDED = (
@@ -168,7 +170,10 @@ def check_settings(settings: Mapping[str, str], bucket: str) -> None:
 
 
 def check_credentials(in_jvm: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Raise `ObjectStoreScanUnavailable` if variables of the JVM's environment differ from those of this process; no value is named."""
+    """Raise `ObjectStoreScanUnavailable` if variables of the JVM's environment differ from those of this process.
+
+    No value is named.
+    """
     different = [name for name in CREDENTIAL_VARIABLES if (in_jvm.get(name) or "") != (here.get(name) or "")]
     if different:
         raise ObjectStoreScanUnavailable(

@@ -42,7 +42,10 @@ def results_of(outcomes: Iterable[Result | TidelineError]) -> list[Result]:
 
 
 def outcome_of(work: Callable[[], Result]) -> Result | TidelineError:
-    """Return what `work` returns or its error, a plain value for the driver. Raises errors that a retry may cure: Spark retries the task."""
+    """Return what `work` returns or its error, a plain value for the driver.
+
+    Raises errors that a retry may cure: Spark retries the task.
+    """
     try:
         return work()
     except TidelineError as error:

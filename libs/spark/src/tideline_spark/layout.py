@@ -83,7 +83,10 @@ class WriteLayout:
 
     @property
     def units(self) -> dict[tuple[str, str], FileSlice]:
-        """The looked-up slices, with what their commits recorded of them, by partition path and unit; about 170 bytes each for a task."""
+        """The looked-up slices, with what their commits recorded of them, by partition path and unit.
+
+        About 170 bytes each for a task.
+        """
         return {(s.group.partition_path, unit_name(s)): s for s in self.looked_up}
 
     @property
@@ -126,8 +129,8 @@ def bucket_layout(
 ) -> WriteLayout:
     """Lay a write into a table with a bucket index out: each bucket is written by one task.
 
-    No key is looked up, unless a bucket may have several file groups: then its task does it. `closed` as for `decide_layout`. `rings` are
-    those of the table with consistent hashing.
+    No key is looked up, unless a bucket may have several file groups: then its task does it. `closed` as for `decide_layout`.
+    `rings` are those of the table with consistent hashing.
 
     Raises `UnsupportedTable` for file groups that the index does not allow, except where an overwrite replaces them.
     """

@@ -1,9 +1,9 @@
 """Snapshots of slices with log files: base rows by Spark's own Parquet scan, only log rows from Python workers.
 
-A first job reads the record keys and ordering values of base files and logs, merges them by the engine's rules, and returns the positions
-of superseded rows. Spark broadcasts them, and an anti-join drops these rows from the scan of the base files and from the rows of
-the logs. A position is one number: the CRC-32 of the name of the slice's base file, a bit for rows of the log, and the position of
-the row in the base file or in `scan_log_part`.
+A first job reads the record keys and ordering values of base files and logs, merges them by the engine's rules, and returns the
+positions of superseded rows. Spark broadcasts them, and an anti-join drops these rows from the scan of the base files and from
+the rows of the logs. A position is one number: the CRC-32 of the name of the slice's base file, a bit for rows of the log, and
+the position of the row in the base file or in `scan_log_part`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _METADATA = "_metadata"
 _OF_LOG = 1 << 31
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
 MOST_LOG_BYTES = 512 * 1024 * 1024
-"""Log files of a divided scan have at most this size, whatever the options say: Spark broadcasts no more than 8 GiB and 357 million rows."""
+"""Log files of a divided scan have at most this size, whatever the options say: Spark broadcasts no more than 8 GiB and 357
+million rows."""
 _USUAL_TIMEOUT_S = 300.0
 """The default of `spark.sql.broadcastTimeout`."""
 _ARROW_POSITION = pa.schema([(_POSITION, pa.int64())])
@@ -65,8 +66,9 @@ class BroadcastLimits:
 def divided(snapshot: Snapshot, schema: StructType, limits: BroadcastLimits) -> set[FileSlice]:
     """Return the slices (all have a base file and logs) to read by `scan_merged`, those with the smallest logs first.
 
-    Slices are left out that together with smaller ones exceed `limits`, and those whose file names have equal checksums or are quoted
-    in paths. None is read so if the table merges cells of base rows, for an incremental query, or for columns with reserved names.
+    Slices are left out that together with smaller ones exceed `limits`, and those whose file names have equal checksums or are
+    quoted in paths. None is read so if the table merges cells of base rows, for an incremental query, or for columns with
+    reserved names.
     """
     reserved = {_POSITION, _METADATA} & {name.lower() for name in schema.names}
     if snapshot.commit_times is not None or snapshot.rule.merging.partial is not None or reserved:

@@ -1,4 +1,6 @@
-"""Runs the plan, or the plans, that a table-service application was started for. It imports no Spark: `TaskRunner` says where tasks run.
+"""Runs the plan, or the plans, that a table-service application was started for.
+
+It imports no Spark: `TaskRunner` says where tasks run.
 
 Applications on Spark and resident workers run this code, so their results, outcomes and log lines are equal.
 """

@@ -16,7 +16,8 @@ _PLANNING = threading.Lock()
 def known_files(root: str) -> dict[str, str]:
     """Return settings for a scan that names every file below `root`.
 
-    By default Spark starts a job to check more than 32 paths. On disks the driver alone is faster; in an object store each check is a request.
+    By default Spark starts a job to check more than 32 paths. On disks the driver alone is faster; in an object store each
+    check is a request.
     """
     return _KNOWN_FILES if root.startswith("file:") else {}
 

@@ -24,9 +24,10 @@ _COMPARISONS: dict[str, tuple[Callable[[Any, Any], pc.Expression], Callable[[Any
 def implied(condition: Any) -> pc.Expression | None:
     """Return an expression that is true for every row for which `condition` (of an analysed plan) is true; None if there is none.
 
-    It has the equalities, IN lists, comparisons and tests for null of columns and fields of structs, of whole numbers, texts, decimals, dates and timestamps,
-    with constants of exactly that type. A cast that Spark's analysis put around a constant is part of the constant. Texts count in
-    Spark's own collation only. Floating numbers do not: to Spark, NaN is greater than all of them.
+    It has the equalities, IN lists, comparisons and tests for null of columns and fields of structs, of whole numbers, texts,
+    decimals, dates and timestamps, with constants of exactly that type. A cast that Spark's analysis put around a constant is
+    part of the constant. Texts count in Spark's own collation only. Floating numbers do not: to Spark, NaN is greater than all
+    of them.
     """
     name = condition.getClass().getSimpleName()
     if name in ("And", "Or"):
@@ -53,7 +54,10 @@ def implied(condition: Any) -> pc.Expression | None:
 
 
 def _path_of(expression: Any) -> tuple[str, ...]:
-    """Return the names from a column to the field of a struct that an expression refers to, one for a column; empty for another one."""
+    """Return the names from a column to the field of a struct that an expression refers to, one for a column.
+
+    Empty for another one.
+    """
     kind = expression.getClass().getSimpleName()
     if kind == "AttributeReference":
         return (expression.name(),)

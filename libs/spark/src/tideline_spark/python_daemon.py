@@ -1,7 +1,7 @@
 """The process from which Spark forks Python workers, with the engine imported once for all of them.
 
-Spark starts it where `spark.python.daemon.module` names it. With Spark's own daemon each worker imports the engine by itself, about a second of
-a processor, and again after a minute without tasks, when Spark ends idle workers.
+Spark starts it where `spark.python.daemon.module` names it. With Spark's own daemon each worker imports the engine by itself,
+about a second of a processor, and again after a minute without tasks, when Spark ends idle workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _ENGINE = (
     "tideline_spark.small_source",
     "tideline_spark.write",
 )
-"""Modules with all that tasks use. None may print, because Spark reads the daemon's port from its output, or start a Python thread."""
+"""Modules with all that tasks use. None may print, because Spark reads the daemon's port from its output, or start a Python
+thread."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Read a table as a DataFrame: Spark's own Parquet scan over the exact base files of a snapshot, and workers that read log files.
 
-Of slices with log files, `merged_scan` leaves the base rows to Spark. Python workers read slices that need the engine as a whole: they
-receive paths and return Arrow rows. All other rows stay in the JVM.
+Of slices with log files, `merged_scan` leaves the base rows to Spark. Python workers read slices that need the engine as a
+whole: they receive paths and return Arrow rows. All other rows stay in the JVM.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ def read(
 ) -> DataFrame:
     """Return a query as a DataFrame: all columns with the meta fields first, unless `columns` names them.
 
-    `columns` may name fields of structs by dotted paths. `where` selects rows, by any columns of the table: a condition of Spark, as
-    a column or as SQL text.
+    `columns` may name fields of structs by dotted paths. `where` selects rows, by any columns of the table: a condition of
+    Spark, as a column or as SQL text.
 
-    The query is a snapshot, now or at a point in time `as_of` (inclusive: an instant, date or time, UTC without a zone), with `read_optimized` of base files only; or the rows
-    written after the point `since` up to `until` (also sequences of the table log), as `Table.incremental`. With `keys`, a snapshot query returns only rows with
-    these record keys and reads only what can hold them, as `Table.look_up`. The files are fixed when this returns; the cleaner may
-    delete them once they are older than its retention. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot`
-    and `Table.incremental` raise, `InvalidOption` for `keys` of other queries, and `SchemaMismatch` for unknown columns.
+    The query is a snapshot, now or at a point in time `as_of` (inclusive: an instant, date or time, UTC without a zone), with
+    `read_optimized` of base files only; or the rows written after the point `since` up to `until` (also sequences of the table
+    log), as `Table.incremental`. With `keys`, a snapshot query returns only rows with these record keys and reads only what can
+    hold them, as `Table.look_up`. The files are fixed when this returns; the cleaner may delete them once they are older than
+    its retention. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot` and `Table.incremental` raise,
+    `InvalidOption` for `keys` of other queries, and `SchemaMismatch` for unknown columns.
     """
     use_this_python(spark)
     if isinstance(table, str):

@@ -1,7 +1,8 @@
 """The node of a record key in the hash ring of its partition as a native expression of Spark, for the exchange of a write.
 
-The rule is that of `tideline_table.index.hash_ring`; the task compares what both computed. A first ring follows from the number of buckets,
-so that only the rings of partitions that were resized are sent to the executors. Nothing here calls Python or reflection.
+The rule is that of `tideline_table.index.hash_ring`; the task compares what both computed. A first ring follows from the number
+of buckets, so that only the rings of partitions that were resized are sent to the executors. Nothing here calls Python or
+reflection.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ def _times(code: Column, prime: int) -> Column:
 
 
 def _product(code: Column, prime: int) -> Column:
-    """Return a number that equals the product modulo 2^32. A prime above 2^31 counts as negative: the product fits 64 bits with sign."""
+    """Return a number that equals the product modulo 2^32.
+
+    A prime above 2^31 counts as negative: the product fits 64 bits with sign.
+    """
     return code * _lit(prime - 2**32 if prime >= 2**31 else prime)
 
 

@@ -38,9 +38,10 @@ def local_session(
     """Start a session of `cores` threads in one JVM with a heap of `memory`, on the loopback interface, in UTC, with Arrow, no UI.
 
     `extra` is additional configuration. With `short_lived` the JVM compiles faster and optimizes less, for work of a minute or
-    less. With `with_s3` Spark resolves Hadoop's S3 file system at its start, unless it is among Spark's jars (13 MB, see `hadoop_s3`).
-    Object stores get settings and credentials of the variables `AWS_*` at this moment. End the session with `stop_session`, which leaves no process
-    behind. Raises `JavaNotFound`, and `ObjectStoreScanUnavailable` if the version of Hadoop is unknown.
+    less. With `with_s3` Spark resolves Hadoop's S3 file system at its start, unless it is among Spark's jars (13 MB, see
+    `hadoop_s3`). Object stores get settings and credentials of the variables `AWS_*` at this moment. End the session with
+    `stop_session`, which leaves no process behind. Raises `JavaNotFound`, and `ObjectStoreScanUnavailable` if the version of
+    Hadoop is unknown.
     """
     os.environ["JAVA_HOME"] = str(find_java())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -31,7 +31,10 @@ class Unit:
 
 
 def rows_by_unit(rows: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
-    """Split rows of one `tagging.ORDER` hash by unit; units rarely share a hash. Yield partition path, name of the unit and rows."""
+    """Split rows of one `tagging.ORDER` hash by unit; units rarely share a hash.
+
+    Yield partition path, name of the unit and rows.
+    """
     partitions, units = rows.column(PARTITION), rows.column(UNIT)
     partition, name = partitions[0].as_py(), units[0].as_py()
     mine = pc.and_(pc.equal(partitions, partition), pc.equal(units, name))

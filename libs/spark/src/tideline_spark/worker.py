@@ -1,8 +1,9 @@
 """A resident worker: `python -m tideline_spark.worker --memory-bytes N` runs plans in this process, one at a time, without Spark.
 
-It reads requests from stdin, a line of JSON each (`Request`), and writes a line to stdout when it is ready, and the exit code of each
-application in decimal digits. While an application runs, all that this process writes to stderr is appended to the log of that
-application. The worker ends when stdin ends, and after SIGTERM, which ends the running plan as it ends a Spark application.
+It reads requests from stdin, a line of JSON each (`Request`), and writes a line to stdout when it is ready, and the exit code
+of each application in decimal digits. While an application runs, all that this process writes to stderr is appended to the log
+of that application. The worker ends when stdin ends, and after SIGTERM, which ends the running plan as it ends a Spark
+application.
 
 Code, results and log lines are those of the applications on Spark (`plan_run`).
 """
@@ -75,7 +76,10 @@ class TasksHere:
         """See `TaskRunner.start`."""
 
     def run(self, tasks: Sequence[Task], termination: Termination, work: Callable[[Task], Result]) -> list[Result]:
-        """See `TaskRunner.run`. `MemoryError` is raised as it is: the plan stays as if the process had been killed for its memory."""
+        """See `TaskRunner.run`.
+
+        `MemoryError` is raised as it is: the plan stays as if the process had been killed for its memory.
+        """
         with termination:
             try:
                 return [work(task) for task in tasks]

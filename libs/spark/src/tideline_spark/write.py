@@ -92,8 +92,9 @@ def write_dataframe(
     worker holds each bucket of an upsert's inserts in memory: raise `tideline.spark.insert.parallelism` for very large inserts.
 
     Behind the commit, services that the options ask writers for (`hoodie.compact.inline`, `hoodie.clustering.inline`) run on the
-    executors, too. `extra` is added to the commit's metadata, `progress` makes the write happen once, and the columns of `df` evolve the table's
-    schema if the options allow it: see `tideline_table.action.write_rows`. `on_report` gets plan and counts of each attempt.
+    executors, too. `extra` is added to the commit's metadata, `progress` makes the write happen once, and the columns of `df`
+    evolve the table's schema if the options allow it: see `tideline_table.action.write_rows`. `on_report` gets plan and counts
+    of each attempt.
 
     Raises, with nothing visible: `WriteConflict` after the last attempt; `ProgressMoved`; `SchemaMismatch` for columns that do not
     fit; `InvalidRecord`, `SchemaMismatch`, `DuplicateKey` for rows that do not (rolled back); `InvalidOption`, `TableFrozen`,

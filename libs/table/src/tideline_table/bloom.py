@@ -25,7 +25,8 @@ _MOST_ROWS = 4096
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _WORK_KEYS = 32_768
 _WORK_BYTES = 1024 * 1024
-"""Keys are hashed in batches of at most `_WORK_KEYS` keys and about `_WORK_BYTES` of key text, which stay in the processor's cache."""
+"""Keys are hashed in batches of at most `_WORK_KEYS` keys and about `_WORK_BYTES` of key text, which stay in the processor's
+cache."""
 
 _KEPT_HASHES = 8
 """As many hashes of each key are kept, because one look-up asks many filters: these reject nearly all keys that a filter lacks."""

@@ -267,7 +267,10 @@ class RestorePending(WriteConflict):
 
 
 class BacklogTooLarge(TidelineError):
-    """Compaction has not kept up with the writers, and `tideline.write.backlog.response` refuses more writes. Nothing was written."""
+    """Compaction has not kept up with the writers, and `tideline.write.backlog.response` refuses more writes.
+
+    Nothing was written.
+    """
 
     recovery = Recovery.RETRY
 

@@ -30,7 +30,10 @@ def sealed(content: bytes) -> bytes:
 
 
 def parse_sealed(content: bytes) -> Any:
-    """Parse a document as `parse_json` does. Raises `ValueError` if it has another digest than its content; earlier releases wrote none."""
+    """Parse a document as `parse_json` does.
+
+    Raises `ValueError` if it has another digest than its content; earlier releases wrote none.
+    """
     seal = _SEAL.search(content)
     if seal is not None and (found := _digest(content[: seal.start()])) != seal[1].decode():
         raise ValueError(f"its bytes are damaged: their XXH3 is {found}, not {seal[1].decode()}")

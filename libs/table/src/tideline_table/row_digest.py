@@ -1,11 +1,11 @@
 """Order-free digests of rows: two sets of rows with equal digests hold the same rows, whatever their order.
 
 The digest of a set is its number of rows and two sums, modulo 2^64, of 64-bit hashes of each row. Equal sets have equal digests. If
-hashes behave like independent uniform numbers, two fixed sets that differ in d rows have equal digests with a probability of at most
-d * 2^-64 (a changed row has the hash of the row that it replaces) plus 2^-(128 - 2v), where 2^v is the largest power of two that
-divides every difference in how often a row occurs (v = 0 unless rows are doubled or dropped an even number of times, which changes the
-number of rows, too). The hashes are keyed by a seed, so that rows written before the seed was known cannot be chosen to collide.
-This finds mistakes; it is no proof against an author who knows the seed.
+hashes behave like independent uniform numbers, two fixed sets that differ in d rows have equal digests with a probability of at
+most d * 2^-64 (a changed row has the hash of the row that it replaces) plus 2^-(128 - 2v), where 2^v is the largest power of
+two that divides every difference in how often a row occurs (v = 0 unless rows are doubled or dropped an even number of times,
+which changes the number of rows, too). The hashes are keyed by a seed, so that rows written before the seed was known cannot be
+chosen to collide. This finds mistakes; it is no proof against an author who knows the seed.
 
 Rows are hashed column by column over Arrow's buffers, eight bytes of all values at a time.
 """

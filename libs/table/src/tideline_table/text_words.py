@@ -8,7 +8,9 @@ import pyarrow.compute as pc
 
 
 def text_rows(texts: pa.Array, width: int) -> np.ndarray:
-    """Return texts or bytes as a matrix, a row of `width` bytes for each, filled up with zeros. None may be longer. Nulls have any row.
+    """Return texts or bytes as a matrix, a row of `width` bytes for each, filled up with zeros.
+
+    None may be longer. Nulls have any row.
 
     `texts` is of a type with offsets, at least one, and `width` is positive.
     """

@@ -102,7 +102,8 @@ class TableDataset(ds.Dataset):  # type: ignore[misc]
 
     def _refused(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(
-            "the dataset of a table has no fragments and cannot be part of an Arrow plan; use to_table(columns=, filter=), to_batches or SQL"
+            "the dataset of a table has no fragments and cannot be part of an Arrow plan; use to_table(columns=, filter=), "
+            "to_batches or SQL"
         )
 
     filter = get_fragments = _get_fragments = join = join_asof = replace_schema = sort_by = _refused

@@ -19,7 +19,8 @@ class Commit:
     rows_inserted: int
     rows_updated: int
     rows_deleted: int
-    """Rows removed, with those of file groups that an overwrite or a partition deletion replaced. -1: only a merge of their log files tells it."""
+    """Rows removed, with those of file groups that an overwrite or a partition deletion replaced. -1: only a merge of their log
+    files tells it."""
     attempts: int
     """Number of attempts: 1 plus the number of conflicts after which the write was repeated."""
     inline: tuple[InlineService, ...] = ()

@@ -122,8 +122,9 @@ class Table:
         """Delete rows by key, whatever their ordering values are.
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
-        missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the table
-        does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes nothing.
+        missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the
+        table does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes
+        nothing.
         """
         return self._write(self._keys(keys, self.schema), Operation.DELETE, options)
 
@@ -254,8 +255,9 @@ class Table:
         """Hold a reader lease while a `with` block runs: cleaning and archival keep what queries as of `as_of` (default: now) read.
 
         With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease. If this process
-        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache Hudi writes,
-        `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the reader needs.
+        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache
+        Hudi writes, `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the
+        reader needs.
         """
         return engine.HeldLease(self._table, as_of, after=after, holder=holder, reads=reads, ttl_s=ttl_s)
 
@@ -290,8 +292,9 @@ class Table:
         `hoodie.bucket.index.min.num.buckets` and `hoodie.bucket.index.max.num.buckets`. Partitions with a pending compaction or
         clustering are left out.
 
-        The result names all partitions that stay as they are, each with the reason. Raises `InvalidOption` for an impossible number,
-        `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or has no bucket index.
+        The result names all partitions that stay as they are, each with the reason. Raises `InvalidOption` for an impossible
+        number, `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or
+        has no bucket index.
         """
         own = self._table
         if number is None and partition_buckets is None and not overwrite:
@@ -307,8 +310,8 @@ class Table:
     def log_compact(self, *, options: Options = None) -> Compaction:
         """Plan and run a log compaction of a merge-on-read table: merge the log files of a slice into one, without its base file.
 
-        It takes slices with `hoodie.log.compaction.blocks.threshold` log files or more; writers go on meanwhile. Raises the errors of
-        `cluster`, and `UnsupportedTable` for a table that Apache Hudi writes, too.
+        It takes slices with `hoodie.log.compaction.blocks.threshold` log files or more; writers go on meanwhile. Raises the
+        errors of `cluster`, and `UnsupportedTable` for a table that Apache Hudi writes, too.
         """
         return services.compact(self._table, options, logs_only=True)
 
@@ -354,23 +357,28 @@ class Table:
     def create_index(self, types: str | Iterable[str] = "files", columns: str | Iterable[str] = ()) -> None:
         """Create the metadata table, or add partitions to it.
 
-        Apache Hudi's readers take the files of the table from `files` instead of listing folders, and leave out files by the bounds of
-        `columns` in `column_stats` (by default all columns that writers record). `bloom_filters` has the Bloom filter of each
-        base file, for writers of Apache Hudi that take the table over. `record_index` says where each record key is.
+        Apache Hudi's readers take the files of the table from `files` instead of listing folders, and leave out files by the
+        bounds of `columns` in `column_stats` (by default all columns that writers record). `bloom_filters` has the Bloom filter
+        of each base file, for writers of Apache Hudi that take the table over. `record_index` says where each record key is.
 
         From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
         `UnsupportedTable` for a table that Apache Hudi also writes or that lies in an object store without conditional puts,
-        `DuplicateKey` for a record index of keys that two file groups hold, and `WriteConflict` if files are always replaced and cleaned
-        before their keys are read.
+        `DuplicateKey` for a record index of keys that two file groups hold, and `WriteConflict` if files are always replaced
+        and cleaned before their keys are read.
         """
         action.create_index(self._table, column_list(types), column_list(columns))
 
     def drop_index(self, types: str | Iterable[str] = "files") -> None:
-        """Delete partitions of the metadata table; without `files`, all of it goes. Raises `IndexNotFound` if they are not there."""
+        """Delete partitions of the metadata table; without `files`, all of it goes.
+
+        Raises `IndexNotFound` if they are not there.
+        """
         action.drop_index(self._table, column_list(types))
 
     def check(self, *, repair: bool = False, deep: bool = False) -> tuple[Finding, ...]:
-        """Compare the data files with what their commits recorded, and the metadata table with both; return the differences that are left.
+        """Compare the data files with what their commits recorded, and the metadata table with both.
+
+        Return the differences that are left.
 
         Sizes, the footers of base files and the blocks of log files are compared, with `deep` all bytes of base files too.
         `repair` writes a metadata table that differs again, from the table log. It does not bring back data files that are gone, and
@@ -425,7 +433,8 @@ class Table:
         """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
 
         `lock` is `filesystem` or `storage`, by default what fits the storage. A table that is already shared keeps its lock.
-        `buckets`, `hash_fields` and `partition_buckets` name the bucket index of a table that Apache Hudi created, where its rows leave that open.
+        `buckets`, `hash_fields` and `partition_buckets` name the bucket index of a table that Apache Hudi created, where its
+        rows leave that open.
         """
         if self._table.sharing is None or lock:
             kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)

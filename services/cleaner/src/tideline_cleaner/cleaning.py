@@ -120,8 +120,9 @@ class CleanerService:
 def _is_abandoned(table: Table, record: ActionRecord) -> bool:
     """Return whether the process of `record` is dead and `roll_back_dead` undoes or completes the action.
 
-    False for plans and dead attempts of clusterings and compactions, which the launcher runs again, for requested log compactions, and for
-    cleans and archivals, which the cleaner completes. True for a clustering that an unfinished rollback has fenced.
+    False for plans and dead attempts of clusterings and compactions, which the launcher runs again, for requested log
+    compactions, and for cleans and archivals, which the cleaner completes. True for a clustering that an unfinished rollback
+    has fenced.
     """
     if record.action in (Action.CLEAN, Action.COMPACTION, Action.ARCHIVAL) or (record.is_clustering and not record.fenced_by):
         return False

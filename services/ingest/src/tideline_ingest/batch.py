@@ -27,7 +27,10 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records ordered by topic, partition and offset. `next` has the offset to read next by partition, after transaction markers, too."""
+    """Records ordered by topic, partition and offset.
+
+    `next` has the offset to read next by partition, after transaction markers, too.
+    """
 
     records: tuple[Received, ...]
     next: Mapping[Place, int]
@@ -35,7 +38,10 @@ class Batch:
     """Monotonic time at which the first record arrived."""
 
     def without(self, cut: Mapping[Place, int]) -> Batch:
-        """Return the batch without the records from the offset `cut` on in each partition. A later batch reads these records again."""
+        """Return the batch without the records from the offset `cut` on in each partition.
+
+        A later batch reads these records again.
+        """
         kept = tuple(r for r in self.records if r.offset < cut.get(r.place, r.offset + 1))
         return Batch(kept, {**self.next, **cut}, self.began_s)
 
@@ -44,9 +50,9 @@ class Batch:
 class Order:
     """The consequences of the order of rows and tombstones of the same keys in a batch.
 
-    `cut`: offsets by partition. A key that reappears after its tombstone waits for the next batch, with all later records of its partition,
-    because one commit cannot hold both. `stays`: False for rows that a later tombstone of the batch removes. With a `cut`, `stays` is
-    meaningless.
+    `cut`: offsets by partition. A key that reappears after its tombstone waits for the next batch, with all later records of
+    its partition, because one commit cannot hold both. `stays`: False for rows that a later tombstone of the batch removes.
+    With a `cut`, `stays` is meaningless.
     """
 
     cut: Mapping[Place, int]
@@ -58,7 +64,8 @@ def order_of(
 ) -> Order:
     """Return the consequences of the order of `records`.
 
-    `rows` and `removed` are the positions of rows and tombstones in `records`; `row_ids` and `removed_ids` identify the table row of each.
+    `rows` and `removed` are the positions of rows and tombstones in `records`; `row_ids` and `removed_ids` identify the table
+    row of each.
     """
     first: dict[str, int] = {}
     for position, identity in zip(removed, removed_ids.to_pylist(), strict=True):

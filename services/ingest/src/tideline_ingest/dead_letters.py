@@ -19,8 +19,8 @@ _AT_ONCE = 10_000
 class DeadLetters:
     """Writes records to one topic, with unchanged key, value and headers, and more headers for the record's origin and the reason.
 
-    Each record is written at least once: a repeated batch repeats its dead letters. Duplicates have the same topic, partition and offset in
-    their headers.
+    Each record is written at least once: a repeated batch repeats its dead letters. Duplicates have the same topic, partition
+    and offset in their headers.
     """
 
     def __init__(self, client: Mapping[str, str], topic: str, application_id: str, timeout_s: float) -> None:

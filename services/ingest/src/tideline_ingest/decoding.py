@@ -29,7 +29,10 @@ class Decoder(Protocol):
     """A decoder for one format."""
 
     def decode(self, values: Sequence[bytes]) -> pa.Table:
-        """Return one row per value, in order. Raises `Undecodable` if any value does not fit; the error does not say which value."""
+        """Return one row per value, in order.
+
+        Raises `Undecodable` if any value does not fit; the error does not say which value.
+        """
         ...
 
 
@@ -102,7 +105,8 @@ class JsonDecoder:
         return ""
 
     def _parsed(self, values: Sequence[bytes]) -> pa.Table:
-        # Each value is wrapped in an object on its own line. Two broken values cannot form one object, because no brace follows a brace.
+        # Each value is wrapped in an object on its own line. Two broken values cannot form one object, because no brace follows a
+        # brace.
         content = b"".join(b'{"v":%b}\n' % value.translate(_LINE_ENDS) for value in values)
         return pa.json.read_json(
             io.BytesIO(content),
@@ -140,8 +144,8 @@ class AvroDecoder:
 class SingleObjectDecoder:
     """Avro's single-object encoding: each value names its writer's schema, one of `texts`, by fingerprint.
 
-    Rows have the columns of all schemas, whichever values a batch holds: the other values do not decide whether one can be ingested.
-    Raises `InvalidOption` for schemas whose rows do not fit into one table.
+    Rows have the columns of all schemas, whichever values a batch holds: the other values do not decide whether one can be
+    ingested. Raises `InvalidOption` for schemas whose rows do not fit into one table.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -187,7 +191,10 @@ def positions_by_header(values: Sequence[bytes], header_bytes: int) -> dict[byte
 
 
 def in_order(parts: Sequence[pa.Table], positions: Mapping[bytes, list[int]]) -> pa.Table:
-    """Return the rows of `parts`, one per header in `positions`, in the order of their values. Columns that a part lacks are null."""
+    """Return the rows of `parts`, one per header in `positions`, in the order of their values.
+
+    Columns that a part lacks are null.
+    """
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([np.array(found) for found in positions.values()]), kind="stable")

@@ -81,7 +81,8 @@ class IngestService:
     def start(self) -> None:
         """Open the table, check that the settings fit the table, and create the clients of Kafka and of the schema registry.
 
-        Raises the errors of `Table.open`, `Table.check_writable` and `TableIntake`, and `InvalidSetting` for options that a client refuses.
+        Raises the errors of `Table.open`, `Table.check_writable` and `TableIntake`, and `InvalidSetting` for options that a
+        client refuses.
         """
         settings, clock = self._settings, self._context.clock
         table = Table.open(
@@ -114,8 +115,8 @@ class IngestService:
     def tick(self) -> float | None:
         """Ingest one batch, if records arrive within the poll interval.
 
-        Raises `ProgressMoved` if another instance of the application committed first, `PoisonRecord` and `OffsetsLost` as the settings say,
-        `TopicUnavailable`, and the errors of `TableIntake.take` and of a write.
+        Raises `ProgressMoved` if another instance of the application committed first, `PoisonRecord` and `OffsetsLost` as the
+        settings say, `TopicUnavailable`, and the errors of `TableIntake.take` and of a write.
         """
         assert self._reader is not None
         try:
@@ -179,8 +180,8 @@ class IngestService:
     def _is_of_known_topics(self) -> bool:
         """Return whether the records read belong to the topics of the known offsets; if not, find the offsets again.
 
-        Kafka looks offsets up by topic name, so a recreated topic that has grown past the offset answers like the old one. If the id of a
-        topic is unchanged after a read, all records of the read are of that topic.
+        Kafka looks offsets up by topic name, so a recreated topic that has grown past the offset answers like the old one. If
+        the id of a topic is unchanged after a read, all records of the read are of that topic.
         """
         assert self._reader is not None
         assert self._offsets is not None

@@ -120,7 +120,10 @@ class TableIntake:
         return self._values.decode([r.value for r in records if r.value is not None])
 
     def _prepared(self, rows: pa.Table) -> PreparedInput:
-        """Prepare rows as the write does. So rows that the write would reject are found here, where the error can name the record."""
+        """Prepare rows as the write does.
+
+        So rows that the write would reject are found here, where the error can name the record.
+        """
         definition = self._table.definition
         target = self._target(self._table.schema_json, rows.schema)
         prepared = prepare_input(

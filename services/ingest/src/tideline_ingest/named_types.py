@@ -21,8 +21,8 @@ def whole_schema(text: str, referenced: Sequence[str]) -> str:
     """Return the Avro schema `text`, completed with the types of `referenced` that it uses.
 
     All schemas are read as by one parser of Avro's Java library, `referenced` first: a name may refer to any type defined before
-    it, also a nested one. Documentation, defaults and aliases are dropped. Raises `Undecodable` for text that is not an Avro schema, a name
-    without a type or with two, and a type that contains itself.
+    it, also a nested one. Documentation, defaults and aliases are dropped. Raises `Undecodable` for text that is not an Avro
+    schema, a name without a type or with two, and a type that contains itself.
     """
     try:
         types = _NamedTypes()

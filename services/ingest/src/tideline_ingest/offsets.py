@@ -54,7 +54,10 @@ class Offsets:
         return Offsets(left, self.topic_ids)
 
     def renewed(self, topic_ids: Mapping[str, str]) -> frozenset[str]:
-        """Return the topics whose ids differ from those in `topic_ids`: they were recreated. Topics without a known id are left out."""
+        """Return the topics whose ids differ from those in `topic_ids`: they were recreated.
+
+        Topics without a known id are left out.
+        """
         return frozenset(topic for topic, known in self.topic_ids.items() if topic_ids.get(topic, known) != known)
 
     def moved(self, to: Mapping[Place, int], topic_ids: Mapping[str, str] | None = None) -> Offsets:

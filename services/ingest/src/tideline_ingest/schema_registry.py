@@ -25,7 +25,9 @@ _MAX_REFERENCED = 1000
 
 
 class SchemaRegistry:
-    """A client of one registry. Each schema is requested once, because an id never changes its meaning; an unusable one once per batch.
+    """A client of one registry.
+
+    Each schema is requested once, because an id never changes its meaning; an unusable one once per batch.
 
     `beat` is called before each request, because a batch may name as many ids as it has records.
     """

@@ -50,7 +50,8 @@ class TopicReader:
             "group.id": group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # The table determines where to begin. With an offset that Kafka no longer holds, the client must fail, not choose another one.
+            # The table determines where to begin. With an offset that Kafka no longer holds, the client must fail, not choose
+            # another one.
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

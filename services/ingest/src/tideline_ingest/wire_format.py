@@ -60,8 +60,8 @@ class KeyTarget:
 class FramedDecoder:
     """Decodes values that name their writer's schema by its registry id. The rows fit the columns of `target`.
 
-    Each schema is checked once, at its first value, so that the other values of a batch do not decide whether a value can be ingested. With
-    `bare`, a schema that is not a record is the type of the column `bare`.
+    Each schema is checked once, at its first value, so that the other values of a batch do not decide whether a value can be
+    ingested. With `bare`, a schema that is not a record is the type of the column `bare`.
     """
 
     def __init__(self, registry: SchemaRegistry, target: TableTarget | KeyTarget, bare: str | None = None) -> None:

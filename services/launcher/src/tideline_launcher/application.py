@@ -1,6 +1,7 @@
 """The port to the platform that runs applications, and its values: what to launch, the state of an attempt, and its end.
 
-Local processes, Kubernetes and the resident workers implement `Applications`. All pass the contract suite in `tests/contract/launcher`.
+Local processes, Kubernetes and the resident workers implement `Applications`. All pass the contract suite in
+`tests/contract/launcher`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class EndKind(enum.StrEnum):
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     LOST = "lost"
-    """The platform ended the attempt: evicted, preempted, node lost, pod deleted, SIGTERM. Or the application died before the plan began."""
+    """The platform ended the attempt: evicted, preempted, node lost, pod deleted, SIGTERM. Or the application died before the plan
+    began."""
     NOT_STARTED = "not_started"
     """The attempt never ran: its image, its settings or the platform's rules did not allow it."""
 
@@ -119,7 +121,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An attempt at a plan as the platform knows it. An application of several plans has one value for each plan, with the same `driver`.
+    """An attempt at a plan as the platform knows it.
+
+    An application of several plans has one value for each plan, with the same `driver`.
 
     `end` is None until the end of the driver is certain.
     """
@@ -197,7 +201,10 @@ class Applications(Protocol):
         ...
 
     def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
-        """Return the attempts at these plans as the platform shows them now. An attempt that is absent or has an `end` has certainly ended."""
+        """Return the attempts at these plans as the platform shows them now.
+
+        An attempt that is absent or has an `end` has certainly ended.
+        """
         ...
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
@@ -205,7 +212,10 @@ class Applications(Protocol):
         ...
 
     def collect(self, driver: str) -> None:
-        """Record that the ends of all plans of an application were handled. From then on the platform may delete the application."""
+        """Record that the ends of all plans of an application were handled.
+
+        From then on the platform may delete the application.
+        """
         ...
 
     def tidy(self) -> None:

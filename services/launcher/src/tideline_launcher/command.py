@@ -14,7 +14,10 @@ def shared_name_of(spec: ApplicationSpec) -> str:
 
 
 def arguments_of(spec: ApplicationSpec, local_cores: int, outcomes: Path) -> list[str]:
-    """Return the arguments for an application. An application of several plans writes the end of each plan into the file `outcomes`."""
+    """Return the arguments for an application.
+
+    An application of several plans writes the end of each plan into the file `outcomes`.
+    """
     if shared_name_of(spec):
         return SharedInvocation(tuple(_invocation(plan) for plan in spec.plans), local_cores, outcomes).arguments()
     (plan,) = spec.plans

@@ -96,10 +96,11 @@ def decide(
 ) -> Decision:
     """Choose plans to launch, oldest first, within the limits.
 
-    The smallest plans run in resident workers, small ones share Spark applications, and each other plan has its own application. The decision
-    skips plans that a live process runs and plans whose pause is not over, and gives up exhausted plans. If no executor is free, later plans
-    that need none may still start. A plan gets fewer executors than it wants if fewer are free. `now_s` is monotonic time; `since_s`: when
-    the launcher first saw each plan; `alone`: uids of tables whose plans share no application.
+    The smallest plans run in resident workers, small ones share Spark applications, and each other plan has its own
+    application. The decision skips plans that a live process runs and plans whose pause is not over, and gives up exhausted
+    plans. If no executor is free, later plans that need none may still start. A plan gets fewer executors than it wants if
+    fewer are free. `now_s` is monotonic time; `since_s`: when the launcher first saw each plan; `alone`: uids of tables whose
+    plans share no application.
     """
     taken = {a.key for a in running}
     idle = [p for p in sorted(plans, key=lambda p: p.key) if p.key not in taken and not p.is_driven]
@@ -137,7 +138,10 @@ def decide(
 
 
 def _fits_worker(plan: PendingPlan, past: History, limits: Limits) -> bool:
-    """Return whether a resident worker runs the plan. Such a plan waits for a worker even if Spark has room, because Spark starts slowly."""
+    """Return whether a resident worker runs the plan.
+
+    Such a plan waits for a worker even if Spark has room, because Spark starts slowly.
+    """
     caps, workers = plan.limits or limits, limits.workers
     max_bytes = caps.workers.max_bytes
     return (

@@ -33,7 +33,9 @@ def exit_text(exit_code: int) -> str:
 
 
 def recovery_in(log_tail: str) -> Recovery | None:
-    """Return the recovery of the application's error, from the last JSON line of its log with an exit code and a recovery; else None.
+    """Return the recovery of the application's error, from the last JSON line of its log with an exit code and a recovery.
+
+    Else None.
 
     Other lines may follow that line, because Spark and the JVM log later.
     """

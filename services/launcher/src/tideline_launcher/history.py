@@ -30,8 +30,9 @@ class History:
     is_hopeless: bool = False
     """Whether the application reported recovery STOP: the same attempt fails again until a user changes something."""
     is_alone: bool = False
-    """Whether the next attempt shares no application, because an attempt ended without a result. The plan may have killed its driver, and
-    then it must not affect other plans; or another plan killed the driver, and then it must not affect this plan again."""
+    """Whether the next attempt shares no application, because an attempt ended without a result. The plan may have killed its
+    driver, and then it must not affect other plans; or another plan killed the driver, and then it must not affect this plan
+    again."""
     needs_spark: bool = False
     """Whether the next attempt runs on Spark: an attempt in a resident worker failed or was lost, for whatever reason."""
     condition: Condition | None = None
@@ -42,7 +43,10 @@ class History:
         return self.is_hopeless or self.failures >= max_attempts
 
     def after(self, ended: Application, now_s: float, backoff: Backoff, *, can_grow: bool) -> History:
-        """Return the history after an attempt ended. `can_grow`: the next attempt may get more memory. `now_s` is monotonic time."""
+        """Return the history after an attempt ended.
+
+        `can_grow`: the next attempt may get more memory. `now_s` is monotonic time.
+        """
         assert ended.end is not None
         kind = ended.end.kind
         is_alone = self.is_alone or kind not in (*_REGULAR, EndKind.NOT_STARTED)
@@ -74,7 +78,8 @@ class History:
 
 
 def _left_worker(ended: Application, end: End) -> bool:
-    # On Spark the plan has its own memory, its own processes and another image, which may hold extensions that the launcher's image lacks.
+    # On Spark the plan has its own memory, its own processes and another image, which may hold extensions that the launcher's
+    # image lacks.
     return ended.place is Place.WORKER and end.kind not in _REGULAR
 
 

@@ -41,9 +41,9 @@ def read_job_log(storage: Storage, name: str) -> bytes | None:
 def plan_logs(log: bytes, plans: Sequence[Plan]) -> list[bytes]:
     """Return for each of `plans` its part of an application's log.
 
-    A part has the lines between the marks of the plan, and the lines outside of all plans: the start and the end of the application. A part
-    never has lines of another plan, which may be of another table. `log` may lack its beginning; lines that cannot be assigned to a plan
-    are left out.
+    A part has the lines between the marks of the plan, and the lines outside of all plans: the start and the end of the
+    application. A part never has lines of another plan, which may be of another table. `log` may lack its beginning; lines that
+    cannot be assigned to a plan are left out.
     """
     lines = [(line, *_mark(line)) for line in log.splitlines(keepends=True)]
     first, plan = next(((mark, plan) for _, mark, plan in lines if mark), ("", None))

@@ -54,8 +54,9 @@ class _Launched:
 class LocalProcesses:
     """Implements `Applications` with child processes. Each leads a process group, so that Spark's JVM and workers end with it.
 
-    Logs and records are in the launcher's state folder. On Linux the kernel kills the processes when the launcher ends for any reason. So a
-    new launcher adopts no process; it reads the records that a killed launcher left, and lists their attempts as lost.
+    Logs and records are in the launcher's state folder. On Linux the kernel kills the processes when the launcher ends for any
+    reason. So a new launcher adopts no process; it reads the records that a killed launcher left, and lists their attempts as
+    lost.
     """
 
     name = "local"
@@ -123,7 +124,10 @@ class LocalProcesses:
             self.collect(driver)
 
     def close(self, grace_s: float) -> None:
-        """See `Applications.close`. Applications that are stopped here leave no record, so that the stop counts as no lost attempt."""
+        """See `Applications.close`.
+
+        Applications that are stopped here leave no record, so that the stop counts as no lost attempt.
+        """
         running = {d: launched.process for d, launched in self._launched.items() if launched.process and not launched.has_ended}
         if running:
             # In parallel: stopping them one after the other could exceed the stop grace of the service.

@@ -53,7 +53,10 @@ def with_ends(state_folder: Path, applications: Sequence[Application], end: End)
 
 
 def unhandled(applications: Iterable[Application], now: datetime) -> set[str]:
-    """Return the drivers that ended more than `_FORGOTTEN_AFTER` ago. No launcher handles their ends, because their tables are gone."""
+    """Return the drivers that ended more than `_FORGOTTEN_AFTER` ago.
+
+    No launcher handles their ends, because their tables are gone.
+    """
     return {a.driver for a in applications if a.end is not None and now - a.end.ended > _FORGOTTEN_AFTER}
 
 

@@ -6,7 +6,8 @@ APPLICATIONS = Counter(
     "tideline_launcher_applications_total",
     unit="applications",
     doc="Ended attempts at plans, by outcome: succeeded, yielded (to a writer), superseded (another process ended the plan), failed, timed_out, "
-    "out_of_memory, lost (the platform ended it), not_started; given_up counts plans. Several plans may have shared a Spark application.",
+    "out_of_memory, lost (the platform ended it), not_started; given_up counts plans. Several plans may have shared a Spark "
+    "application.",
     labels=("outcome",),
 )
 RUNNING = Gauge("tideline_launcher_running", unit="applications", doc="Spark applications running now.")

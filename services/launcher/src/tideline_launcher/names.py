@@ -1,7 +1,7 @@
 """Names of attempts at plans and of applications. Launchers that make the same decision give the same names.
 
-The name of an attempt is `table-digest-instant-attempt`. The launcher gives an application with one plan the name of its attempt, and an
-application with several plans the name `shared-digest`, with a digest of the names of its attempts.
+The name of an attempt is `table-digest-instant-attempt`. The launcher gives an application with one plan the name of its
+attempt, and an application with several plans the name `shared-digest`, with a digest of the names of its attempts.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from tideline_table.hudi import State
 from tideline_table.table import Table, is_given_up_plan
 
 Between = Callable[[Callable[[], list[PendingPlan]], Collection[str]], None]
-"""Called before each table of a visit of all tables. The arguments: a function that returns the plans of the tables visited so far, and the
-uids of the named tables that were visited since the last call (mostly none)."""
+"""Called before each table of a visit of all tables. The arguments: a function that returns the plans of the tables visited so
+far, and the uids of the named tables that were visited since the last call (mostly none)."""
 
 
 class PendingPlans:
@@ -45,8 +45,9 @@ class PendingPlans:
         self._whole: tuple[Policies, tuple[int, ...], int] | None = None
         """The inputs that all tables shared (`OpenTables.common`) when each of them was visited; None before the first full visit.
 
-        During a visit of all tables, plans may be launched only while these inputs are unchanged: then the applications of all tables are
-        adopted and counted. A table that failed counts as visited: its applications are known, and only its plans are missing.
+        During a visit of all tables, plans may be launched only while these inputs are unchanged: then the applications of all
+        tables are adopted and counted. A table that failed counts as visited: its applications are known, and only its plans
+        are missing.
         """
 
     def leave_alone(self, key: PlanKey) -> None:
@@ -56,11 +57,13 @@ class PendingPlans:
     def visit(self, ended: Iterable[str], between: Between) -> tuple[list[PendingPlan], float | None, TidelineError | None]:
         """Return the pending plans, the seconds until all tables are due (None: the poll interval), and an error.
 
-        Visits all tables once per poll interval. In between it visits the tables that events name, that have a pending plan (whose process
-        may die), or that have an application in `ended` (uids). The error is one that a retry may cure; the plans of its table are missing.
+        Visits all tables once per poll interval. In between it visits the tables that events name, that have a pending plan
+        (whose process may die), or that have an application in `ended` (uids). The error is one that a retry may cure; the
+        plans of its table are missing.
 
-        A visit of all tables begins with the named tables, and visits tables that events name meanwhile next. It calls `between`, but not
-        before all tables were visited once, and not if the policies, the shards or the table source changed since.
+        A visit of all tables begins with the named tables, and visits tables that events name meanwhile next. It calls
+        `between`, but not before all tables were visited once, and not if the policies, the shards or the table source changed
+        since.
         """
         visit = self._visits.begin([*self._plans, *ended])
         found = {} if visit.only is None else {uid: plans for uid, plans in self._plans.items() if uid not in visit.only}

@@ -14,9 +14,10 @@ def plan_ends(plans: int, end: End, outcomes: Outcomes) -> tuple[End, ...]:
     """Return the ends of the plans of an application, in the order of the plans. `end` is the end of the application.
 
     - A plan with an outcome ended with that outcome, whatever happened to the application later.
-    - The plan that ran when the application died, or that SIGTERM ended, has the end of the application, because it may be the cause.
-    - A plan that did not begin is lost, which does not count as a failure. The same holds for every plan without an outcome if the report
-      was lost with the node, because then the launcher cannot know which plan ran.
+    - The plan that ran when the application died, or that SIGTERM ended, has the end of the application, because it may be the
+      cause.
+    - A plan that did not begin is lost, which does not count as a failure. The same holds for every plan without an outcome if
+      the report was lost with the node, because then the launcher cannot know which plan ran.
     - If the application never started, no plan did.
     """
     return tuple(_plan_end(number, plans, end, outcomes) for number in range(plans))

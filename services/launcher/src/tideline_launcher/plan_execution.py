@@ -79,7 +79,8 @@ class LauncherService:
         self._settled: set[tuple[str, PlanKey]] = set()
         self._since_s: dict[PlanKey, float] = {}
         self._alone: set[str] = set()
-        """Tables whose last plan failed. Their plans share no application until one succeeds, because the next plan may kill its driver, too."""
+        """Tables whose last plan failed. Their plans share no application until one succeeds, because the next plan may kill its
+        driver, too."""
         self._work: dict[PlanKey, PlanWork] = {}
         self._reported: dict[PlanKey, Condition] = {}
 
@@ -243,8 +244,8 @@ class LauncherService:
     def _collect_ended(self, mine: Sequence[Application], known: Sequence[Application]) -> None:
         """Handle the ends of plans, then collect each application for which the ends of all plans are handled.
 
-        An application with a plan of a table that this launcher does not serve (yet) is not collected, so that the end of that plan is
-        not lost.
+        An application with a plan of a table that this launcher does not serve (yet) is not collected, so that the end of that
+        plan is not lost.
         """
         ended = [a for a in mine if a.end is not None and not a.is_collected]
         plans = Counter(a.driver for a in known)
@@ -328,7 +329,8 @@ class LauncherService:
             # No application runs the plan any more. The rollback frees its file groups for a new plan.
             roll_back(table.timeline, plan.key.instant, force=True)
         else:
-            # Writers append to the file slices that the plan begins, so only an operator cancels it. A restarted launcher runs it again.
+            # Writers append to the file slices that the plan begins, so only an operator cancels it. A restarted launcher runs it
+            # again.
             self._pending.leave_alone(plan.key)
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)

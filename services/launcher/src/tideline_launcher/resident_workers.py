@@ -54,11 +54,14 @@ class _Held:
 
 
 class ResidentWorkers:
-    """Implements `Applications` with a pool of processes. Applications wait in order of their launch; each runs in one worker, alone.
+    """Implements `Applications` with a pool of processes.
 
-    So the death of a worker ends one application, and the next application gets a new worker. A worker is ended with its application if the
-    application takes too much memory or too long, and between applications after `max_plans` plans or after `idle_s` without one. On Linux
-    the kernel kills workers when the launcher ends for any reason; a new launcher reads their records and lists their attempts as lost.
+    Applications wait in order of their launch; each runs in one worker, alone.
+
+    So the death of a worker ends one application, and the next application gets a new worker. A worker is ended with its
+    application if the application takes too much memory or too long, and between applications after `max_plans` plans or after
+    `idle_s` without one. On Linux the kernel kills workers when the launcher ends for any reason; a new launcher reads their
+    records and lists their attempts as lost.
     """
 
     name = Place.WORKER.value
@@ -136,7 +139,10 @@ class ResidentWorkers:
         return log_end(self._state, driver, max_bytes)
 
     def collect(self, driver: str) -> None:
-        """See `Applications.collect`. Deletes all files of the application; the folders of tables have the logs of failed attempts."""
+        """See `Applications.collect`.
+
+        Deletes all files of the application; the folders of tables have the logs of failed attempts.
+        """
         with self._changed:
             held = self._held.get(driver)
             if held is None or not held.has_ended:
@@ -150,7 +156,10 @@ class ResidentWorkers:
             self.collect(driver)
 
     def close(self, grace_s: float) -> None:
-        """See `Applications.close`. Applications that wait or are stopped here leave no record, so that the stop counts as no lost attempt."""
+        """See `Applications.close`.
+
+        Applications that wait or are stopped here leave no record, so that the stop counts as no lost attempt.
+        """
         self._grace_s = grace_s
         self._closing.set()
         with self._changed:

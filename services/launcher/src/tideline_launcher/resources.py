@@ -49,7 +49,9 @@ class Resources:
 
 
 def work_of(plan: Mapping[str, Any], options: Options) -> PlanWork:
-    """Return the work of a clustering, compaction or log compaction plan in Hudi's form. A task without metrics has 0 bytes of input.
+    """Return the work of a clustering, compaction or log compaction plan in Hudi's form.
+
+    A task without metrics has 0 bytes of input.
 
     A clustering group that Spark splits (`is_split`, by `options`) counts as one task for each of its output files.
     """

@@ -1,4 +1,7 @@
-"""Which plans share an application: pure functions. Plans share one because Spark takes longer to start than a small plan to run."""
+"""Which plans share an application: pure functions.
+
+Plans share one because Spark takes longer to start than a small plan to run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ class Batch:
 
     keys: tuple[PlanKey, ...]
     not_before_s: float
-    """Monotonic time until which the batch waits for more plans. In the past for a full batch and for one that has waited long enough."""
+    """Monotonic time until which the batch waits for more plans. In the past for a full batch and for one that has waited long
+    enough."""
 
 
 def batches(candidates: Sequence[Candidate], settings: SharingSettings) -> tuple[Batch, ...]:

@@ -27,8 +27,8 @@ class VisitLaunches:
     def free(self, plans: Iterable[PendingPlan], now_known: Iterable[Application] = ()) -> list[PendingPlan]:
         """Return the plans that no application has run since the tick began.
 
-        If an application ended meanwhile, its table may have been visited before that. Only the next visit then shows whether the plan is
-        still pending.
+        If an application ended meanwhile, its table may have been visited before that. Only the next visit then shows whether
+        the plan is still pending.
         """
         busy = self.started | {a.key for a in (*self.known, *now_known) if not a.is_collected}
         return [plan for plan in plans if plan.key not in busy]

@@ -100,7 +100,9 @@ class WorkerProcess:
                 raise WorkerNotStarted(f"the worker was not ready after {START_LIMIT_S:.0f} s")
 
     def run(self, request: Request, timeout_s: float, is_stopping: Callable[[], bool]) -> Ran | None:
-        """Run an application and return how it ended; None if `is_stopping` returned true before: then the caller must stop the worker.
+        """Run an application and return how it ended.
+
+        None if `is_stopping` returned true before: then the caller must stop the worker.
 
         After `timeout_s` seconds the worker is stopped, and the application has timed out.
         """
@@ -200,7 +202,10 @@ class WorkerProcess:
 
 
 def memory_of(pid: int) -> int:
-    """Return the bytes of resident memory of a process, without pages of files; 0 on systems other than Linux, which do not show it."""
+    """Return the bytes of resident memory of a process, without pages of files.
+
+    0 on systems other than Linux, which do not show it.
+    """
     try:
         fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
     except OSError:

@@ -244,7 +244,10 @@ def status_of(error: TidelineError) -> int:
 
 
 def error_body(error: TidelineError) -> dict[str, Any]:
-    """Return the JSON body of an error. `detail` has the fields of a `LockTimeout` or `StaleFence`, so that a client can rebuild it."""
+    """Return the JSON body of an error.
+
+    `detail` has the fields of a `LockTimeout` or `StaleFence`, so that a client can rebuild it.
+    """
     body = {"error": type(error).__name__, "found": error.found, "expected": error.expected, "remedy": error.remedy}
     if isinstance(error, LockTimeout):
         since = error.since.isoformat() if error.since else None

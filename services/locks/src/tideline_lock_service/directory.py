@@ -17,8 +17,8 @@ _REMOTE = RedisLockProvider | StorageLockProvider | InProcessLockProvider
 class LeaseDirectory:
     """The locks of this shard. The tick sets the tables; the API reads them from other threads.
 
-    The option `tideline.lock.unreachable` (for writers while Redis is down) has no effect here, because a lease is renewed in the store
-    that granted it.
+    The option `tideline.lock.unreachable` (for writers while Redis is down) has no effect here, because a lease is renewed in
+    the store that granted it.
     """
 
     def __init__(self, providers: LockProviders) -> None:
@@ -48,7 +48,10 @@ class LeaseDirectory:
         return _checked(self._providers, known[name])
 
     def provider_beside(self, base_path: str) -> RemoteLeases:
-        """Return the provider of the lock of the table at `base_path`. Raises `InvalidOption` for a kind of provider without remote leases."""
+        """Return the provider of the lock of the table at `base_path`.
+
+        Raises `InvalidOption` for a kind of provider without remote leases.
+        """
         return _checked(self._providers, base_path)
 
     def list(self, prefix: str, limit: int) -> list[LeaseState]:

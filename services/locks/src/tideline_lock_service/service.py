@@ -33,15 +33,16 @@ class LockService:
     It remembers the last poll only to find changes. The first poll of a table is the baseline: it publishes expired leases and lost
     heartbeats only.
 
-    Writers cannot commit without the lease API, and leases do not depend on the event log. So while the event log is away, the service stays
-    ready and grants leases, from its start on, and up to `QUEUE_LIMIT` events wait.
+    Writers cannot commit without the lease API, and leases do not depend on the event log. So while the event log is away, the
+    service stays ready and grants leases, from its start on, and up to `QUEUE_LIMIT` events wait.
     """
 
     def __init__(self, settings: LockServiceSettings, context: ServiceContext) -> None:
         self._context = context
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         if self._tables.search_health is not None and not self._tables.lock_providers.is_per_table:
-            # One provider grants all leases, without the tables. So the API stays ready while the store of the tables does not answer.
+            # One provider grants all leases, without the tables. So the API stays ready while the store of the tables does not
+            # answer.
             self._tables.search_health.not_needed()
         self._directory = LeaseDirectory(self._tables.lock_providers)
         self._events = EventLink(settings, context, publishes=True)
@@ -151,7 +152,10 @@ class LockService:
             self._note(table, Kind.HEARTBEAT_LOST, record.writer_id, now, instant=record.instant, reason=reason)
 
     def _queue_forced_releases(self) -> None:
-        """Queue the events of forced releases, of tables that the directory knows. A common lock store has leases of other tables, too."""
+        """Queue the events of forced releases, of tables that the directory knows.
+
+        A common lock store has leases of other tables, too.
+        """
         while not self._api.forced.empty():
             forced = self._api.forced.get()
             if not self._directory.knows(forced.lease.name):

@@ -32,7 +32,8 @@ class WaitQueue:
     def has_place(self, name: str, places: int) -> bool:
         """Return whether one more request may wait for `name`: fewer wait for it than `places`, the places for all locks, are free.
 
-        So the waiting requests of one lock take at most half of the places, those of two locks two thirds, and another lock always gets one.
+        So the waiting requests of one lock take at most half of the places, those of two locks two thirds, and another lock
+        always gets one.
         """
         taken = sum(map(len, self._waiting.values()))
         return len(self._waiting.get(name, ())) < places - taken

@@ -30,7 +30,10 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """A lease as of the last poll. `longest_s` is the longest remaining time observed, which is at most its ttl. Times are in seconds."""
+    """A lease as of the last poll.
+
+    `longest_s` is the longest remaining time observed, which is at most its ttl. Times are in seconds.
+    """
 
     lease: LeaseState
     remaining_s: float

@@ -1,4 +1,5 @@
 """The mirror: publishes each table log entry as an event, once and in order, and repairs what crashed writers left unfinished.
 
-The cursor of the mirror is the table's record in `tideline.tables`; it stores nothing else. It does not decide which services a table needs.
+The cursor of the mirror is the table's record in `tideline.tables`; it stores nothing else. It does not decide which services a
+table needs.
 """

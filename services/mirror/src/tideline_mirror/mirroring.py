@@ -28,8 +28,8 @@ _log = get_logger(__name__)
 HEAL_AFTER_S = 5.0
 """If a writer has not created the timeline files of its entry after this time, the mirror creates them."""
 SCRUB_EVERY_S = 60.0
-"""Interval at which an idle table is checked for timeline files that a slow writer created after their action had ended. Apache Hudi's
-readers trust such files, so the check deletes them."""
+"""Interval at which an idle table is checked for timeline files that a slow writer created after their action had ended. Apache
+Hudi's readers trust such files, so the check deletes them."""
 
 
 class MirrorService:
@@ -45,7 +45,8 @@ class MirrorService:
         self._publishers = ShardPublishers(context.name, self._tables.shards, lambda: self._events.log)
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._cursors: dict[str, tuple[int, int]] = {}
-        """By table uid: the number of the publisher for which the cursor was read, and the cursor, the sequence of the last published entry."""
+        """By table uid: the number of the publisher for which the cursor was read, and the cursor, the sequence of the last
+        published entry."""
         self._scrubbed_s: dict[str, float] = {}
         self._is_behind = False
 
@@ -57,8 +58,8 @@ class MirrorService:
     def tick(self) -> float | None:
         """Publish the new log entries of every table of the shards that this instance holds, hinted tables first.
 
-        Between two visits of all tables it visits only hinted tables, so that the delay of an event does not grow with the fleet. Raises
-        errors of the event log at once, and the first error of a table that a retry may cure at the end.
+        Between two visits of all tables it visits only hinted tables, so that the delay of an event does not grow with the
+        fleet. Raises errors of the event log at once, and the first error of a table that a retry may cure at the end.
         """
         visit = self._visits.begin(full=self._is_behind)
         self._is_behind = False

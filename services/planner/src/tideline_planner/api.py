@@ -1,4 +1,6 @@
-"""The fleet API: all tables (`/api/v1/tables`), one table, why its services are due or not, and the OpenAPI document. It only reads.
+"""The fleet API: all tables (`/api/v1/tables`), one table, why its services are due or not, and the OpenAPI document.
+
+It only reads.
 
 The bearer token of the service (`http_token`) protects these routes, as it protects `/metrics`. Paths name a table by its uid.
 """

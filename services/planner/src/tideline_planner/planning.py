@@ -47,7 +47,8 @@ _Basis = tuple[int, PlannerSettings, TablePolicy]
 _Common = tuple[Policies, tuple[int, ...], int]
 """The inputs of decisions that all tables share (`OpenTables.common`)."""
 _AGAIN = timedelta(seconds=30)
-"""Time after which a plan that was refused on the newest state is tried again without a commit, because a reservation may have ended."""
+"""Time after which a plan that was refused on the newest state is tried again without a commit, because a reservation may have
+ended."""
 _SHORTEST_S = 0.05
 _LAST_EVENTS_S = 5.0
 """Longest wait of a planner that stops for the publication of its last decisions."""
@@ -109,7 +110,9 @@ class PlannerService:
         self._decisions.start()
 
     def tick(self) -> float | None:
-        """Decide for tables whose log grew, whose policy changed, or whose decision has expired; publish the plans chosen among all demands.
+        """Decide for tables whose log grew, whose policy changed, or whose decision has expired.
+
+        Publish the plans chosen among all demands.
 
         Between two visits of all tables it visits those that events name and those whose decision has expired. Raises, at the end, the
         first error that a retry may cure, and errors of the outbox.
@@ -155,7 +158,10 @@ class PlannerService:
         return self._whole == self._tables.common()
 
     def _next(self, tick: _Tick) -> list[str]:
-        """Return the tables that a visit examines next. Publish the plans of hinted tables before a visit of all tables continues."""
+        """Return the tables that a visit examines next.
+
+        Publish the plans of hinted tables before a visit of all tables continues.
+        """
         tick.common = tick.common or self._tables.common()
         if tick.has_hinted and self._is_whole():
             self._serve(tick.examined, tick)

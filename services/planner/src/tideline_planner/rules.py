@@ -50,7 +50,9 @@ def rules_of(settings: PlannerSettings, policy: TablePolicy, table: Table, optio
 
 
 def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, verdict: Verdict) -> Verdict:
-    """Return the planner's decision in place of the verdict `DUE` or `NOT_DUE` about a service that it plans; else return `verdict`.
+    """Return the planner's decision in place of the verdict `DUE` or `NOT_DUE` about a service that it plans.
+
+    Else return `verdict`.
 
     The decision also takes objectives, windows, budgets and pauses after failures into account, but not the choice among all tables of a
     fleet. Raises `InvalidSetting` for settings in a policy that are not valid, and the errors of `examine`.

@@ -26,7 +26,8 @@ from tideline_table.table import Finding, FindingKind, Table, damage_of, why_ref
 
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
-"""Time after which a table that did not change is examined again, because ages grow, and after which it is checked whether damage is mended."""
+"""Time after which a table that did not change is examined again, because ages grow, and after which it is checked whether damage
+is mended."""
 LOOK_AT_PENDING_S = 10.0
 """Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
 LOOK_AT_STANDING_S = 300.0
@@ -103,8 +104,8 @@ class FleetWatch:
     def finish(self, visited: set[str]) -> None:
         """Forget tables that are gone, add what the service could not open or find, and show all findings.
 
-        A finding about no single table (a pattern, the server of the locks) is shown by the instance that holds the shard of its text, so
-        that exactly one instance shows it.
+        A finding about no single table (a pattern, the server of the locks) is shown by the instance that holds the shard of
+        its text, so that exactly one instance shows it.
         """
         failures: dict[str, Document] = {}
         for base_path, (why, is_lock) in self._tables.refusals().items():

@@ -63,7 +63,8 @@ def print_report(console: Console, outcome: Outcome, folder: Path) -> None:
         grid.add_row(name, *map(str, (s.commits, after.conflicts, after.rollbacks, after.clusterings, after.cleans, files, sizes)))
     console.print(grid)
     console.print(
-        f"{outcome.writers} writers, {outcome.batches} batches in {outcome.ingest_s:.1f} s; the whole run took {outcome.total_s:.1f} s"
+        f"{outcome.writers} writers, {outcome.batches} batches in {outcome.ingest_s:.1f} s; the whole run took "
+        f"{outcome.total_s:.1f} s"
     )
     first, second = outcome.before_clustering, outcome.after_clustering
     console.print(

@@ -47,8 +47,8 @@ class DemoFailed(TidelineError):
 def run_demo(folder: Path, console: Console) -> bool:
     """Run the demo in `folder` and return whether every check passed.
 
-    Raises `DemoFailed`, `InvalidOption` for a folder with other files, and `KeyboardInterrupt` after Ctrl-C. In each case all processes of
-    the demo have ended, and the tables are readable.
+    Raises `DemoFailed`, `InvalidOption` for a folder with other files, and `KeyboardInterrupt` after Ctrl-C. In each case all
+    processes of the demo have ended, and the tables are readable.
     """
     started = time.monotonic()
     layout = _prepare(folder)
@@ -119,7 +119,10 @@ def _interruptible() -> Iterator[Pause]:
 
 
 def _prepare(folder: Path) -> Layout:
-    """Create the folder anew, with the mark and the settings. Raises `InvalidOption` for a folder with files and without the mark."""
+    """Create the folder anew, with the mark and the settings.
+
+    Raises `InvalidOption` for a folder with files and without the mark.
+    """
     layout = Layout(folder.absolute())
     with writing(repr(str(folder))):
         if folder.exists() and any(folder.iterdir()):

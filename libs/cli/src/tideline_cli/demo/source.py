@@ -28,7 +28,8 @@ def _columns(names: str, number: pa.DataType = _INT) -> pa.Schema:
 
 
 FLIGHT_COLUMNS = _columns(
-    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay carrier flight tailnum origin dest air_time "
+    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay carrier flight tailnum origin dest "
+    "air_time "
     "distance hour minute time_hour"
 )
 FLIGHTS = pa.schema([pa.field("flight_id", _TEXT, nullable=False), *FLIGHT_COLUMNS, ("revision", pa.int64())])

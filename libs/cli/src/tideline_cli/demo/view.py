@@ -17,8 +17,8 @@ from tideline_events import Transition
 
 _LINE_EVERY_S = 5.0
 _COMMIT_EVERY = 25
-"""Without a terminal, a commit is printed if the number of completed transitions is a multiple of this. Other completed transitions, such as
-clusterings and cleans, are always printed."""
+"""Without a terminal, a commit is printed if the number of completed transitions is a multiple of this. Other completed
+transitions, such as clusterings and cleans, are always printed."""
 
 
 class View:

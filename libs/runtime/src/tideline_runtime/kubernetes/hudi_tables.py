@@ -22,7 +22,10 @@ TABLE_MANAGER, JOB_MANAGER = "tideline-mirror", "tideline-launcher"
 
 
 def open_hudi_tables(settings: ServiceSettings, context: ServiceContext, shards: Shards) -> HudiTables:
-    """Return the resources that the settings name. Sends no request yet. Raises `InvalidSetting` for a client without credentials."""
+    """Return the resources that the settings name.
+
+    Sends no request yet. Raises `InvalidSetting` for a client without credentials.
+    """
     own = settings.table_resources
     server = ApiServer(api_client(own.kubeconfig, _SECTION), own.request_timeout_s)
     api = HudiTableApi(server, own.namespace or own_namespace(_SECTION))

@@ -38,7 +38,10 @@ class Resource:
 
     @classmethod
     def of(cls, item: Item) -> Resource:
-        """Return the resource that the API server describes. `problem` says what the engine refuses, although the schema allows it."""
+        """Return the resource that the API server describes.
+
+        `problem` says what the engine refuses, although the schema allows it.
+        """
         metadata, spec = item["metadata"], item.get("spec") or {}
         text, options, wanted = str(spec.get("basePath") or ""), dict(spec.get("options") or {}), spec.get("services")
         settings = dict(spec.get("settings") or {})

@@ -22,8 +22,8 @@ _SHORT_S = 1.0
 class ResourceWatch:
     """Lists the resources, then applies the changes that a watch reports; lists again when a watch expires or fails.
 
-    While the API server does not answer, the last known resources stay. The thread calls `changed` after every change of a spec, and
-    after resources appeared or disappeared, and `failed` after every failed round.
+    While the API server does not answer, the last known resources stay. The thread calls `changed` after every change of a
+    spec, and after resources appeared or disappeared, and `failed` after every failed round.
     """
 
     def __init__(

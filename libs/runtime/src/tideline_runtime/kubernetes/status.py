@@ -61,8 +61,8 @@ def job_status(job: JobFacts) -> dict[str, Any]:
 def patch(wanted: Status, current: Status, owned: Collection[str], now: datetime) -> dict[str, Any] | None:
     """Return the status to apply for a service that owns the fields `owned`; None if `current` has the wanted values.
 
-    A condition keeps its `lastTransitionTime` while its status stays the same. Server-side apply removes an owned field that the result
-    leaves out.
+    A condition keeps its `lastTransitionTime` while its status stays the same. Server-side apply removes an owned field that
+    the result leaves out.
     """
     shown = {condition.get("type"): condition for condition in current.get("conditions") or ()}
     made: dict[str, Any] = dict(wanted)

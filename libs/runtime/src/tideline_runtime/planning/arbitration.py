@@ -16,15 +16,16 @@ FILE_BYTES = 4 << 20
 UNSORTED_GAIN = 0.1
 """Part of unsorted bytes that readers with a filter skip once the bytes are sorted."""
 AGING_S = 3600.0
-"""Waiting time after which the score of a demand is doubled; after twice this time it is tripled, and so on. So every table is served in
-the end."""
+"""Waiting time after which the score of a demand is doubled; after twice this time it is tripled, and so on. So every table is
+served in the end."""
 POINTS_PER_DOUBLING = 10
 """Points of priority that let a demand count twice."""
 OBJECTIVE_WEIGHT = 4.0
 """Weight of the used-up part of an objective (`Demand.pressure`), from `EARLY` on."""
 
 Shrink = Callable[[Demand, int], Demand | Held]
-"""Takes a demand and a number of bytes. Returns the demand for a plan of at most so many bytes, or `Held` if no plan is that small."""
+"""Takes a demand and a number of bytes. Returns the demand for a plan of at most so many bytes, or `Held` if no plan is that
+small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,10 @@ class Choice:
 
 
 def score(demand: Demand, now: datetime) -> float:
-    """Return the benefit per byte rewritten, weighted by priority, waiting time and objectives. The highest score is served first."""
+    """Return the benefit per byte rewritten, weighted by priority, waiting time and objectives.
+
+    The highest score is served first.
+    """
     benefit = demand.files_saved * FILE_BYTES + demand.log_bytes + UNSORTED_GAIN * demand.unsorted_bytes
     waited_s = max(0.0, (now - demand.since).total_seconds()) if demand.since is not None else 0.0
     weight = math.pow(2.0, (demand.priority - 50) / POINTS_PER_DOUBLING)
@@ -56,9 +60,10 @@ def arbitrate(
 ) -> list[Choice]:
     """Return the outcome for each demand, the highest score first.
 
-    `spent_bytes`: bytes rewritten in the last day, and bytes that pending plans read. If a demand waits for the budget of the fleet, all
-    demands after it wait, too, so that small demands do not use up the bytes that a large one waits for. A demand whose smallest plan
-    exceeds the whole budget holds no other demand back. `frees_at`: when the oldest of the rewrites is a day old.
+    `spent_bytes`: bytes rewritten in the last day, and bytes that pending plans read. If a demand waits for the budget of the
+    fleet, all demands after it wait, too, so that small demands do not use up the bytes that a large one waits for. A demand
+    whose smallest plan exceeds the whole budget holds no other demand back. `frees_at`: when the oldest of the rewrites is a
+    day old.
     """
     left = None if fleet.bytes_per_day is None else max(0, fleet.bytes_per_day - spent_bytes)
     outcome: list[Choice] = []

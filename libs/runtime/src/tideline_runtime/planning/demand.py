@@ -34,7 +34,10 @@ class View:
 
     @classmethod
     def of(cls, table: Table, options: Mapping[str, object] | None = None) -> View:
-        """Return the view of an open table. `options` override the table's. Raises `SchemaMismatch` for a table without a schema."""
+        """Return the view of an open table.
+
+        `options` override the table's. Raises `SchemaMismatch` for a table without a schema.
+        """
         return cls(
             table.base_path,
             table.uid,
@@ -62,7 +65,8 @@ class Thresholds:
     min_commits: int = 4
     """Minimum number of writes since the last clustering plan."""
     backoff_s: float = 10.0
-    """Pause after a clustering or log compaction that was rolled back, at least `SHORTEST_BACKOFF_S`; doubles with each further one in a row."""
+    """Pause after a clustering or log compaction that was rolled back, at least `SHORTEST_BACKOFF_S`; doubles with each further
+    one in a row."""
     backoff_max_s: float = 600.0
     """Longest pause after clusterings and log compactions that were rolled back."""
     interval_s: float = 600.0
@@ -116,7 +120,8 @@ class Demand:
     """Used-up part of the objective; 1: the bound is reached."""
     priority: int = 50
     since: datetime | None = None
-    """Since when the table waits for this service: the time of the oldest file in the plan or, if it is later, of the last clustering."""
+    """Since when the table waits for this service: the time of the oldest file in the plan or, if it is later, of the last
+    clustering."""
     trigger: Trigger = field(default_factory=lambda: Trigger(0, 0))
     """The thresholds with which the plan is due. Compaction has none for files, log compaction none at all."""
     max_bytes: int | None = None

@@ -1,4 +1,7 @@
-"""Whether one table needs a clustering, compaction or log compaction, and whether its policy lets the planner publish the plan now. Pure."""
+"""Whether one table needs a clustering, compaction or log compaction, and whether its policy lets the planner publish the plan now.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ def services_of(view: View) -> tuple[TableService, ...]:
 def examine(
     service: TableService, view: View, policy: TablePolicy, thresholds: Thresholds, ledger: Ledger, now: datetime
 ) -> Demand | Held:
-    """Decide about one service of one table. `Held` has the first reason that holds: off, paused, not due, backing off, window, budget.
+    """Decide about one service of one table.
+
+    `Held` has the first reason that holds: off, paused, not due, backing off, window, budget.
 
     A table that has used up `EARLY` of an objective is due whatever the thresholds say. A plan above the rest of the budget is made
     smaller if that is possible. Raises `SchemaMismatch` for sort columns that the table does not have.
@@ -151,8 +156,8 @@ def _measured(service: TableService, view: View, due: Due) -> Demand:
 def _backing_off_until(service: TableService, state: TableState, thresholds: Thresholds) -> datetime | None:
     """Return when a service may be planned again; None if none of its plans was rolled back since the last completed one.
 
-    Clusterings and log compactions are rolled back if the launcher gave them up or a writer won. Each further one in a row doubles the
-    pause. A compaction is rolled back only if a user cancels it; its pause is `Thresholds.interval_s`.
+    Clusterings and log compactions are rolled back if the launcher gave them up or a writer won. Each further one in a row
+    doubles the pause. A compaction is rolled back only if a user cancels it; its pause is `Thresholds.interval_s`.
     """
     failed: list[datetime] = []
     for record in reversed(plans_of(service, state)):

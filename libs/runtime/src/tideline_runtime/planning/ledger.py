@@ -1,4 +1,7 @@
-"""The bytes that clustering, compaction and log compaction wrote in the last day. Every process gets the same sum from the table logs."""
+"""The bytes that clustering, compaction and log compaction wrote in the last day.
+
+Every process gets the same sum from the table logs.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ def rewrite_in(entry: Entry) -> tuple[datetime, int] | None:
 class Ledgers:
     """Ledgers of the tables of a service, kept up to date from their logs. Used by one thread.
 
-    An update reads only the log entries that completed a rewrite since the last update. If archival may have removed instants of the last
-    day from the timeline meanwhile, it reads all entries of that day. Rewrites that did not complete (a failed attempt, a clustering that
-    lost to a writer) are not counted.
+    An update reads only the log entries that completed a rewrite since the last update. If archival may have removed instants
+    of the last day from the timeline meanwhile, it reads all entries of that day. Rewrites that did not complete (a failed
+    attempt, a clustering that lost to a writer) are not counted.
     """
 
     _known: dict[str, tuple[int, Ledger]] = field(default_factory=dict)

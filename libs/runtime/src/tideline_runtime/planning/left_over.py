@@ -1,8 +1,8 @@
 """File groups that the last plan of a service left over. They become due by time, even if no write completed since. Pure.
 
-Thresholds count the writes since the last plan. A budget, or a bound on input and output, can make a plan smaller, so that it leaves file
-groups over. The writes to these groups completed before that plan, so the next count excludes them. If no further writes follow, no
-threshold would make the groups due.
+Thresholds count the writes since the last plan. A budget, or a bound on input and output, can make a plan smaller, so that it
+leaves file groups over. The writes to these groups completed before that plan, so the next count excludes them. If no further
+writes follow, no threshold would make the groups due.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LeftOver:
 def left_over(service: TableService, state: TableState, interval_s: float) -> LeftOver | None:
     """Return the file groups that the last completed plan of a service left over.
 
-    None if the service has no completed plan, if a plan is pending, and if no group is left over. The next plan must name one of these
-    groups: then each plan leaves fewer groups over, and without further writes the plans come to an end.
+    None if the service has no completed plan, if a plan is pending, and if no group is left over. The next plan must name one
+    of these groups: then each plan leaves fewer groups over, and without further writes the plans come to an end.
     """
     records = plans_of(service, state)
     done = [record for record in records if record.state is State.COMPLETED]
@@ -50,7 +50,9 @@ def plans_of(service: TableService, state: TableState) -> list[ActionRecord]:
 
 
 def ended_at(record: ActionRecord) -> datetime | None:
-    """Return the time of the last transition of an action; of an action of Apache Hudi, for which it is not recorded, the instant's time.
+    """Return the time of the last transition of an action.
+
+    Of an action of Apache Hudi, for which it is not recorded, the instant's time.
 
     None if neither can be parsed.
     """

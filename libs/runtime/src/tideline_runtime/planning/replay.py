@@ -25,10 +25,16 @@ from tideline_table.log import Entry, TableState
 from tideline_table.table import Table
 
 ASSUMPTIONS = (
-    f"a job starts {START_S:g} s after its plan, rewrites {BYTES_PER_S >> 20} MiB/s, and runs alone; only a writer lets a clustering fail",
+    (
+        f"a job starts {START_S:g} s after its plan, rewrites {BYTES_PER_S >> 20} MiB/s, and runs alone; only a writer lets a "
+        "clustering fail"
+    ),
     "a log compaction fails if another service takes its file groups",
     "clustering keeps the bytes of its input; compaction writes those of base and log files, log compaction those of the log files",
-    "recorded writes go to the simulated file group with most of their rows, change it by the recorded bytes, and come at their time",
+    (
+        "recorded writes go to the simulated file group with most of their rows, change it by the recorded bytes, and come at their "
+        "time"
+    ),
     "writes that filled small files, waited, or were repeated because of a recorded service are not undone",
 )
 _TICK = timedelta(minutes=15)
@@ -141,8 +147,8 @@ def replay(
 class _Replay:
     """The fleet of a replay. Jobs run one after the other.
 
-    A table for which a decision fails is removed, and `leave_out` is called with the error. The budgets of the fleet then count without
-    its jobs.
+    A table for which a decision fails is removed, and `leave_out` is called with the error. The budgets of the fleet then count
+    without its jobs.
     """
 
     def __init__(

@@ -79,7 +79,10 @@ class SimulatedTable:
             self._recorded_bytes[file_slice.group] = file_slice.size_bytes
 
     def apply(self, entry: Entry, *, counts: bool) -> None:
-        """Apply one recorded entry; entries that complete no action change nothing. `counts`: add recorded jobs and conflicts to the tally."""
+        """Apply one recorded entry; entries that complete no action change nothing.
+
+        `counts`: add recorded jobs and conflicts to the tally.
+        """
         if entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
             return
         metadata, service = entry.body.metadata, action_name(entry.action, entry.operation)
@@ -93,7 +96,10 @@ class SimulatedTable:
             self._follow(metadata)
 
     def publish(self, demand: Demand, root: str, now: datetime) -> tuple[str, float] | None:
-        """Publish the plan of a demand. Return its instant and the duration of its job in seconds; None if no plan is that small."""
+        """Publish the plan of a demand.
+
+        Return its instant and the duration of its job in seconds; None if no plan is that small.
+        """
         found = self._planned(demand, root, now)
         if not isinstance(found, Due):
             return None

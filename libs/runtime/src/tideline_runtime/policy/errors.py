@@ -38,7 +38,10 @@ class PolicyRefused(InvalidOption):
 
 
 class ContradictoryRules(InvalidOption):
-    """Two rules of equal rank give one field of a table different values. No service works on the table until a user changes a rule."""
+    """Two rules of equal rank give one field of a table different values.
+
+    No service works on the table until a user changes a rule.
+    """
 
     def __init__(self, base_path: str, field: str, origins: Sequence[str]) -> None:
         self.base_path, self.field = base_path, field

@@ -32,8 +32,8 @@ class LivePolicies:
     """The policies of the file at `path`; without a path, none. Used by one thread.
 
     The constructor reads the file and raises `PolicyRefused` if it is missing or invalid: a service does not start without valid
-    policies. Later, the refusal of a missing or invalid file is logged, counted and kept in `refusal`, and the policies read before stay
-    in force.
+    policies. Later, the refusal of a missing or invalid file is logged, counted and kept in `refusal`, and the policies read
+    before stay in force.
     """
 
     path: Path | None
@@ -54,7 +54,10 @@ class LivePolicies:
             self._show()
 
     def current(self) -> Policies:
-        """Return the policies in force. Makes one `stat` call, and reads the file if it changed and then stayed the same for `SETTLE_S`."""
+        """Return the policies in force.
+
+        Makes one `stat` call, and reads the file if it changed and then stayed the same for `SETTLE_S`.
+        """
         if self.path is None:
             return self._policies
         stamp, now_s = _stamp(self.path), self.clock.monotonic_s()

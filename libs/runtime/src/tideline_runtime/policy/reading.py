@@ -48,7 +48,8 @@ def parse_policies(content: bytes | str, source: str) -> Policies:
         raise PolicyRefused(source, [Problem(1, "", f"no UTF-8 at byte {error.start}", "text in UTF-8")]) from None
     document = parse_document(text, source)
     try:
-        # As JSON, because pydantic's strict mode for JSON accepts a list for a tuple and text for a time, which JSON cannot express.
+        # As JSON, because pydantic's strict mode for JSON accepts a list for a tuple and text for a time, which JSON cannot
+        # express.
         parsed = PolicyFile.model_validate_json(json.dumps(document.values))
     except ValidationError as error:
         raise PolicyRefused(source, [_problem(document, e) for e in error.errors(include_url=False)]) from None

@@ -29,7 +29,10 @@ class Fleet:
     pending_plans: int | None = None
 
     def share(self, shard_count: int, held: int = 1) -> Fleet:
-        """Return the part of the bounds for an instance that holds `held` of `shard_count` shards. At least one pending plan is allowed."""
+        """Return the part of the bounds for an instance that holds `held` of `shard_count` shards.
+
+        At least one pending plan is allowed.
+        """
 
         def part(total: int | None) -> int | None:
             return None if total is None else total * held // shard_count

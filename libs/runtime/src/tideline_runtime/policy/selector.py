@@ -46,8 +46,8 @@ def matches(pattern: TablePattern, base_path: str) -> bool:
 def narrowness(pattern: TablePattern) -> Rank:
     """Return how narrow a pattern is.
 
-    The parts of the rank, the first one decides: folder levels before the first wildcard; no wildcard at all; no `**`; number of levels
-    with and after the first wildcard; characters of these levels that are no wildcards.
+    The parts of the rank, the first one decides: folder levels before the first wildcard; no wildcard at all; no `**`; number
+    of levels with and after the first wildcard; characters of these levels that are no wildcards.
     """
     levels = len([level for level in pattern.root.split("/") if level])
     is_bounded = _EVERY_DEPTH not in pattern.parts

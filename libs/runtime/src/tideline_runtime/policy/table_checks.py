@@ -1,4 +1,7 @@
-"""Settings and policies against the real tables: what `--check` and `tideline policy check` find. Reads storage and locks, changes nothing."""
+"""Settings and policies against the real tables: what `--check` and `tideline policy check` find.
+
+Reads storage and locks, changes nothing.
+"""
 
 from __future__ import annotations
 

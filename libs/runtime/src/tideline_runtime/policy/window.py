@@ -17,7 +17,8 @@ _LOOK_AHEAD_DAYS = 8
 class Window:
     """On each of `days`, from `begins` to `ends` on the clock of `zone`; until the next day if `ends` is not later than `begins`.
 
-    A local time that a change of the clocks skips counts as the time that the old offset gives; one that occurs twice, as the first.
+    A local time that a change of the clocks skips counts as the time that the old offset gives; one that occurs twice, as the
+    first.
     """
 
     begins: time
@@ -26,7 +27,10 @@ class Window:
     days: frozenset[str] = frozenset(DAYS)
 
     def span(self, day: date) -> tuple[datetime, datetime] | None:
-        """Return begin (inclusive) and end (exclusive), in UTC, of the window that begins on this local day; None if none begins."""
+        """Return begin (inclusive) and end (exclusive), in UTC, of the window that begins on this local day.
+
+        None if none begins.
+        """
         if DAYS[day.weekday()] not in self.days:
             return None
         last = day if self.ends > self.begins else day + _DAY

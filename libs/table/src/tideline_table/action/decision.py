@@ -61,8 +61,8 @@ class Trigger:
     max_bytes: int | None = None
     """Most input of the plan, in bytes; None: as much as the options allow."""
     counts_lost: bool = False
-    """Whether a clustering that was rolled back counts as the last plan. For a planner without a back-off: at once, it would meet the
-    same writers again."""
+    """Whether a clustering that was rolled back counts as the last plan. For a planner without a back-off: at once, it would meet
+    the same writers again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,9 @@ def within(found: Iterable[T], max_bytes: int | None, size_of: Callable[[T], int
 def taken_groups(state: TableState) -> dict[FileGroupId, str]:
     """Return file group → instant of the pending plan for which a new clustering or compaction leaves the group out.
 
-    A log compaction counts while it runs, because such a plan would end it. One that has not begun gives way: it has written nothing,
-    and a compaction must not wait for a plan that no process runs. Those of Apache Hudi do not count, as in its own plans.
+    A log compaction counts while it runs, because such a plan would end it. One that has not begun gives way: it has written
+    nothing, and a compaction must not wait for a plan that no process runs. Those of Apache Hudi do not count, as in its own
+    plans.
     """
     running = {a.instant for a in state.pending_log_compactions() if a.state is State.INFLIGHT and not a.is_by_hudi}
     merging = {group: at for group, at in state.groups_under_log_compaction().items() if at in running}

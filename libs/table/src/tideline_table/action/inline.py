@@ -1,7 +1,7 @@
 """Table services that a writer plans, or plans and runs, behind its own commit (Apache Hudi's inline services).
 
-The commit is valid whatever the service does: a conflict or an error is logged, and the writer continues. A plan that failed to run stays
-for the launcher or for the next writer.
+The commit is valid whatever the service does: a conflict or an error is logged, and the writer continues. A plan that failed to
+run stays for the launcher or for the next writer.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def run_inline(
 ) -> tuple[InlineService, ...]:
     """Plan, or plan and run, the services that the options ask writers for, where one is due; call it behind a commit.
 
-    Errors of the services are logged and returned. Where both options of a service are set, the plan is run; `run` runs its tasks. Raises
-    `InvalidOption` for options that cannot be read, which a write with the same options has refused before its commit.
+    Errors of the services are logged and returned. Where both options of a service are set, the plan is run; `run` runs its
+    tasks. Raises `InvalidOption` for options that cannot be read, which a write with the same options has refused before its
+    commit.
     """
     chosen = table.options.merged(options or {})
     found = [

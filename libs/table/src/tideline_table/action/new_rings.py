@@ -34,7 +34,8 @@ class NewRings:
     ) -> Committed:
         """Commit a write that was routed by `rings` to these partitions. If it is an overwrite, the partitions get new rings.
 
-        `commit` gets metadata, the overwrite, and what `WriteSet.rings` is: nothing more than the overwrite without consistent hashing.
+        `commit` gets metadata, the overwrite, and what `WriteSet.rings` is: nothing more than the overwrite without consistent
+        hashing.
         """
         if rings is None or not rings.index.is_consistent:
             return commit({}, overwrite, {})

@@ -1,4 +1,7 @@
-"""Previews: which file groups, files and bytes a plan takes, for people who look before a table service runs. Nothing is written."""
+"""Previews: which file groups, files and bytes a plan takes, for people who look before a table service runs.
+
+Nothing is written.
+"""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def publish(
 ) -> str | Reason:
     """Append the requested entry of the plan that `decide` returns. Return its instant, or the reason why there is no plan.
 
-    `decide` is called where facts are gathered, so it may read storage, and so may `mint`, which creates the instant of a plan. `reserve_kept` as for `ActiveTimeline.append`. `check` judges the plan
-    on the same state.
+    `decide` is called where facts are gathered, so it may read storage, and so may `mint`, which creates the instant of a plan.
+    `reserve_kept` as for `ActiveTimeline.append`. `check` judges the plan on the same state.
     """
     why = Reason("")
 

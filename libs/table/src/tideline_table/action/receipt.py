@@ -1,6 +1,7 @@
 """Proof-carrying maintenance: a service reads back what it wrote and compares an order-free digest with that of what it read.
 
-The comparison is made where the rows are, in the task. The commit carries the receipt: what was compared, and the digest of all rows.
+The comparison is made where the rows are, in the task. The commit carries the receipt: what was compared, and the digest of all
+rows.
 """
 
 from __future__ import annotations

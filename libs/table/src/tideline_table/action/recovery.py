@@ -16,7 +16,8 @@ def roll_back_dead(table: Table) -> list[str]:
     """Roll back every write of a dead writer, complete rollbacks and a restore of dead processes; return the instants undone.
 
     Dead clustering and compaction attempts are left to the next attempt, because their plan can be run again. Only a clustering
-    that Apache Hudi began and gave up is rolled back. Cancellations of plans are completed, and so are `hoodie.properties` after a resize of buckets.
+    that Apache Hudi began and gave up is rolled back. Cancellations of plans are completed, and so are `hoodie.properties`
+    after a resize of buckets.
     """
     table.check_writable(keyed=False)
     undone: list[str] = []
@@ -42,7 +43,10 @@ def roll_back_dead(table: Table) -> list[str]:
 
 
 def _is_plan(record: ActionRecord) -> bool:
-    """Return whether this is a log compaction that has not begun. One that died is undone like a write: no file depends on its plan."""
+    """Return whether this is a log compaction that has not begun.
+
+    One that died is undone like a write: no file depends on its plan.
+    """
     return record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED
 
 

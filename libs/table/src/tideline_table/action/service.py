@@ -1,7 +1,7 @@
 """A table service as one object: all that commands, maintenance, writers, the planner and Spark ask of it.
 
-Each service has its object in the module `service` of its package; `tideline_table.action.services` lists them. Nothing else asks which
-service it is.
+Each service has its object in the module `service` of its package; `tideline_table.action.services` lists them. Nothing else
+asks which service it is.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Service(ABC):
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
         """Return the plan that is due on the last refreshed state, or why there is none. Publishes nothing.
 
-        `trigger` has the thresholds of a planner for clusterings. Raises `SchemaMismatch` and `InvalidOption` for options that do not
-        fit the table.
+        `trigger` has the thresholds of a planner for clusterings. Raises `SchemaMismatch` and `InvalidOption` for options that
+        do not fit the table.
         """
 
     @abstractmethod
@@ -124,7 +124,10 @@ class Service(ABC):
         """Run a pending plan (empty: the oldest); return None if there is none. `run` runs its tasks (None: in this process)."""
 
     def preview(self, plan: Plan) -> list[tuple[str, list[str]]] | None:
-        """Return what a plan takes: the partition and the paths of each group of files. None: its plans name no files of the table."""
+        """Return what a plan takes: the partition and the paths of each group of files.
+
+        None: its plans name no files of the table.
+        """
         del plan
         return None
 

@@ -46,8 +46,8 @@ def run_side_by_side(
 ) -> list[Result]:
     """Return the result of `work` for each task, in order of the tasks; `on_done` is called behind each, in the caller's thread.
 
-    Runs `threads` tasks at a time, 0: as many as Arrow has threads. An error ends the run once running tasks have ended, so that they write
-    nothing afterwards. Raises the error of the first task that has one.
+    Runs `threads` tasks at a time, 0: as many as Arrow has threads. An error ends the run once running tasks have ended, so
+    that they write nothing afterwards. Raises the error of the first task that has one.
     """
     count = min(len(tasks), threads or pa.cpu_count())
     if count <= 1:

@@ -22,7 +22,10 @@ def plan_bytes(state: TableState, groups: Sequence[FileGroupId], service: TableS
 
 
 def pending_rewrites(state: TableState) -> list[tuple[TableService, ActionRecord]]:
-    """Return the pending clusterings, compactions and log compactions. The list leaves out log compactions that Apache Hudi planned."""
+    """Return the pending clusterings, compactions and log compactions.
+
+    The list leaves out log compactions that Apache Hudi planned.
+    """
     merges = (record for record in state.pending_log_compactions() if not record.is_by_hudi)
     return [
         *((TableService.CLUSTERING, record) for record in state.pending_clusterings()),

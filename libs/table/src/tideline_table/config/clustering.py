@@ -26,7 +26,8 @@ CLUSTERING_INLINE_COMMITS = Option(
 CLUSTERING_SMALL_FILE_LIMIT = Option(
     "hoodie.clustering.plan.strategy.small.file.limit",
     300 * _MIB,
-    "File slices smaller than this, and smaller than the target size, are candidates for clustering (strategies `size`, `key-range`).",
+    "File slices smaller than this, and smaller than the target size, are candidates for clustering (strategies `size`, "
+    "`key-range`).",
     unit="bytes",
     minimum=1,
 )
@@ -40,7 +41,8 @@ CLUSTERING_TARGET_FILE_SIZE = Option(
 CLUSTERING_MAX_GROUP_BYTES = Option(
     "hoodie.clustering.plan.strategy.max.bytes.per.group",
     2048 * _MIB,
-    "Maximum input of one clustering group, which one task reads. `resize-buckets --overwrite` reads buckets with more input several times.",
+    "Maximum input of one clustering group, which one task reads. `resize-buckets --overwrite` reads buckets with more input "
+    "several times.",
     unit="bytes",
     minimum=1024,
 )
@@ -59,7 +61,8 @@ CLUSTERING_SORT_COLUMNS = Option(
 CLUSTERING_PLAN_STRATEGY = Option(
     "hoodie.clustering.plan.strategy.class",
     "size",
-    "Which file slices clustering groups, and how: `size`, `recent-days`, `selected-partitions`, `key-range`, `overlap`, `commit-time`, "
+    "Which file slices clustering groups, and how: `size`, `recent-days`, `selected-partitions`, `key-range`, `overlap`, "
+    "`commit-time`, "
     "`single-file`, a class name of Apache Hudi for one of them, or an entry point of the group `tideline.clustering.plan` "
     "([clustering](design/clustering.md)).",
 )
@@ -72,8 +75,10 @@ CLUSTERING_EXECUTION_STRATEGY = Option(
 LAYOUT_STRATEGY = Option(
     "hoodie.layout.optimize.strategy",
     "linear",
-    "The order of rows in clustering with sort columns: by the columns one after the other (linear), or along a space-filling curve over "
-    "all of them (z-order, hilbert), which also serves queries on later columns. A plan of Tideline keeps the value; for a plan of Apache "
+    "The order of rows in clustering with sort columns: by the columns one after the other (linear), or along a space-filling "
+    "curve over "
+    "all of them (z-order, hilbert), which also serves queries on later columns. A plan of Tideline keeps the value; for a plan "
+    "of Apache "
     "Hudi the executor's value counts.",
     choices=("linear", "z-order", "hilbert", "ZORDER"),
 )
@@ -81,7 +86,8 @@ CLUSTERING_PARTITION_FILTER = Option(
     "hoodie.clustering.plan.partition.filter.mode",
     "NONE",
     "Which partitions clustering plans: all (NONE); the newest by path (RECENT_DAYS) or the oldest (OLDEST_DAYS), as many as "
-    "`hoodie.clustering.plan.strategy.daybased.lookback.partitions`; a range of paths (SELECTED_PARTITIONS); every 24th, beginning at "
+    "`hoodie.clustering.plan.strategy.daybased.lookback.partitions`; a range of paths (SELECTED_PARTITIONS); every 24th, "
+    "beginning at "
     "the present hour in UTC (DAY_ROLLING).",
     choices=("NONE", "RECENT_DAYS", "OLDEST_DAYS", "SELECTED_PARTITIONS", "DAY_ROLLING"),
 )
@@ -127,7 +133,8 @@ CLUSTERING_EARLIEST_COMMIT = Option(
 CLUSTERING_GROUP_ORDER = Option(
     "tideline.clustering.plan.group.order",
     "partition",
-    "Which groups a plan takes first if there are more than `hoodie.clustering.plan.strategy.max.num.groups`: those of the partition with "
+    "Which groups a plan takes first if there are more than `hoodie.clustering.plan.strategy.max.num.groups`: those of the "
+    "partition with "
     "most candidates (partition), with most input bytes (bytes), with most input files (files), or with the oldest slice (oldest).",
     choices=("partition", "bytes", "files", "oldest"),
 )
@@ -141,15 +148,18 @@ CLUSTERING_GROUP_MIN_BYTES = Option(
 CLUSTERING_MEMORY_LIMIT = Option(
     "tideline.clustering.memory.limit",
     1024 * _MIB,
-    "Memory for the rows of the clustering groups that one process runs at the same time. A larger group runs alone; it is partitioned by "
-    "ranges of its sort order into files in the temporary folder of the executor (TMPDIR), which are sorted one after the other. The decoder, the encoder and the interpreter need memory beside it.",
+    "Memory for the rows of the clustering groups that one process runs at the same time. A larger group runs alone; it is "
+    "partitioned by "
+    "ranges of its sort order into files in the temporary folder of the executor (TMPDIR), which are sorted one after the other. "
+    "The decoder, the encoder and the interpreter need memory beside it.",
     unit="bytes",
     minimum=4 * _MIB,
 )
 CLUSTERING_SPLIT_GROUP_BYTES = Option(
     "tideline.clustering.split.group.bytes",
     512 * _MIB,
-    "On Spark, a clustering group with at least this much input and more than one output file is split by ranges of its sort order: "
+    "On Spark, a clustering group with at least this much input and more than one output file is split by ranges of its sort "
+    "order: "
     "several tasks read its slices, one writes each output file. A smaller group is one task.",
     unit="bytes",
     minimum=1,
@@ -167,7 +177,8 @@ CLUSTERING_YIELDS = Option(
 CLUSTERING_PRIORITY_LAPSE_S = Option(
     "tideline.clustering.priority.lapse",
     300.0,
-    "A clustering with priority loses it after this long without a sign of life as planned or running, but not before its heartbeat "
+    "A clustering with priority loses it after this long without a sign of life as planned or running, but not before its "
+    "heartbeat "
     "counts as missed. It gets priority back when an executor runs it.",
     unit="seconds",
     minimum=0,
@@ -175,7 +186,8 @@ CLUSTERING_PRIORITY_LAPSE_S = Option(
 CLUSTERING_EXPIRATION_MIN = Option(
     "hoodie.clustering.expiration.threshold.mins",
     60,
-    "In a shared table, a clustering or compaction that Apache Hudi runs counts as abandoned if its plan, heartbeat, timeline file and "
+    "In a shared table, a clustering or compaction that Apache Hudi runs counts as abandoned if its plan, heartbeat, timeline "
+    "file and "
     "markers show no sign of life for this long. The clustering is then rolled back, the compaction run again.",
     unit="minutes",
     minimum=1,
@@ -191,6 +203,8 @@ CLUSTERING_UPDATE_STRATEGY = Option(
 CLUSTERING_UPDATES_STRATEGY = Option(
     "hoodie.clustering.updates.strategy",
     "",
-    "As `tideline.clustering.update.strategy`, which it overrides: `yield`, `reject`, `carry-over`, Apache Hudi's class name for one of them "
-    "(`SparkAllowUpdateStrategy` for `yield`, `SparkRejectUpdateStrategy`), or an entry point of the group `tideline.clustering.update`.",
+    "As `tideline.clustering.update.strategy`, which it overrides: `yield`, `reject`, `carry-over`, Apache Hudi's class name for "
+    "one of them "
+    "(`SparkAllowUpdateStrategy` for `yield`, `SparkRejectUpdateStrategy`), or an entry point of the group "
+    "`tideline.clustering.update`.",
 )

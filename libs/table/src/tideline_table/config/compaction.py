@@ -37,15 +37,18 @@ COMPACTION_STRATEGIES: Mapping[str, str] = {
 COMPACTION_STRATEGY = Option(
     "hoodie.compaction.strategy",
     "log_size",
-    "Which file groups a compaction plan takes first: those with the most log bytes or log files (from a threshold on), those with the "
-    "oldest log file, all in order of their partitions, or those of certain days. The first three and `bounded_io` stop at the bound on "
+    "Which file groups a compaction plan takes first: those with the most log bytes or log files (from a threshold on), those "
+    "with the "
+    "oldest log file, all in order of their partitions, or those of certain days. The first three and `bounded_io` stop at the "
+    "bound on "
     "input and output.",
     choices=tuple(COMPACTION_STRATEGIES),
 )
 COMPACTION_TARGET_IO_MB = Option(
     "hoodie.compaction.target.io",
     500 * 1024,
-    "Bound on what one compaction plan reads and writes, for the strategies that have a bound. The file group that reaches it is the last.",
+    "Bound on what one compaction plan reads and writes, for the strategies that have a bound. The file group that reaches it is "
+    "the last.",
     unit="MiB",
     minimum=1,
 )
@@ -66,14 +69,16 @@ COMPACTION_LOG_FILES_THRESHOLD = Option(
 COMPACTION_DAY_PARTITIONS = Option(
     "hoodie.compaction.daybased.target.partitions",
     10,
-    "With `day_based`, the newest N partitions are compacted; with `recent_days` those of the last N days, with `older_days` the others.",
+    "With `day_based`, the newest N partitions are compacted; with `recent_days` those of the last N days, with `older_days` the "
+    "others.",
     unit="partitions",
     minimum=1,
 )
 COMPACTION_MAX_WAIT_COMMITS = Option(
     "tideline.compaction.max.wait.commits",
     20,
-    "A file group whose oldest log file has waited for this many delta commits goes first in the next compaction plan, regardless of "
+    "A file group whose oldest log file has waited for this many delta commits goes first in the next compaction plan, "
+    "regardless of "
     "thresholds, bounds and reservations of writers; 0 lets groups wait forever.",
     unit="instants",
     minimum=0,
@@ -81,14 +86,16 @@ COMPACTION_MAX_WAIT_COMMITS = Option(
 COMPACTION_MEMORY_LIMIT = Option(
     "tideline.compaction.memory.limit",
     1024 * _MIB,
-    "Memory for the slices that one process compacts at the same time, as estimated before they are read. A larger slice is compacted alone.",
+    "Memory for the slices that one process compacts at the same time, as estimated before they are read. A larger slice is "
+    "compacted alone.",
     unit="bytes",
     minimum=_MIB,
 )
 LOG_COMPACTION_ENABLE = Option(
     "hoodie.log.compaction.enable",
     False,
-    "The planner, `tideline maintain`, `Table.maintain()` and verdicts include log compaction: the log files of a slice are merged into "
+    "The planner, `tideline maintain`, `Table.maintain()` and verdicts include log compaction: the log files of a slice are "
+    "merged into "
     "one, and its base file stays as it is.",
 )
 LOG_COMPACTION_INLINE = Option(
@@ -99,14 +106,16 @@ LOG_COMPACTION_INLINE = Option(
 LOG_COMPACTION_FILES = Option(
     "hoodie.log.compaction.blocks.threshold",
     5,
-    "A log compaction takes slices of which a reader opens this many log files. Each write of Tideline appends one file with its blocks.",
+    "A log compaction takes slices of which a reader opens this many log files. Each write of Tideline appends one file with its "
+    "blocks.",
     unit="files",
     minimum=2,
 )
 LOG_COMPACTION_MAX_BYTES = Option(
     "tideline.log.compaction.max.bytes",
     128 * _MIB,
-    "A log compaction leaves slices with more bytes in the log files that a reader opens to compaction: each log compaction of a slice "
+    "A log compaction leaves slices with more bytes in the log files that a reader opens to compaction: each log compaction of a "
+    "slice "
     "writes what earlier ones wrote once more.",
     unit="bytes",
     minimum=1,
@@ -114,7 +123,8 @@ LOG_COMPACTION_MAX_BYTES = Option(
 COMPACT_INLINE = Option(
     "hoodie.compact.inline",
     False,
-    "A writer plans a compaction behind its commit, once `hoodie.compact.inline.max.delta.commits` delta commits came, and runs it.",
+    "A writer plans a compaction behind its commit, once `hoodie.compact.inline.max.delta.commits` delta commits came, and runs "
+    "it.",
 )
 COMPACT_SCHEDULE_INLINE = Option(
     "hoodie.compact.schedule.inline", False, "A writer plans compactions behind its commits and leaves their run to the launcher."

@@ -7,7 +7,8 @@ from tideline_table.option import Option
 METADATA_ENABLE = Option(
     "hoodie.metadata.enable",
     False,
-    "`tideline.create` makes a metadata table with the new table (docs/design/metadata-table.md). For existing tables: `tideline index create`.",
+    "`tideline.create` makes a metadata table with the new table (docs/design/metadata-table.md). For existing tables: `tideline "
+    "index create`.",
 )
 METADATA_COMPACTION_DELTA_COMMITS = Option(
     "hoodie.metadata.compact.max.delta.commits",
@@ -18,31 +19,39 @@ METADATA_COMPACTION_DELTA_COMMITS = Option(
 METADATA_COLUMN_STATISTICS = Option(
     "hoodie.metadata.index.column.stats.enable",
     False,
-    "`tideline.create` makes a metadata table with column statistics with the new table, for Apache Hudi's readers. For existing tables: "
+    "`tideline.create` makes a metadata table with column statistics with the new table, for Apache Hudi's readers. For existing "
+    "tables: "
     "`tideline index create --type column_stats`.",
 )
 SHARED_METADATA = Option(
     "tideline.shared.metadata",
     "off",
-    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep the partitions in this "
-    "comma-separated list if the table is copy-on-write. `files` is always one of them. All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
+    "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep the "
+    "partitions in this "
+    "comma-separated list if the table is copy-on-write. `files` is always one of them. All of Tideline's writers of a table "
+    "need the same value (docs/design/shared-metadata.md).",
     choices=("off", "files", "column_stats", "bloom_filters", "record_index"),
     is_list=True,
 )
 INDEX_TYPE = Option(
     "hoodie.index.type",
     "SIMPLE",
-    "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM, RECORD_INDEX). With a global type, "
-    "operations that look up keys search all partitions. SIMPLE reads the key columns of the base files whose key ranges fit, BLOOM only "
-    "those whose Bloom filters may hold a key; both find the same rows. RECORD_INDEX asks the record index of the metadata table, and reads no data file. Hudi does not store the type with the table, so all writers of a "
-    "table must set the same scope. A table that was created with an index (`tideline create --index bucket|bloom|global_bloom|record_index`) keeps it; "
+    "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM, "
+    "RECORD_INDEX). With a global type, "
+    "operations that look up keys search all partitions. SIMPLE reads the key columns of the base files whose key ranges fit, "
+    "BLOOM only "
+    "those whose Bloom filters may hold a key; both find the same rows. RECORD_INDEX asks the record index of the metadata "
+    "table, and reads no data file. Hudi does not store the type with the table, so all writers of a "
+    "table must set the same scope. A table that was created with an index (`tideline create --index "
+    "bucket|bloom|global_bloom|record_index`) keeps it; "
     "writers of such a table need not set it.",
     choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM", "RECORD_INDEX", "BUCKET"),
 )
 BUCKET_NUMBER = Option(
     "hoodie.bucket.index.num.buckets",
     0,
-    "Number of buckets in each partition of a table with a bucket index. The table keeps it, and a writer that sets another number is "
+    "Number of buckets in each partition of a table with a bucket index. The table keeps it, and a writer that sets another "
+    "number is "
     "refused; 0 stands for the table's.",
     unit="buckets",
     minimum=0,
@@ -50,7 +59,8 @@ BUCKET_NUMBER = Option(
 BUCKET_PARTITION_RULES = Option(
     "hoodie.bucket.index.partition.expressions",
     "",
-    "Numbers of buckets by partition path, `regex,n;regex,n`: the first regular expression that is found in the path decides, otherwise "
+    "Numbers of buckets by partition path, `regex,n;regex,n`: the first regular expression that is found in the path decides, "
+    "otherwise "
     "`hoodie.bucket.index.num.buckets`. The table keeps them, and a writer that sets others is refused.",
 )
 BUCKET_PARTITION_RULE_TYPE = Option(
@@ -69,14 +79,16 @@ BUCKET_ENGINE = Option(
 BUCKET_MOST = Option(
     "hoodie.bucket.index.max.num.buckets",
     0,
-    "With consistent hashing: `resize-buckets` splits buckets up to this number in a partition. 0, or less than the number of the table's creation, stands for that number.",
+    "With consistent hashing: `resize-buckets` splits buckets up to this number in a partition. 0, or less than the number of "
+    "the table's creation, stands for that number.",
     unit="buckets",
     minimum=0,
 )
 BUCKET_LEAST = Option(
     "hoodie.bucket.index.min.num.buckets",
     0,
-    "With consistent hashing: `resize-buckets` merges buckets down to this number in a partition. 0, or more than the number of the table's creation, stands for that number.",
+    "With consistent hashing: `resize-buckets` merges buckets down to this number in a partition. 0, or more than the number of "
+    "the table's creation, stands for that number.",
     unit="buckets",
     minimum=0,
 )
@@ -95,12 +107,14 @@ BUCKET_MERGE_THRESHOLD = Option(
 BUCKET_HASH_FIELD = Option(
     "hoodie.bucket.index.hash.field",
     "",
-    "Comma-separated columns of the record key that decide the bucket. The table keeps them, and a writer that sets others is refused.",
+    "Comma-separated columns of the record key that decide the bucket. The table keeps them, and a writer that sets others is "
+    "refused.",
 )
 SIMPLE_INDEX_UPDATE_PARTITION_PATH = Option(
     "hoodie.simple.index.update.partition.path",
     True,
-    "With GLOBAL_SIMPLE, move a row whose key is in another partition: delete it there and insert it in its own partition, in one commit. "
+    "With GLOBAL_SIMPLE, move a row whose key is in another partition: delete it there and insert it in its own partition, in "
+    "one commit. "
     "Where ordering values decide, the row moves only if it wins. If false, write the row in the partition that has the key.",
 )
 BLOOM_INDEX_UPDATE_PARTITION_PATH = Option(

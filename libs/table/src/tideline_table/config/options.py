@@ -1,4 +1,7 @@
-"""`Options`: the values that were given for options. The options of the engine are declared in the other modules of this package."""
+"""`Options`: the values that were given for options.
+
+The options of the engine are declared in the other modules of this package.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ def resized_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
     at = resize.instant if resize is not None else ""
     if own.resized_by is not None and own.resized_by != at:
         return WriteConflict(
-            f"the table got {resize.text if resize is not None else 'the numbers of buckets of its creation'} by {at or 'a restore'}",
+            f"the table got {resize.text if resize is not None else 'the numbers of buckets of its creation'} by "
+            f"{at or 'a restore'}",
             expected="the numbers that this write began with",
             with_instant=at,
         )

@@ -17,15 +17,16 @@ A commit that moves progress requires the value that it expects; otherwise it is
 A write conflicts with every write that changed the table schema since the one it was based on, unless both changed it alike.
 
 Cleaning and archival conflict with no write. A clean deletes only slices that no transaction on the latest state reads; an archival
-removes only instants that have ended, older than every pending write. A transaction so slow that its input was deleted fails when it
-reads, and one whose instant was archived fails like any writer that was rolled back.
+removes only instants that have ended, older than every pending write. A transaction so slow that its input was deleted fails
+when it reads, and one whose instant was archived fails like any writer that was rolled back.
 
 Two inserts of one key conflict in the scope of the later one: in one partition, or with a global index in any two. A row that moves
 to another partition is an insert there and a change of the file group that it leaves.
 
-In a table with a bucket index, two writes that both open the file group of a bucket conflict; a write into an existing group follows
-the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the other one. With
-consistent hashing the hash ring fixes the id; a write that was routed by another ring than the one that counts conflicts, too.
+In a table with a bucket index, two writes that both open the file group of a bucket conflict; a write into an existing group
+follows the rules above. The ids of the two groups differ, so that the files of the losing write never join the group of the
+other one. With consistent hashing the hash ring fixes the id; a write that was routed by another ring than the one that counts
+conflicts, too.
 
 Creating or dropping an index changes no rows. Table properties need no rule: they are written at creation, and by sharing under the
 lock that both engines take.
@@ -67,7 +68,10 @@ class SliceGrew(WriteConflict):
 
 
 def check_still_own(state: TableState, instant: str) -> None:
-    """Raise `TransactionRolledBack` unless `instant` is inflight and not fenced; `RestoredMeanwhile` if the table was restored since."""
+    """Raise `TransactionRolledBack` unless `instant` is inflight and not fenced.
+
+    `RestoredMeanwhile` if the table was restored since.
+    """
     record = state.actions.get(instant)
     if record is None or record.state is not State.INFLIGHT or record.fenced_by:
         # Not only the restore that fenced it: archival may have removed the record, and recovery may have been faster.
@@ -214,7 +218,10 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
 
 
 def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId, str]) -> WriteConflict | None:
-    """Return the conflict over a file group that `own` read. Add the groups that only got log files, with their last writer, to `grown`."""
+    """Return the conflict over a file group that `own` read.
+
+    Add the groups that only got log files, with their last writer, to `grown`.
+    """
     in_move = state.groups_in_move()
     for group, read_version in own.based_on.items():
         if group in in_move:
@@ -233,7 +240,8 @@ def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId
             # A base file would sort before the one that it was made of and never be read. A log file would be older than its slice:
             # no savepoint and no query as of a time in between would include it.
             return WriteConflict(
-                f"file group {group.file_id} in {group.partition_path!r} was rewritten by {read_version.base_instant} after this write began",
+                f"file group {group.file_id} in {group.partition_path!r} was rewritten by {read_version.base_instant} after this "
+                "write began",
                 expected=f"a slice older than {own.instant}",
                 with_instant=read_version.base_instant,
             )

@@ -256,7 +256,10 @@ class ExclusiveTimeline(ActiveTimeline):
         return not files.create and any(exists(self.storage, path) for path in files.delete)
 
     def tidy_up(self) -> None:
-        """See `ActiveTimeline.tidy_up`; removes expired heartbeats, markers of completed actions and late files of rolled-back ones."""
+        """See `ActiveTimeline.tidy_up`.
+
+        Removes expired heartbeats, markers of completed actions and late files of rolled-back ones.
+        """
         forget_silent(self.storage, {a.instant for a in self.state.pending()}, self.clock, self.options)
         leftovers.tidy_up(self.storage, self.log, self.state, self.clock, self.options)
 

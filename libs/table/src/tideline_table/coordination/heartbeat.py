@@ -77,7 +77,10 @@ def _seems_alive(storage: Storage, record: ActionRecord, clock: Clock, allowed: 
 
 
 def last_sign(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> timedelta | None:
-    """Return the time since the last sign of life of the process that runs `record`, by this machine's clock. None without a sign."""
+    """Return the time since the last sign of life of the process that runs `record`, by this machine's clock.
+
+    None without a sign.
+    """
     return _silence(storage, record, clock.now(), allowed_silence(options))
 
 

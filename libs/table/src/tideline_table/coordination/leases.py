@@ -1,10 +1,11 @@
 """Reader leases: a query or a consumer registers the instant that it reads from, and cleaning and archival stay behind it.
 
 A lease is a small file beside the table log. Its holder writes it again to renew it, and its age is that of the file by the store's
-time, as for heartbeats. A lease that its holder does not renew expires, so a dead reader cannot hold cleaning back for longer than the lease says.
+time, as for heartbeats. A lease that its holder does not renew expires, so a dead reader cannot hold cleaning back for longer
+than the lease says.
 
-A reader writes its lease and then reads the table log; a service publishes its plan in the log and then reads the leases. So at least
-one of them sees the other: the reader refuses itself, or the service leaves out what the reader needs.
+A reader writes its lease and then reads the table log; a service publishes its plan in the log and then reads the leases. So at
+least one of them sees the other: the reader refuses itself, or the service leaves out what the reader needs.
 """
 
 from __future__ import annotations

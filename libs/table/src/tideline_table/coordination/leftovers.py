@@ -24,10 +24,10 @@ _LOGGER = logging.getLogger(__name__)
 def tidy_up(storage: Storage, log: TableLog, state: TableState, clock: Clock, options: Options) -> None:
     """Delete the markers of actions that completed longer ago than the allowed silence of a heartbeat, or that are archived.
 
-    Also delete the files that the markers of rolled-back actions name: tasks wrote them after the rollback or restore. To Apache Hudi's
-    readers the timeline begins with the first write without a savepoint, and log blocks before it count as committed. So such a file
-    must not wait until archival. Markers of pending and of rolled-back actions stay: rollbacks and the orphan-file cleanup need them.
-    A failure is a warning.
+    Also delete the files that the markers of rolled-back actions name: tasks wrote them after the rollback or restore. To
+    Apache Hudi's readers the timeline begins with the first write without a savepoint, and log blocks before it count as
+    committed. So such a file must not wait until archival. Markers of pending and of rolled-back actions stay: rollbacks and
+    the orphan-file cleanup need them. A failure is a warning.
     """
     try:
         folders = storage.list_folder(MARKER_FOLDER).folders

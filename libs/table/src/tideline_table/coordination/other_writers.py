@@ -108,8 +108,9 @@ def _is_known(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> b
 def _began_and_ended(storage: Storage, instant: Instant, *, repairs: bool) -> bool:
     """Return whether a Tideline writer may have created the requested and inflight files of an instant before the archived ones.
 
-    Deletes them if so and if it `repairs`. A paused writer may create these files late and die before it deletes them. A requested file of another
-    writer looks the same: that writer misses its file, and the check finds whatever it still completes here.
+    Deletes them if so and if it `repairs`. A paused writer may create these files late and die before it deletes them. A
+    requested file of another writer looks the same: that writer misses its file, and the check finds whatever it still
+    completes here.
     """
     if instant.state is State.COMPLETED:
         return False

@@ -50,7 +50,10 @@ class ClusteringPriority:
         self._lapsed: set[str] = set()
 
     def goes_first(self, state: TableState, clustering: str) -> bool:
-        """Return whether the clustering is pending and has a priority that has not lapsed, or holds writers up; the `UpdateStrategy` of `yield`."""
+        """Return whether the clustering is pending and has a priority that has not lapsed, or holds writers up.
+
+        The `UpdateStrategy` of `yield`.
+        """
         record, timeline = state.actions.get(clustering), self._timeline
         if record is None or not record.is_pending or record.fenced_by:
             return False
@@ -78,14 +81,18 @@ def waits_for_clusterings(options: Options) -> bool:
 
 
 def carries_over(options: Options) -> bool:
-    """Return whether a clustering carries over what was written to its input while it ran. Raises `InvalidOption` as `update_strategy`."""
+    """Return whether a clustering carries over what was written to its input while it ran.
+
+    Raises `InvalidOption` as `update_strategy`.
+    """
     return _chosen(options) == _CARRY_OVER
 
 
 def planned_update_strategy(options: Options) -> dict[str, str]:
     """Return the strategy parameters by which a clustering plan says that its executor carries over; empty with other strategies.
 
-    A process with other options that takes over from a dead executor then carries over, too. Raises `InvalidOption` as `update_strategy`.
+    A process with other options that takes over from a dead executor then carries over, too. Raises `InvalidOption` as
+    `update_strategy`.
     """
     return {CLUSTERING_UPDATES_STRATEGY.key: _CARRY_OVER} if carries_over(options) else {}
 

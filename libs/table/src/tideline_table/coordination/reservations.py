@@ -171,7 +171,10 @@ def await_turn(reservations: Reservations, timeline: ActiveTimeline, reservation
 
 
 def reserved_groups(reservations: Reservations, timeline: ActiveTimeline) -> frozenset[str]:
-    """Return file ids that live writers reserve with priority, so that plans can avoid them; none if their store does not answer."""
+    """Return file ids that live writers reserve with priority, so that plans can avoid them.
+
+    None if their store does not answer.
+    """
     try:
         urgent = [posted.reservation for posted in reservations.posted() if posted.reservation.has_priority]
     except TidelineError as error:

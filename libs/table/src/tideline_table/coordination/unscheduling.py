@@ -1,10 +1,10 @@
 """Unscheduling: give the log files of a cancelled compaction back to the slice before it.
 
-Log files written after a compaction plan are named after its instant (format reference 11.2). Without the plan, no reader would find
-them. So they are copied behind the log files of the slice before, under names of that slice; one step of the rollback changes their names
-in the state of the table; then the old files are deleted, and only then the plan leaves the timeline. Until it does, readers of Apache
-Hudi merge a log file twice, in the same order, which has the result of once; so writers may not append behind the copies in between
-(`find_conflict`).
+Log files written after a compaction plan are named after its instant (format reference 11.2). Without the plan, no reader would
+find them. So they are copied behind the log files of the slice before, under names of that slice; one step of the rollback
+changes their names in the state of the table; then the old files are deleted, and only then the plan leaves the timeline. Until
+it does, readers of Apache Hudi merge a log file twice, in the same order, which has the result of once; so writers may not
+append behind the copies in between (`find_conflict`).
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ UpdateStrategy = Callable[[TableState, str], bool]
 UPDATE_STRATEGIES: dict[str, UpdateStrategy] = {
     # The write commits and the clustering is planned again, until it has priority because it lost often.
     "yield": lambda state, clustering: state.has_priority(clustering),
-    # The same for the write: what the clustering does with it is decided at the clustering's commit (`action.clustering.carry_over`).
+    # The same for the write: what the clustering does with it is decided at the clustering's commit
+    # (`action.clustering.carry_over`).
     "carry-over": lambda state, clustering: state.has_priority(clustering),
     # RFC-19: the file groups belong to the clustering until it ends.
     "reject": lambda _state, _clustering: True,
@@ -93,10 +94,13 @@ class WriteSet:
     opens: frozenset[FileGroupId] = frozenset()
     """New file groups of a table with a bucket index, which has one file group for each bucket of a partition."""
     resized_by: str | None = None
-    """The instant of `TableState.bucket_resize` (empty for none) by whose numbers its rows were routed; None if nothing was routed by it."""
+    """The instant of `TableState.bucket_resize` (empty for none) by whose numbers its rows were routed; None if nothing was routed
+    by it."""
     rings: Mapping[str, str] = field(default_factory=dict)
-    """With consistent hashing: `TableState.ring_instant` of each partition by whose ring rows were routed, or from whose ring another is made."""
+    """With consistent hashing: `TableState.ring_instant` of each partition by whose ring rows were routed, or from whose ring
+    another is made."""
     splits: Mapping[FileGroupId, SliceVersion] | None = None
     """The file groups that a resize replaces, with the versions read."""
     splits_in: Callable[[FileGroupId], bool] = lambda _: True
-    """Whether a resize replaces a file group if it is visible: then `splits` must name it. All of the table, if not said otherwise."""
+    """Whether a resize replaces a file group if it is visible: then `splits` must name it. All of the table, if not said
+    otherwise."""

@@ -93,7 +93,10 @@ class FileSlice:
 
     @property
     def version(self) -> SliceVersion:
-        """The version of the slice, which changes with every write to the group. A log compaction changes no row, so it does not count."""
+        """The version of the slice, which changes with every write to the group.
+
+        A log compaction changes no row, so it does not count.
+        """
         named = f"_{self.base_instant}.log."
         written = sum(not log.merges_earlier for log in self.log_files)
         return SliceVersion(self.base_instant, written, any(named not in log.name for log in self.log_files))
@@ -139,7 +142,8 @@ _FLAGS: dict[tuple[bool, bool, bool], tuple[int, ...]] = {
     (True, False, True): (6,),
     (False, False, True): (7,),
 }
-"""Encoding of (adds keys, deletes keys, merges earlier files) in checkpoints. Earlier releases read 0 as no keys added, all else as keys added."""
+"""Encoding of (adds keys, deletes keys, merges earlier files) in checkpoints. Earlier releases read 0 as no keys added, all else
+as keys added."""
 _MEANING = {flags[0]: meaning for meaning, flags in _FLAGS.items() if flags}
 
 

@@ -66,8 +66,8 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
 def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
     """Add the log file of the log compaction `instant` right behind the log files that it merged.
 
-    Its name has the version of the last one of them, and a write token that sorts behind that one's. A commit checks that its slice is
-    there (`find_log_compaction_conflict`).
+    Its name has the version of the last one of them, and a write token that sorts behind that one's. A commit checks that its
+    slice is there (`find_log_compaction_conflict`).
     """
     name = stat.path.rsplit("/", 1)[-1]
     parsed = parse_log_file_name(name)

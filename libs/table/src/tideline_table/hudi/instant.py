@@ -87,7 +87,10 @@ def instant_from_time(moment: datetime, zone: tzinfo = UTC) -> str:
 
 
 def time_from_instant(instant: str, zone: tzinfo = UTC) -> datetime:
-    """Return the time (UTC) of an instant in `zone`, of 17 digits or 14 (end of the second). Ignores suffixes of the metadata table."""
+    """Return the time (UTC) of an instant in `zone`, of 17 digits or 14 (end of the second).
+
+    Ignores suffixes of the metadata table.
+    """
     broken = CorruptMetadata(f"instant {instant!r}", expected="yyyyMMddHHmmssSSS")
     if not _INSTANT.fullmatch(instant):
         raise broken

@@ -189,8 +189,8 @@ def change_properties(storage: Storage, change: Callable[[dict[str, str]], Mappi
     """Replace `hoodie.properties` by what `change` returns for the present ones. Return False if it returned them as they are.
 
     Of processes that do so at once none undoes the change of another one: `change` is called again with what another process wrote
-    meanwhile, so it may have no side effects. By Hudi's protocol (2.2), readers always find the old or the new file, and a crash leaves
-    a backup. Raises `StorageError` if other processes were always faster.
+    meanwhile, so it may have no side effects. By Hudi's protocol (2.2), readers always find the old or the new file, and a
+    crash leaves a backup. Raises `StorageError` if other processes were always faster.
     """
     for _ in range(_TURNS):
         content, version = _versioned(storage)

@@ -1,9 +1,9 @@
 """The bucket index: the record key alone says which bucket of its partition holds a row (RFC-29).
 
-Apache Hudi's simple engine, bit for bit (format reference 12.1): the values of the hash fields are cut out of the text of the record
-key, hashed as a Java list of strings, and counted off by the number of buckets. The first eight characters of a file id are the
-bucket number. A bucket is one file group (pattern 1 of the RFC), so tagging reads no file, or several (pattern 2), among which key
-ranges and Bloom filters find the one of a key.
+Apache Hudi's simple engine, bit for bit (format reference 12.1): the values of the hash fields are cut out of the text of the
+record key, hashed as a Java list of strings, and counted off by the number of buckets. The first eight characters of a file id
+are the bucket number. A bucket is one file group (pattern 1 of the RFC), so tagging reads no file, or several (pattern 2),
+among which key ranges and Bloom filters find the one of a key.
 
 With consistent hashing (12.2), the same values have another hash, and a ring for each partition says to which bucket it belongs
 (`hash_ring`). A bucket number is then the position of a node in the ring of its partition.
@@ -74,7 +74,8 @@ class BucketIndex:
     rules: PartitionRules = NO_RULES
     """Numbers of buckets by partition path. With rules, only the index of a partition (`in_partition`) has bucket numbers."""
     has_several: bool = False
-    """Whether a bucket may have several file groups of a partition (pattern 2 of RFC-29). A key is then looked up in those of its bucket."""
+    """Whether a bucket may have several file groups of a partition (pattern 2 of RFC-29). A key is then looked up in those of its
+    bucket."""
 
     @property
     def is_consistent(self) -> bool:
@@ -122,8 +123,8 @@ class BucketIndex:
     ) -> BucketIndex:
         """Return the index.
 
-        Raises `InvalidOption` for a number out of range, for hash fields outside the record key, and for rules or several file groups in
-        each bucket with a hash ring, which fixes the file ids.
+        Raises `InvalidOption` for a number out of range, for hash fields outside the record key, and for rules or several file
+        groups in each bucket with a hash ring, which fixes the file ids.
         """
         if has_several and engine is Engine.CONSISTENT:
             raise InvalidOption(
@@ -158,7 +159,8 @@ class BucketIndex:
         kind = properties.get(BUCKET_PARTITION_RULE_TYPE.key, RULE_TYPE)
         if engine not in set(Engine) or not (number.isascii() and number.isdecimal()) or kind != RULE_TYPE:
             raise UnsupportedTable(
-                f"a bucket index with {BUCKET_ENGINE.key}={engine}, {BUCKET_NUMBER.key}={number} and {BUCKET_PARTITION_RULE_TYPE.key}={kind}",
+                f"a bucket index with {BUCKET_ENGINE.key}={engine}, {BUCKET_NUMBER.key}={number} and "
+                f"{BUCKET_PARTITION_RULE_TYPE.key}={kind}",
                 expected=f"the engine {' or '.join(Engine)}, a number of buckets and, for partition rules, {RULE_TYPE}",
                 remedy=_RESTORE,
             )
@@ -293,8 +295,9 @@ class BucketIndex:
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
     """Return the values of the hash `fields` in the text of a record key, as Apache Hudi 1.2 cuts them out.
 
-    A key without ',' or without ':' is one value. Otherwise it is read as `name:value` pairs: a value may hold ':' and ',', and ends
-    at the last ',' before the ':' of the next name. The text decides, not the key generator: a value that looks like a pair is one.
+    A key without ',' or without ':' is one value. Otherwise it is read as `name:value` pairs: a value may hold ':' and ',', and
+    ends at the last ',' before the ':' of the next name. The text decides, not the key generator: a value that looks like a
+    pair is one.
     """
     if "," not in key or ":" not in key:
         return [key]

@@ -1,6 +1,7 @@
 """Which bucket index a table follows, judged by its rows: Apache Hudi keeps number and hash fields nowhere in table version 6.
 
-A row with hash H in bucket b says that the number of buckets divides H - b. The greatest common divisor of all rows leaves few numbers.
+A row with hash H in bucket b says that the number of buckets divides H - b. The greatest common divisor of all rows leaves few
+numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class RuledEvidence:
 
     @classmethod
     def of(cls, number: int, rules: PartitionRules, fields: Sequence[str], key_fields: Sequence[str]) -> RuledEvidence:
-        """Begin with the hash `fields`, or without any with each choice of key columns. Raises `InvalidOption` as `BucketIndex.checked`."""
+        """Begin with the hash `fields`, or without any with each choice of key columns.
+
+        Raises `InvalidOption` as `BucketIndex.checked`.
+        """
         choices = [tuple(fields)] if fields else hash_field_choices(key_fields)
         return cls([BucketIndex.checked(number, chosen, key_fields, rules=rules) for chosen in choices])
 

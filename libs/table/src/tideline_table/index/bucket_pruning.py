@@ -38,14 +38,16 @@ class BucketPruning:
     created_types: Mapping[str, pa.DataType]
     """Types of the key columns when the table was created: texts of keys come from them."""
     is_exclusive: bool = True
-    """Whether only Tideline writes the table. Hudi 0.15 has another rule for texts with `:` or `,`: for a shared table, nothing is left out by them."""
+    """Whether only Tideline writes the table. Hudi 0.15 has another rule for texts with `:` or `,`: for a shared table, nothing is
+    left out by them."""
     has_plain_values: bool = False
     """Whether no row has a text in a key column that is cut like the pair of a hash field (see `BucketIndex.check_plain`)."""
 
     ring_of: Callable[[str], HashRing] | None = None
     """With consistent hashing: returns the ring of a partition at the time of the query."""
     check: Callable[[], None] | None = None
-    """Of a shared table: raises `UnsupportedTable` if Apache Hudi gave partitions other numbers of buckets, which file groups need not show."""
+    """Of a shared table: raises `UnsupportedTable` if Apache Hudi gave partitions other numbers of buckets, which file groups need
+    not show."""
 
     def slices_for(
         self, slices: Iterable[FileSlice], schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None

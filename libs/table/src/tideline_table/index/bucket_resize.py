@@ -16,8 +16,8 @@ from tideline_table.index.partition_rules import PartitionRules
 def resized_index(index: BucketIndex, number: int | None, rules: str | None, *, is_partitioned: bool) -> BucketIndex:
     """Return `index` with another number of buckets of partitions without a rule, and with other rules; None keeps what it has.
 
-    Rules end with one that always applies (`PartitionRules.closed`). Raises `InvalidOption` for numbers out of range, for rules that
-    cannot be read, and for rules of a table without partitions.
+    Rules end with one that always applies (`PartitionRules.closed`). Raises `InvalidOption` for numbers out of range, for rules
+    that cannot be read, and for rules of a table without partitions.
     """
     default = index.number if number is None else number
     if rules is None:

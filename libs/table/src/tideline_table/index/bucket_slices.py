@@ -35,8 +35,9 @@ def slices_by_bucket(index: BucketIndex, slices: Iterable[FileSlice], ring: Hash
 def slices_in_buckets(index: BucketIndex, slices: Iterable[FileSlice], ring: HashRing | None = None) -> dict[int, list[FileSlice]]:
     """Return the slices of each bucket of one partition: one, unless the index allows several. `ring` as for `slices_by_bucket`.
 
-    Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too large, or a
-    second one in a bucket that has one only. A row must not be written there, because no look-up by key would find it.
+    Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too
+    large, or a second one in a bucket that has one only. A row must not be written there, because no look-up by key would find
+    it.
     """
     if ring is not None:
         return {node: [held] for node, held in ring.by_node(tuple(slices)).items()}

@@ -1,8 +1,8 @@
 """Which rows of tables with a bucket index are in the same buckets, for joins, aggregations and samples without a shuffle (RFC-29).
 
-The bucket of a row is the hash code of its hash values modulo the number of buckets. For a common divisor n of two numbers of buckets,
-rows with equal hash codes are in buckets that are equal modulo n. Rows with equal values in the hash fields have equal hash codes where
-the text of their record keys is cut in the same way; `KeyCheck` refuses rows for which that is not certain.
+The bucket of a row is the hash code of its hash values modulo the number of buckets. For a common divisor n of two numbers of
+buckets, rows with equal hash codes are in buckets that are equal modulo n. Rows with equal values in the hash fields have equal
+hash codes where the text of their record keys is cut in the same way; `KeyCheck` refuses rows for which that is not certain.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class BucketTable:
             is_sure = created is None and _kind(now) in ("whole number", "boolean", "date")
             if not (is_sure or keeps_text(created, now)):
                 raise UnsupportedTable(
-                    f"hash field {name!r} of table {self.name!r} is {now}, and {created or 'of an unknown type'} when the table was created",
+                    f"hash field {name!r} of table {self.name!r} is {now}, and {created or 'of an unknown type'} when the table "
+                    "was created",
                     expected="the type of the creation: record keys keep the texts of earlier types",
                     remedy=_SHUFFLE,
                 )
@@ -150,8 +151,8 @@ class Colocation:
 def colocated_join(left: BucketTable, right: BucketTable, on: Sequence[tuple[str, str]]) -> Colocation:
     """Return how rows that are equal in the pairs of columns `on` (left, right) are found in the same buckets.
 
-    Raises `InvalidOption` if `on` does not name the hash fields of both tables in their order, or the numbers of buckets have no common
-    divisor; `SchemaMismatch` for columns of different kinds; `UnsupportedTable` as `BucketTable.check_texts`.
+    Raises `InvalidOption` if `on` does not name the hash fields of both tables in their order, or the numbers of buckets have
+    no common divisor; `SchemaMismatch` for columns of different kinds; `UnsupportedTable` as `BucketTable.check_texts`.
     """
     pairs = dict(on)
     if len(pairs) < len(on) or len(set(pairs.values())) < len(on):
@@ -161,7 +162,8 @@ def colocated_join(left: BucketTable, right: BucketTable, on: Sequence[tuple[str
     wanted = tuple(pairs.get(name, "") for name in left.index.fields)
     if wanted != right.index.fields:
         raise InvalidOption(
-            f"a join on {_shown(on)}: {left.name!r} is hashed by {','.join(left.index.fields)}, {right.name!r} by {','.join(right.index.fields)}",
+            f"a join on {_shown(on)}: {left.name!r} is hashed by {','.join(left.index.fields)}, {right.name!r} by "
+            f"{','.join(right.index.fields)}",
             expected="join columns that pair all hash fields of both tables, in the same order",
             remedy=_SHUFFLE,
         )

@@ -1,8 +1,8 @@
 """The hash ring of one partition of a table with consistent hashing, and the metadata files that keep it.
 
-As in Apache Hudi 1.2 (format reference 12.2): the nodes of a ring divide the hashes 0 to 2^31 - 1. A row belongs to the node with the
-smallest value that is not less than its hash, or else to the node with the smallest value. A node has one file group, and its file id
-is known before any file of it exists.
+As in Apache Hudi 1.2 (format reference 12.2): the nodes of a ring divide the hashes 0 to 2^31 - 1. A row belongs to the node
+with the smallest value that is not less than its hash, or else to the node with the smallest value. A node has one file group,
+and its file id is known before any file of it exists.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ class HashRing:
         return ids.index(file_id) if file_id in ids else None
 
     def by_node(self, slices: Sequence[FileSlice]) -> dict[int, FileSlice]:
-        """Return the slice of each node. Raises `UnsupportedTable` for a file group that no node has: no look-up would find its rows."""
+        """Return the slice of each node.
+
+        Raises `UnsupportedTable` for a file group that no node has: no look-up would find its rows.
+        """
         positions = {file_id: at for at, file_id in enumerate(self.file_ids)}
         found: dict[int, FileSlice] = {}
         for file_slice in slices:

@@ -1,8 +1,9 @@
 r"""A checked subset of Java's regular expressions, as Python patterns that find the same.
 
-Apache Hudi searches partition paths with `java.util.regex`. Both languages read most expressions alike and some differently (Unicode
-classes, line terminators, sets inside sets, possessive quantifiers), so that everything outside the subset is refused by name:
-literals, `.`, `^`, `$`, `\d \w \s \D \W \S`, escaped punctuation, `[...]` without `[` and `&&`, `(...)`, `(?:...)`, `|`, `*`, `+`, `?`, `{n}`.
+Apache Hudi searches partition paths with `java.util.regex`. Both languages read most expressions alike and some differently
+(Unicode classes, line terminators, sets inside sets, possessive quantifiers), so that everything outside the subset is refused
+by name: literals, `.`, `^`, `$`, `\d \w \s \D \W \S`, escaped punctuation, `[...]` without `[` and `&&`, `(...)`, `(?:...)`,
+`|`, `*`, `+`, `?`, `{n}`.
 
 A repeated group may hold neither alternatives, quantifiers nor anchors. No search then takes exponential time.
 """

@@ -1,8 +1,8 @@
 """Numbers of buckets by partition path (format reference 12.3; Apache Hudi's partition-level bucket index, RFC-89).
 
-A rule is a regular expression of Java and a number of buckets, `regex,n`; rules are separated by `;`. The first one whose expression
-is found in the partition path decides. Apache Hudi's writers take the rules from `hoodie.properties`, and its bulk inserts and readers
-from the newest committed file in `RULES_FOLDER`, so a table keeps them in both places.
+A rule is a regular expression of Java and a number of buckets, `regex,n`; rules are separated by `;`. The first one whose
+expression is found in the partition path decides. Apache Hudi's writers take the rules from `hoodie.properties`, and its bulk
+inserts and readers from the newest committed file in `RULES_FOLDER`, so a table keeps them in both places.
 """
 
 from __future__ import annotations

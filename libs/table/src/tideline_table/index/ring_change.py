@@ -40,8 +40,8 @@ class RingChange:
 def resized_ring(ring: HashRing, sizes: Mapping[int, int], limits: RingLimits, instant: str) -> RingChange | None:
     """Return how a ring is resized at `instant`, None if no node is too large or too small.
 
-    `sizes` holds the bytes of the file group of each node that has one; a node without files stays, because a writer may be about to
-    open its file group. The largest nodes are split first. A merge never crosses the hash 0.
+    `sizes` holds the bytes of the file group of each node that has one; a node without files stays, because a writer may be
+    about to open its file group. The largest nodes are split first. A merge never crosses the hash 0.
     """
     splits = _splits(ring, sizes, limits, instant)
     room = len(ring.nodes) + len(splits) - limits.least

@@ -35,9 +35,9 @@ class RingStore:
     def find(self, partition_path: str, number: int, instant: str) -> HashRing:
         """Return the ring that the commit `instant` made; for `FIRST_INSTANT` without a file, the ring that every writer derives.
 
-        Reads a file once. The beginning of the file of a first ring counts as none: its writer died. Otherwise raises `CorruptMetadata`
-        for a missing or torn file and one that contradicts itself, `UnsupportedTable` for a ring that began with another number of
-        buckets than `number`.
+        Reads a file once. The beginning of the file of a first ring counts as none: its writer died. Otherwise raises
+        `CorruptMetadata` for a missing or torn file and one that contradicts itself, `UnsupportedTable` for a ring that began
+        with another number of buckets than `number`.
         """
         found = self.read(partition_path, instant, number)
         if found is None and instant != FIRST_INSTANT:

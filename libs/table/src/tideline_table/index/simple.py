@@ -1,7 +1,7 @@
 """The simple and the Bloom index: read the key columns of the files that can hold a key and look the incoming keys up.
 
-Key ranges in footers skip base files, with the Bloom index also the Bloom filters there; key indexes skip log files. Keys of immutable files are kept in a bounded cache, so that a
-writer that returns to the same partitions reads only new files.
+Key ranges in footers skip base files, with the Bloom index also the Bloom filters there; key indexes skip log files. Keys of
+immutable files are kept in a bounded cache, so that a writer that returns to the same partitions reads only new files.
 """
 
 from __future__ import annotations

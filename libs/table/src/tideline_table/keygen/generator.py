@@ -52,8 +52,8 @@ class PartitionType(enum.StrEnum):
 class KeyGenerator:
     """The derivation of `_hoodie_record_key` and `_hoodie_partition_path` from the columns of a table.
 
-    A field may be one of a struct (`address.city`). Prefixed keys and Hive-style paths then show its whole path. A null struct makes
-    all its fields null (`HoodieAvroUtils.getNestedFieldVal`).
+    A field may be one of a struct (`address.city`). Prefixed keys and Hive-style paths then show its whole path. A null struct
+    makes all its fields null (`HoodieAvroUtils.getNestedFieldVal`).
     """
 
     key_fields: tuple[str, ...]
@@ -147,8 +147,8 @@ class KeyGenerator:
     def written_keys(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return `record_keys` of rows that are to be written or found by key.
 
-        Raises `InvalidRecord` for values that composite keys do not tell apart from others (`a:1,b:2,b:3` could be two rows): rows with
-        different values would become one. Rows that another writer stored with such values are read as they are.
+        Raises `InvalidRecord` for values that composite keys do not tell apart from others (`a:1,b:2,b:3` could be two rows):
+        rows with different values would become one. Rows that another writer stored with such values are read as they are.
         """
         if len(self.key_fields) > 1:
             for name, following in zip(self.key_fields, (*self.key_fields[1:], None), strict=True):

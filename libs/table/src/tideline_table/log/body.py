@@ -2,7 +2,8 @@
 
 `parse_body` chooses the class by the action and the state after the transition. Hudi documents in a body (plans, clean and rollback
 metadata) keep the form of the Avro records in timeline files. The constructor of a body reads the fields that the fold needs, and
-so checks them. A malformed body raises one of the exceptions in `errors.MALFORMED`. `to_json` returns the form that `parse_body` reads.
+so checks them. A malformed body raises one of the exceptions in `errors.MALFORMED`. `to_json` returns the form that
+`parse_body` reads.
 """
 
 # ruff: noqa: D102 - the module docstring describes to_json and from_json

@@ -1,7 +1,7 @@
 """Log files that a clustering wrote on behalf of earlier writes: their rows were written while it ran.
 
-The commit of the clustering names them in its extra metadata. The state files each of them under the write that its rows are of, so that a
-restore or a query as of an instant treats the rows as part of that write, wherever they are.
+The commit of the clustering names them in its extra metadata. The state files each of them under the write that its rows are
+of, so that a restore or a query as of an instant treats the rows as part of that write, wherever they are.
 """
 
 from __future__ import annotations

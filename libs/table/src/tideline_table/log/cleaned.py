@@ -58,7 +58,10 @@ def remove_cleaned(
     excess: set[FileGroupId],
     gone: frozenset[tuple[str, str]],
 ) -> None:
-    """Remove the slices whose first file is in `gone` (partition path, name). `excess` keeps the groups to examine at the next clean."""
+    """Remove the slices whose first file is in `gone` (partition path, name).
+
+    `excess` keeps the groups to examine at the next clean.
+    """
     for group in list(excess):
         held = slices.get(group, {})
         for instant in [i for i, s in held.items() if is_gone(s, gone)]:

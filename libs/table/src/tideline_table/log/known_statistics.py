@@ -82,8 +82,8 @@ class KnownStatistics:
     ) -> PartitionBounds | None:
         """Return what is known of these columns in all files of `partitions`, of the table in `state` since entry `sequence`.
 
-        The bounds hold for all slices of `state` since then, older and replaced ones too, that are not cleaned. None if the table has no
-        statistics of partitions that are so old, or they cannot be read: the statistics of files decide then.
+        The bounds hold for all slices of `state` since then, older and replaced ones too, that are not cleaned. None if the
+        table has no statistics of partitions that are so old, or they cannot be read: the statistics of files decide then.
         """
         wanted = list(columns)
 

@@ -1,7 +1,7 @@
 """The metadata table of an exclusive table, as the fold of the table log knows it (format reference 15). No I/O.
 
-Entries of the log decide when it begins and ends, which of them make a delta commit in it, and when it is compacted. So every process
-that creates the files of an entry creates the same files.
+Entries of the log decide when it begins and ends, which of them make a delta commit in it, and when it is compacted. So every
+process that creates the files of an entry creates the same files.
 """
 
 from __future__ import annotations
@@ -145,11 +145,15 @@ class MetadataTable:
         return frozenset().union(*(part.instants for part in self.partitions))
 
     def after(self, entry: Entry) -> MetadataTable:
-        """Return the metadata table after `entry`: each partition with its delta commit. Those that are full begin a slice together."""
+        """Return the metadata table after `entry`: each partition with its delta commit.
+
+        Those that are full begin a slice together.
+        """
         instant = delta_instant(entry)
         if not instant:
             return self
-        # A rollback undoes an instant that the metadata table never had: its delta commit has no records, unless it renamed log files.
+        # A rollback undoes an instant that the metadata table never had: its delta commit has no records, unless it renamed log
+        # files.
         has_records = entry.action is not Action.ROLLBACK or bool(entry.moved_logs)
         delta = Delta(instant, entry.sequence if has_records else 0)
         newest = max(part.newest_instant for part in self.partitions)

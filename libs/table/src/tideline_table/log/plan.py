@@ -1,8 +1,8 @@
 """Plans in log entries: what a pending action will do.
 
 `to_json` returns the JSON form in log entries and checkpoints, `parse_plan` reads it. Hudi documents keep the form of the Avro
-records in timeline files. The constructor of a plan reads the fields that the fold needs, and so checks them. A malformed plan raises
-one of the exceptions in `errors.MALFORMED`.
+records in timeline files. The constructor of a plan reads the fields that the fold needs, and so checks them. A malformed plan
+raises one of the exceptions in `errors.MALFORMED`.
 """
 
 # ruff: noqa: D102 - the module docstring describes to_json and from_json
@@ -180,7 +180,8 @@ class RollbackStep:
     cancels: bool = False
     """Set if an operator cancelled a plan; it did not lose a conflict."""
     moves: tuple[LogMove, ...] | None = None
-    """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`). Of the completed step: not empty."""
+    """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`). Of the
+    completed step: not empty."""
 
     def to_json(self) -> dict[str, Any]:
         return given(

@@ -1,8 +1,9 @@
 """Column statistics of the files of a table: in the entries of the writes, and merged in statistics files beside the log.
 
-An entry holds the statistics of the files that its write published, so they are committed with them. A process that writes a checkpoint
-also writes statistics files if writes have completed since the last ones (`statistics_file`). They merge the statistics of all files of the
-table, so a reader needs them and the entries after them. If a statistics file is missing, readers read more data files.
+An entry holds the statistics of the files that its write published, so they are committed with them. A process that writes a
+checkpoint also writes statistics files if writes have completed since the last ones (`statistics_file`). They merge the
+statistics of all files of the table, so a reader needs them and the entries after them. If a statistics file is missing,
+readers read more data files.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ def read_statistics_file(storage: Storage) -> StatisticsFile | None:
 
 
 def read_written(read_entry: ReadEntry, state: TableState, known: int, written: Written) -> int:
-    """Add to `written` what completed writes after the entry `known` published, as far as the log has them; return the last entry read."""
+    """Add to `written` what completed writes after the entry `known` published, as far as the log has them.
+
+    Return the last entry read.
+    """
     sequence, missing, is_whole = state.writes_after(known)
     written.is_whole &= is_whole
     if missing:

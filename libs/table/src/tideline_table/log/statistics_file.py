@@ -1,7 +1,8 @@
 """Stored statistics of a table: a file with those of all data files, and one beside it with those of all partitions.
 
-Both are in Parquet's format, with one column of structs for each column of the table, so that a query reads the columns that its condition names.
-The data files are in order of path, in row groups: a query reads the row groups of the files that it asks for. Pages have checksums.
+Both are in Parquet's format, with one column of structs for each column of the table, so that a query reads the columns that
+its condition names. The data files are in order of path, in row groups: a query reads the row groups of the files that it asks
+for. Pages have checksums.
 """
 
 from __future__ import annotations

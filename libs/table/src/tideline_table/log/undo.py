@@ -49,7 +49,10 @@ def _left(found: FileSlice, base: str, logs: tuple[LogFile, ...]) -> FileSlice:
 
 
 def move_logs(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], moves: Iterable[LogMove]) -> list[FileGroupId]:
-    """Rename log files, each behind those of the slice that its new name names; return their groups. Repeating it changes nothing."""
+    """Rename log files, each behind those of the slice that its new name names; return their groups.
+
+    Repeating it changes nothing.
+    """
     groups = []
     for partition, old_name, new_name in moves:
         old, new = parse_log_file_name(old_name), parse_log_file_name(new_name)

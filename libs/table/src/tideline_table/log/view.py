@@ -1,4 +1,7 @@
-"""What a table state holds, and what queries, plans and writers ask of it: its timeline and its file slices. Nothing here changes it."""
+"""What a table state holds, and what queries, plans and writers ask of it: its timeline and its file slices.
+
+Nothing here changes it.
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,8 @@ def _batches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
 def avro_block(rows: pa.Table, avro_schema_json: str, instant: str, merged: Sequence[str] = ()) -> bytes:
     """Return an Avro data block of `rows`, written by `instant`.
 
-    `merged` are the instants whose blocks a log compaction merged into this one. Raises `SchemaMismatch` unless `rows` have exactly the columns of the schema, with fitting types.
+    `merged` are the instants whose blocks a log compaction merged into this one. Raises `SchemaMismatch` unless `rows` have
+    exactly the columns of the schema, with fitting types.
     """
     records = encode_datums(exactly(rows, row_schema(avro_schema_json)), parse_schema(avro_schema_json))
     content = b"".join((_PREFIX.pack(BLOCK_VERSION, rows.num_rows), *records))

@@ -203,7 +203,8 @@ def delete_block(
 def reads_as_none(ordering: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Return True for each ordering value of a deletion that readers of the block do not compare: the deletion then always wins.
 
-    These are null, the number 0 in the width of a Java int (as in dates), and times in milliseconds, which rows hold in another width.
+    These are null, the number 0 in the width of a Java int (as in dates), and times in milliseconds, which rows hold in another
+    width.
     """
     values = _one_chunk(ordering)
     if pa.types.is_time32(values.type):

@@ -37,7 +37,10 @@ def frame_block(kind: BlockType, header: Mapping[HeaderKey, str], content: bytes
 
 
 def block_header(instant: str, merged: Sequence[str] = (), avro_schema_json: str | None = None) -> dict[HeaderKey, str]:
-    """Return the header of a data or delete block. A log compaction names the instants whose blocks it merged (format reference 9.5)."""
+    """Return the header of a data or delete block.
+
+    A log compaction names the instants whose blocks it merged (format reference 9.5).
+    """
     header = {HeaderKey.INSTANT_TIME: instant}
     if avro_schema_json is not None:
         header[HeaderKey.SCHEMA] = avro_schema_json

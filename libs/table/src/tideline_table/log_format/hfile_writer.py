@@ -88,8 +88,8 @@ def hfile_bytes(
 ) -> bytes:
     """Return an HFile of `entries`, whose keys ascend strictly: joined, a batch with `ENTRY_SCHEMA`, or pairs of key and value.
 
-    The values of a batch may be encoded by dictionary. `info` is added to the file info. Raises `InvalidRecord` for keys out of order, a
-    key longer than the format allows, and a file without entries.
+    The values of a batch may be encoded by dictionary. `info` is added to the file info. Raises `InvalidRecord` for keys out of
+    order, a key longer than the format allows, and a file without entries.
     """
     writer = _Writer(compressed=compressed)
     if isinstance(entries, JoinedEntries):

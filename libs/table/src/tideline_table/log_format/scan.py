@@ -37,8 +37,8 @@ def scan_log(storage: Storage, path: str, *, needs_instant: bool = True) -> Scan
 
     Files up to 4 MiB take one request, larger ones about one per block. A damaged block ends at the next magic after its own.
     Raises `UnsupportedTable` for log format versions, block types and commands that this release does not know,
-    `CorruptMetadata` for a file with more than 10,000 damaged places, and `DamagedFile` if bytes that a completed commit recorded (a `DataPath`) are
-    missing or not in intact blocks.
+    `CorruptMetadata` for a file with more than 10,000 damaged places, and `DamagedFile` if bytes that a completed commit
+    recorded (a `DataPath`) are missing or not in intact blocks.
     """
     source = _Source(storage, path)
     check_size(path, source.size_bytes)

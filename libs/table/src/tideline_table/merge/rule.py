@@ -42,8 +42,8 @@ class Merging:
     deletions_always_win: bool = False
     """By event time, deletions win without comparing ordering values, as payload classes require."""
     forgets_deletions: bool = False
-    """By event time, a deletion that won leaves nothing in a log: a later row of its key is a new one, whatever its ordering value. False: as
-    Apache Hudi merges logs (docs/design/merge-on-read.md, late rows)."""
+    """By event time, a deletion that won leaves nothing in a log: a later row of its key is a new one, whatever its ordering
+    value. False: as Apache Hudi merges logs (docs/design/merge-on-read.md, late rows)."""
     ordering_field: str = ""
     """The ordering fields, separated by commas; the first field that differs decides."""
 

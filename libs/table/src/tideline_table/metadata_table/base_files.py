@@ -1,6 +1,7 @@
 """The base files of the record index that a process which stays open keeps: they never change.
 
-Random keys lie in all blocks of a file. After a look-up that decoded most blocks, later ones decode only those that hold a key by its hash.
+Random keys lie in all blocks of a file. After a look-up that decoded most blocks, later ones decode only those that hold a key
+by its hash.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _JOINED_ENTRIES = 65_536
 
 
 class BaseFiles:
-    """Opens base files of the newest slice, and keeps them and their key ranges until the next slice. Safe to share between threads."""
+    """Opens base files of the newest slice, and keeps them and their key ranges until the next slice.
+
+    Safe to share between threads.
+    """
 
     def __init__(self, storage: Storage, most_bytes: int = MOST_BYTES, most_hashes: int = MOST_HASHES) -> None:
         self._storage = storage
@@ -46,7 +50,10 @@ class BaseFiles:
         return known is None or (known[0] <= high and (known[1] is None or low <= known[1]))
 
     def possible(self, part: MetadataPartition, group: int, hashes: np.ndarray) -> np.ndarray:
-        """Return whether the base file of a file group may hold each key, by its hash as `string_hashes` returns it. Reads nothing."""
+        """Return whether the base file of a file group may hold each key, by its hash as `string_hashes` returns it.
+
+        Reads nothing.
+        """
         with self._mutex:
             known = self._hashes.get(group) if part.base == self._base else None
         if known is None:

@@ -1,7 +1,8 @@
 """The partition `bloom_filters`: the Bloom filter of the record keys of each base file (format reference 15.2, 15.3, 15.5).
 
-Apache Hudi's writers with the Bloom index and `hoodie.bloom.index.use.metadata` take the filters from here instead of opening the footer of
-each file; Tideline reads footers. A filter is copied from the footer of its file, so that any process can derive the records again.
+Apache Hudi's writers with the Bloom index and `hoodie.bloom.index.use.metadata` take the filters from here instead of opening
+the footer of each file; Tideline reads footers. A filter is copied from the footer of its file, so that any process can derive
+the records again.
 """
 
 from __future__ import annotations

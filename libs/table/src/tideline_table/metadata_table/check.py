@@ -33,8 +33,9 @@ from tideline_table.storage import Storage
 def check_metadata(storage: Storage, state: TableState, rule: LogRule | None = None) -> list[Finding]:
     """Return all differences between metadata table, table log and storage; none if the table has no metadata table and names none.
 
-    `rule` merges the log files of the table. With a record index, the keys of all files are read. Lists each partition folder once and reads the newest slice of the metadata table. Files that a pending clean deletes
-    may be gone. It may report what other processes changed since the last entry of `state`: compare again on a newer state then.
+    `rule` merges the log files of the table. With a record index, the keys of all files are read. Lists each partition folder
+    once and reads the newest slice of the metadata table. Files that a pending clean deletes may be gone. It may report what
+    other processes changed since the last entry of `state`: compare again on a newer state then.
     """
     advertised = read_properties(storage).get(p.METADATA_PARTITIONS, "")
     known = state.metadata

@@ -26,9 +26,9 @@ from tideline_table.storage import Storage
 def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str]) -> list[Finding]:
     """Return what Apache Hudi's readers would find in the metadata table that is not so; none if they are told to list folders.
 
-    `state` includes all steps of the timeline, and `pending` names the instants that it shows as pending. Files without a committed write
-    may be listed as long as they are on storage: Apache Hudi lists voided log files. Files that an unfinished clean deletes may be gone.
-    Concurrent writers may make it report files of the last step: repeat it then.
+    `state` includes all steps of the timeline, and `pending` names the instants that it shows as pending. Files without a
+    committed write may be listed as long as they are on storage: Apache Hudi lists voided log files. Files that an unfinished
+    clean deletes may be gone. Concurrent writers may make it report files of the last step: repeat it then.
     """
     properties = read_properties(storage)
     made = properties.get(p.METADATA_PARTITIONS, "").split(",")

@@ -1,7 +1,7 @@
 """The partition `column_stats`: the bounds and counts of each indexed column in each data file (format reference 15.2, 15.3, 15.7).
 
-The statistics come from the table log, so no footer is read for a commit. What Apache Hudi's readers do with a record decides what it
-says where its release 1.2.0 writes something else: see docs/design/data-skipping.md.
+The statistics come from the table log, so no footer is read for a commit. What Apache Hudi's readers do with a record decides
+what it says where its release 1.2.0 writes something else: see docs/design/data-skipping.md.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class ColumnStatsPartition:
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`.
 
-        A log file that only deletes rows may have no record at all: writers of earlier releases made none, and readers do not leave out a
-        file without records.
+        A log file that only deletes rows may have no record at all: writers of earlier releases made none, and readers do not
+        leave out a file without records.
         """
         known, indexed = _known(source, _part(source)), _indexed(source)
         recorded = {path: file for path, file in known.items() if file.rows or _has_record(path, indexed, held)}
@@ -224,7 +224,8 @@ def statistics_datum(file_name: str, column: str, file: FileStatistics) -> bytes
     assert wrapper is not None
     low, high = held.minimum, held.maximum
     if held.nans:
-        # To Spark, NaN is greater than any number. With NaN itself as the maximum, Apache Hudi 1.2.0 leaves the file out of `v > 1`.
+        # To Spark, NaN is greater than any number. With NaN itself as the maximum, Apache Hudi 1.2.0 leaves the file out of `v >
+        # 1`.
         low, high = (math.inf if low is None else low), math.inf
     low, high = (round(end, _DECIMAL_SCALE) if isinstance(end, Decimal) else end for end in (low, high))
     sizes = (held.size_bytes, held.uncompressed_bytes)

@@ -33,7 +33,10 @@ def file_key(path: str) -> str:
 
 
 def files_gone(entry: Entry, state: TableState) -> list[str]:
-    """Return the paths of the data files that a clean deleted, that a restore deletes, or that got other names; none for other entries."""
+    """Return the paths of the data files that a clean deleted, that a restore deletes, or that got other names.
+
+    None for other entries.
+    """
     return [*_cleaned(entry), *_undone(entry, state), *(join_path(m.partition_path, m.old_name) for m in entry.moved_logs)]
 
 

@@ -49,9 +49,9 @@ class FilesPartition:
 def files_changed_by(entry: Entry, state: TableState) -> FilesRecords:
     """Return what `entry` changes; `state` is the state after it, or, for entries other than those of a restore, before it.
 
-    A completed write, clustering or compaction lists its files and their partitions; replaced file groups stay until a clean deletes
-    them. A clean deletes the files of its plan, and partitions of which no file is left. A restore deletes the files of the writes that it
-    undoes. A cancelled compaction gives its log files other names.
+    A completed write, clustering or compaction lists its files and their partitions; replaced file groups stay until a clean
+    deletes them. A clean deletes the files of its plan, and partitions of which no file is left. A restore deletes the files of
+    the writes that it undoes. A cancelled compaction gives its log files other names.
     """
     body = entry.body
     if isinstance(body, Published):
@@ -93,7 +93,8 @@ def _cleaned(body: Cleaned, state: TableState) -> FilesRecords:
     for partition, part in body.metadata["partitionMetadata"].items():
         if part["deletePathPatterns"]:
             found.files[partition] = {str(path).rpartition("/")[2]: DELETED for path in part["deletePathPatterns"]}
-    # Apache Hudi names such partitions in the plan. A write may have begun them anew since the plan, so the state at the clean decides.
+    # Apache Hudi names such partitions in the plan. A write may have begun them anew since the plan, so the state at the clean
+    # decides.
     ended = sorted(found.files.keys() - _partitions_left(found.files, state) - {""})
     found.partitions = dict.fromkeys(ended, DELETED) or None
     return found

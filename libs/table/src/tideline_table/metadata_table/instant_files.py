@@ -48,7 +48,10 @@ UNREADABLE = (
 
 
 def at_once(do: Callable[..., Result], arguments: Iterable[tuple[object, ...]]) -> list[Result]:
-    """Call `do` with each of the arguments in some threads, and return the results in order. Raises what the first failing call raises."""
+    """Call `do` with each of the arguments in some threads, and return the results in order.
+
+    Raises what the first failing call raises.
+    """
     calls = list(arguments)
     if len(calls) < 2:
         return [do(*call) for call in calls]

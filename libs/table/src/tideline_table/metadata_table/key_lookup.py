@@ -44,7 +44,10 @@ class LocatedKeys:
 
 
 class RecordIndex:
-    """Reads the record index of a table, and remembers which files its instants record, and the records of log files. Safe to share between threads."""
+    """Reads the record index of a table, and remembers which files its instants record, and the records of log files.
+
+    Safe to share between threads.
+    """
 
     def __init__(self, storage: Storage, logs: LogRecords | None = None) -> None:
         """`logs` keeps the records of log files; those that this process writes, too, if its timeline adds them."""
@@ -56,9 +59,9 @@ class RecordIndex:
     def locate(self, part: MetadataPartition | None, visible: Iterable[FileSlice], keys: pa.ChunkedArray | pa.Array) -> Location:
         """Return which of the `visible` slices of the table hold `keys` (each once).
 
-        `part` is the index on the same state of the table, None if it has none; every entry of this state has its timeline files. Raises
-        `IndexDamaged` if the index is missing, cannot be read, or names a file group that is not visible; also if so many writes
-        followed that files of `part` were deleted.
+        `part` is the index on the same state of the table, None if it has none; every entry of this state has its timeline
+        files. Raises `IndexDamaged` if the index is missing, cannot be read, or names a file group that is not visible; also if
+        so many writes followed that files of `part` were deleted.
         """
         wanted = one_chunk(keys)
         by_group = self._by_group(_present(part), wanted)
@@ -128,7 +131,10 @@ class RecordIndex:
     def _possible(
         self, part: MetadataPartition, wanted: pa.Array, names: AbstractSet[str]
     ) -> tuple[list[tuple[int, GroupFiles]], list[np.ndarray]]:
-        """Return the file groups that may hold keys, and the numbers of these keys. Decides by what is in memory, and reads nothing."""
+        """Return the file groups that may hold keys, and the numbers of these keys.
+
+        Decides by what is in memory, and reads nothing.
+        """
         hashes = string_hashes(wanted.cast(pa.string()))
         groups = groups_of_hashes(hashes, part.file_groups)
         held = [recorded_group(part, group, names) for group in range(part.file_groups)]
@@ -179,7 +185,10 @@ def record_index_of(state: TableState) -> MetadataPartition | None:
 
 
 def is_advertised(storage: Storage, part: MetadataPartition) -> bool:
-    """Return whether the properties of the table name a partition. They cease to before its files are deleted, by a drop or a repair."""
+    """Return whether the properties of the table name a partition.
+
+    They cease to before its files are deleted, by a drop or a repair.
+    """
     return part.name in read_properties(storage).get(METADATA_PARTITIONS, "").split(",")
 
 

@@ -20,8 +20,8 @@ FILES_ID = "files-0000-0"
 ATTEMPT = "0-0-0"
 """The write token of all files: their names derive from the table log, so that no two writers make different ones."""
 FIRST_LOG_VERSION = 1
-"""Version of the log file that begins the first slice, as in Apache Hudi. The versions of others are sequences of the table log, which
-are larger, because the entry that creates the metadata table comes before them."""
+"""Version of the log file that begins the first slice, as in Apache Hudi. The versions of others are sequences of the table log,
+which are larger, because the entry that creates the metadata table comes before them."""
 
 
 _FILE_ID_PREFIXES = {"column_stats": "col-stats", "bloom_filters": "bloom-filters", "record_index": "record-index"}

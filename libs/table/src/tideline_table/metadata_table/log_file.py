@@ -28,7 +28,10 @@ class LogFile(NamedTuple):
 
 
 def changes_of(source: Source, entry: Entry, part: MetadataPartition) -> list[tuple[int, Records]]:
-    """Return what `entry` changes in each file group of a partition that gets a log file. Raises what `PartitionKind.changed_by` raises."""
+    """Return what `entry` changes in each file group of a partition that gets a log file.
+
+    Raises what `PartitionKind.changed_by` raises.
+    """
     kind = kind_of(part.name)
     changed = by_group(kind.changed_by(source, entry), part.file_groups)
     return [(group, records) for group, records in enumerate(changed) if records or kind.writes_every_delta]

@@ -111,7 +111,10 @@ def _place(keys: pa.Array, key: bytes) -> int:
 
 
 class LogRecords:
-    """Looks keys up in log files of the newest slice, and keeps their records until the next slice. Safe to share between threads."""
+    """Looks keys up in log files of the newest slice, and keeps their records until the next slice.
+
+    Safe to share between threads.
+    """
 
     def __init__(self, storage: Storage, most_records: int = MOST_RECORDS) -> None:
         self._storage = storage
@@ -143,7 +146,8 @@ class LogRecords:
     ) -> tuple[np.ndarray, list[int]]:
         """Return whether each key may have a record, by its hash, and the file groups whose log files must be read to know it.
 
-        `versions` are those of the log files of each file group, ascending, and `hashes` the keys' as Java computes them. Reads nothing.
+        `versions` are those of the log files of each file group, ascending, and `hashes` the keys' as Java computes them. Reads
+        nothing.
         """
         unread, found = [], np.zeros(len(hashes), dtype=bool)
         filters: list[_HashFilter] = []

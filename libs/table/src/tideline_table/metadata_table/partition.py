@@ -25,7 +25,8 @@ from tideline_table.storage import Storage
 Result = TypeVar("Result")
 _SHORT = 2**16
 _MOST_JOINED = 100_000
-"""Records that are joined for all file groups together, about 10 MB of the record index. More are joined for one file group at a time."""
+"""Records that are joined for all file groups together, about 10 MB of the record index. More are joined for one file group at a
+time."""
 _MOST_OCTETS = 2**31 - 1
 NO_RECORDS = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())] * 2, schema=ENTRY_SCHEMA)
 
@@ -42,7 +43,8 @@ class Records:
     deletes: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
     """Keys that a delete block removes, in ascending order; none of them is in `updates`."""
     hashes: np.ndarray | None = field(default=None, compare=False)
-    """The hashes of the keys of `updates`, then those of `deletes`, as `string_hashes` returns them; None if they were not computed."""
+    """The hashes of the keys of `updates`, then those of `deletes`, as `string_hashes` returns them; None if they were not
+    computed."""
     joined: JoinedEntries | None = field(default=None, compare=False, repr=False)
     """`updates` as an HFile holds them; None if they were not joined."""
 
@@ -56,7 +58,9 @@ class Records:
 
 
 def newest_records(pieces: Sequence[tuple[pa.Array, pa.Array]]) -> pa.RecordBatch:
-    """Merge keys and data, the oldest first: of several data of a key the last counts. A key whose last datum is null has no record.
+    """Merge keys and data, the oldest first: of several data of a key the last counts.
+
+    A key whose last datum is null has no record.
 
     Keys are of the type `large_binary` if they do not fit into `binary`; `by_group` makes `binary` of them.
     """
@@ -100,8 +104,8 @@ class IndexedColumns:
     required: tuple[str, ...]
     """A file has a record of each of them, or no record at all: Apache Hudi takes a column without a record for one of nulls only."""
     further: tuple[str, ...] | None = None
-    """Other columns that Tideline's writers take statistics of. A file has records of all its statistics then, because Apache Hudi may
-    index more columns later; None: of the required columns only."""
+    """Other columns that Tideline's writers take statistics of. A file has records of all its statistics then, because Apache Hudi
+    may index more columns later; None: of the required columns only."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -127,7 +131,9 @@ class Source:
 
 
 def unless_gone(path: str, leaving: Collection[str], read: Callable[[], Result | None]) -> Result | None:
-    """Return what `read` returns for the data file at `path`; None if it is gone and among `leaving`, which a pending clean deletes.
+    """Return what `read` returns for the data file at `path`.
+
+    None if it is gone and among `leaving`, which a pending clean deletes.
 
     Another process that derives the records at another moment may find such a file, and its records: the end of the clean deletes them.
     """
@@ -140,7 +146,10 @@ def unless_gone(path: str, leaving: Collection[str], read: Callable[[], Result |
 
 
 class PartitionKind(Protocol):
-    """A kind of partition. Its methods depend on their arguments and on files named by the entry or state: equal input, equal records."""
+    """A kind of partition.
+
+    Its methods depend on their arguments and on files named by the entry or state: equal input, equal records.
+    """
 
     name: str
     """The name of the partition, and of its folder."""
@@ -210,7 +219,10 @@ def _small(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _grouped(keys: pa.Array, file_groups: int) -> tuple[pa.Array, list[int], np.ndarray]:
-    """Return the numbers of the keys, one file group after the other; where each group begins and the last one ends; and the hashes."""
+    """Return the numbers of the keys, one file group after the other; where each group begins and the last one ends.
+
+    And the hashes.
+    """
     hashes = string_hashes(keys)
     groups = groups_of_hashes(hashes, file_groups)
     # NumPy sorts short integers without comparing them.

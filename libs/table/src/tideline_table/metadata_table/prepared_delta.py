@@ -1,7 +1,8 @@
 """The log files that a write will add to the metadata table, made in memory while the write commits.
 
-They follow from what its writer kept of the base files (`WriteStat.keys`, `WriteStat.statistics`) and from the definition of the metadata
-table. Nothing is written here: the delta commit takes them at the entry of the write, if they are of just the files that it publishes.
+They follow from what its writer kept of the base files (`WriteStat.keys`, `WriteStat.statistics`) and from the definition of
+the metadata table. Nothing is written here: the delta commit takes them at the entry of the write, if they are of just the
+files that it publishes.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class PreparedDelta:
 def prepared_delta(
     storage: Storage, known: MetadataTable | None, action: Action, instant: str, stats: Sequence[WriteStat]
 ) -> Iterator[PreparedDelta | None]:
-    """Prepare the delta commit of a write with these files in threads, until the end of the context. The write replaces no file group.
+    """Prepare the delta commit of a write with these files in threads, until the end of the context.
+
+    The write replaces no file group.
 
     None if there is no metadata table, or if records may depend on more than what the writer of the files kept.
     """

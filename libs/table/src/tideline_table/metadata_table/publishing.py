@@ -1,8 +1,9 @@
 """Create the files of the metadata table that an entry of the table log calls for: only if absent, and before its timeline files.
 
 Names and contents follow from the entry, the state after it and the files that they name, so that every process that heals an entry
-creates the same files. What a partition holds is its kind's affair (`partition`). A kind that reads older slices of the metadata table
-to compact them falls back to the table itself, so damage to the metadata table stops no writer, and the next compaction repairs most of it.
+creates the same files. What a partition holds is its kind's affair (`partition`). A kind that reads older slices of the
+metadata table to compact them falls back to the table itself, so damage to the metadata table stops no writer, and the next
+compaction repairs most of it.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def publish_metadata(
 def hide_records(storage: Storage, state: TableState) -> None:
     """Let readers do without partitions other than `files` until `publish_metadata` names them again.
 
-    A restore takes writes back by deleting their timeline files, one after the other. Until the records follow, they would say where
-    keys were after these writes.
+    A restore takes writes back by deleting their timeline files, one after the other. Until the records follow, they would say
+    where keys were after these writes.
     """
     if state.metadata is not None and len(state.metadata.partitions) > 1:
         _set_partitions(storage, replace(state.metadata, partitions=state.metadata.partitions[:1]))
@@ -198,8 +199,8 @@ def _set_partitions(storage: Storage, known: MetadataTable | None) -> None:
 def _begin_slices(source: Source, clock: Clock, parts: Sequence[MetadataPartition]) -> None:
     """Compact partitions of the metadata table: the base files of the new slices hold what the table holds now.
 
-    Readers may find files of the entry in `files` whose timeline file does not exist yet. The timeline hides them, as it hides files
-    that a listing of the folders finds.
+    Readers may find files of the entry in `files` whose timeline file does not exist yet. The timeline hides them, as it hides
+    files that a listing of the folders finds.
     """
     storage, base = source.storage, parts[0].base
     operations = [_operation(part, group) for part in parts for group in range(part.file_groups)]

@@ -76,8 +76,9 @@ def recorded_names(
 ) -> frozenset[str]:
     """Return the names of the files of the newest (or the older) slice that completed instants record.
 
-    The first log file of a group is not recorded. `known` has the names that instants record, by path, and takes those that are read: of
-    one partition, and of its newest slice. Raises `ObjectNotFound` for a missing instant, `CorruptMetadata` for a damaged one.
+    The first log file of a group is not recorded. `known` has the names that instants record, by path, and takes those that are
+    read: of one partition, and of its newest slice. Raises `ObjectNotFound` for a missing instant, `CorruptMetadata` for a
+    damaged one.
     """
     base, deltas = (part.older_base, part.older_deltas) if older else (part.base, part.deltas)
     begun = Action.DELTA_COMMIT if base == part.created + CREATION_SUFFIX else Action.COMMIT
@@ -126,7 +127,8 @@ def read_older_group(storage: Storage, part: MetadataPartition, group: int) -> p
 def carried_over(storage: Storage, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
     """Return the records of a file group that the newest slice takes from the slice before it, in order of key.
 
-    None if a restore began the newest slice, or, with a warning, if the slice before it is damaged: then only the table itself knows them.
+    None if a restore began the newest slice, or, with a warning, if the slice before it is damaged: then only the table itself
+    knows them.
     """
     if part.begins_by_restore:
         return None
@@ -182,7 +184,10 @@ def _check_schema(found: str, path: str) -> None:
 
 
 def read_files(storage: Storage, part: MetadataPartition, found: SliceFiles) -> FilesRecords:
-    """Return the files that the metadata table lists. Raises `CorruptMetadata` for damaged files, `ObjectNotFound` for a missing one."""
+    """Return the files that the metadata table lists.
+
+    Raises `CorruptMetadata` for damaged files, `ObjectNotFound` for a missing one.
+    """
     path = file_path(base_name(part.base))
     hfile = HFile(storage.read(path))
     schema = hfile.file_info.get("schema", b"").decode("utf-8", "replace")

@@ -86,7 +86,10 @@ def encode_location(location: RecordLocation) -> bytes:
 
 @functools.lru_cache(maxsize=65_536)
 def decode_location(datum: bytes, schema_json: str = "") -> RecordLocation:
-    """Return the location in the Avro datum of a record, by default in Tideline's schema. Raises `CorruptMetadata` for anything else."""
+    """Return the location in the Avro datum of a record, by default in Tideline's schema.
+
+    Raises `CorruptMetadata` for anything else.
+    """
     try:
         schema = parsed_schema(schema_json or record_schema_json(with_meta_fields=True))
         record = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
@@ -283,7 +286,10 @@ def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = N
 
 
 def repeated_key(source: Source, slices: Iterable[FileSlice], check: Callable[[pa.Array], None]) -> str | None:
-    """Return a key that two of these slices of the table show, None if there is none. Reads the keys of all of them, and lets `check` see them."""
+    """Return a key that two of these slices of the table show, None if there is none.
+
+    Reads the keys of all of them, and lets `check` see them.
+    """
     # Together they may have more than the 2 GiB of texts that one array of the smaller type holds.
     held = [pc.unique(live_keys(source, file_slice)).cast(pa.large_binary()) for file_slice in slices]
     keys = pa.concat_arrays(held) if held else pa.array([], pa.large_binary())

@@ -39,7 +39,10 @@ class StoredMetadata:
 
     @classmethod
     def read(cls, storage: Storage) -> StoredMetadata:
-        """List the folders. Raises `CorruptMetadata` for a file that is none of a metadata table's, and for a slice without a base file."""
+        """List the folders.
+
+        Raises `CorruptMetadata` for a file that is none of a metadata table's, and for a slice without a base file.
+        """
         return cls(_list_timeline(storage), StoredPartition.read(storage, FILES))
 
     @property

@@ -39,7 +39,8 @@ class StoredGroup:
         """Return the write statistic of the log file of a delta commit."""
         last = parse_log_file_name(self.logs[-1]) if self.logs else None
         version = last.version + 1 if last else FIRST_LOG_VERSION
-        # The token is of this instant alone: a process that lost the lock without noticing cannot take the name for its own log file.
+        # The token is of this instant alone: a process that lost the lock without noticing cannot take the name for its own log
+        # file.
         name = log_file_name(self.file_id, self.base, version, log_write_token(0, 0, instant))
         return WriteStat(
             file_id=self.file_id,
@@ -92,7 +93,10 @@ class StoredPartition:
 
     @classmethod
     def read(cls, storage: Storage, name: str) -> StoredPartition:
-        """List the folder. Raises `CorruptMetadata` for a file that is none of the partition's, and for a group without its first file."""
+        """List the folder.
+
+        Raises `CorruptMetadata` for a file that is none of the partition's, and for a group without its first file.
+        """
         found: dict[str, _Files] = {}
         unknown = []
         for stored in storage.list_folder(folder_of(name)).objects:
@@ -114,7 +118,10 @@ class StoredPartition:
         return cls(name, tuple(found[file_id].newest(name, file_id) for file_id in file_ids))
 
     def live_records(self, storage: Storage, valid: AbstractSet[str]) -> dict[bytes, tuple[bytes, str]]:
-        """Return key → Avro datum and its schema, of a partition in which the newest record of a key counts. Errors as `contents`."""
+        """Return key → Avro datum and its schema, of a partition in which the newest record of a key counts.
+
+        Errors as `contents`.
+        """
         held: dict[bytes, tuple[bytes, str]] = {}
         for group in self.groups:
             for content in group.contents(storage, valid):

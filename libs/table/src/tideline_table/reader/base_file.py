@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _BROKEN = (pa.ArrowException, OSError, ValueError)
 """Exceptions that Arrow raises for bytes that are not a valid Parquet file."""
 _FEW_ROWS, _FEW_BYTES = 10_000, 1 << 20
-"""Up to so many rows, of so many bytes before compression, the caller's thread decodes: for a few rows, Arrow's scanner takes five times as long."""
+"""Up to so many rows, of so many bytes before compression, the caller's thread decodes: for a few rows, Arrow's scanner takes five
+times as long."""
 _DICTIONARY_BYTES = 64 * 1024
 """A column chunk with a larger dictionary, as stored, may have given up its dictionary: writers do so at 1 MiB before compression."""
 _ONE_REQUEST_BYTES = 32 << 20
@@ -71,7 +72,9 @@ class BaseFileFooter:
 def read_footer(
     storage: Storage, path: str, *, with_bloom: bool = False, with_dictionaries: bool = False, with_pairs: bool = False
 ) -> BaseFileFooter:
-    """Return the footer of a base file, with its Bloom filter, `dictionaries` and `pairs` only if asked for. Errors as `BaseFileScan`.
+    """Return the footer of a base file, with its Bloom filter, `dictionaries` and `pairs` only if asked for.
+
+    Errors as `BaseFileScan`.
 
     Logs a warning for a key range or a filter that the file contradicts, and leaves it out.
     """
@@ -129,7 +132,10 @@ class FooterRange:
     nulls: int
 
     def of_type(self, kind: pa.DataType) -> FooterRange | None:
-        """Return the range for a column that the table gives the type `kind`; None if its values are converted when they are read."""
+        """Return the range for a column that the table gives the type `kind`.
+
+        None if its values are converted when they are read.
+        """
         if self.kind == kind:
             return self
         if not is_relabelled(self.kind, kind):
@@ -146,7 +152,10 @@ class FooterRange:
 
 
 def read_column_ranges(storage: Storage, path: str, columns: Sequence[str]) -> dict[str, FooterRange]:
-    """Return the ranges of top-level columns of a base file; columns without statistics, without values or with times beyond the year 9999 are left out."""
+    """Return the ranges of top-level columns of a base file.
+
+    Columns without statistics, without values or with times beyond the year 9999 are left out.
+    """
     with readable(path):
         file = _opened(storage, path)
         found = {name: _column_range(file, name) for name in columns if name in file.schema_arrow.names}
@@ -208,7 +217,9 @@ def read_base_file(
 
 
 def _whole(storage: Storage, path: str) -> pa.BufferReader | None:
-    """Return all bytes of a base file, compared with what its commit recorded; None if it has no digests of them or the file is large.
+    """Return all bytes of a base file, compared with what its commit recorded.
+
+    None if it has no digests of them or the file is large.
 
     Their digest takes a tenth of the processor time of the checksums of pages, which then need not be computed.
     """
@@ -235,7 +246,10 @@ def parquet_file(
     pre_buffer: bool = True,
     is_checked: bool = False,
 ) -> pq.ParquetFile:
-    """Return the Parquet file in `source`; unless it `is_checked`, pages are compared with their checksums when they are decoded."""
+    """Return the Parquet file in `source`.
+
+    Unless it `is_checked`, pages are compared with their checksums when they are decoded.
+    """
     return pq.ParquetFile(
         source,
         metadata=metadata,
@@ -253,7 +267,10 @@ def check_rows(path: str, rows: int, expected: int) -> None:
 
 
 def open_checked(storage: Storage, path: str) -> pa.NativeFile:
-    """Open a base file. Raises `DamagedFile` if its size or its footer are not what the commit recorded that names it (a `DataPath`)."""
+    """Open a base file.
+
+    Raises `DamagedFile` if its size or its footer are not what the commit recorded that names it (a `DataPath`).
+    """
     source = storage.open_input(path)
     ranges = ranges_of(path)
     if ranges:

@@ -1,8 +1,8 @@
 """Which files can hold a row for which a filter is true, by the statistics of their columns (data skipping).
 
-The filter is walked once for all files. For each part of it, three arrays say for each file whether a row may make the part true, false or
-null. A comparison is decided by evaluating it on the bounds of its column with Arrow, so that it means what it means on rows: the same conversions
-take place. What this module does not know may be anything, and leaves every file in.
+The filter is walked once for all files. For each part of it, three arrays say for each file whether a row may make the part
+true, false or null. A comparison is decided by evaluating it on the bounds of its column with Arrow, so that it means what it
+means on rows: the same conversions take place. What this module does not know may be anything, and leaves every file in.
 """
 
 from __future__ import annotations
@@ -283,7 +283,8 @@ class _Evaluation:
         if operand is None or not prefix or not is_text(self._kind(argument)):
             return None
         lows, highs = operand.bounds.minimum.to_pylist(), operand.bounds.maximum.to_pylist()
-        # A text below the prefix may be the bound of longer ones that have it; one above it and without it is above all that have it.
+        # A text below the prefix may be the bound of longer ones that have it; one above it and without it is above all that have
+        # it.
         true = [
             low is not None and high >= prefix and (low < prefix or low.startswith(prefix))
             for low, high in zip(lows, highs, strict=True)

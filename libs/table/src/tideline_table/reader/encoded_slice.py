@@ -22,7 +22,8 @@ _UNIQUE = frozenset([MetaField.COMMIT_SEQNO.value, MetaField.RECORD_KEY.value])
 def encoded(rule: LogRule, schema: pa.Schema, footers: Sequence[BaseFileFooter], plain: Collection[str] = ()) -> LogRule:
     """Return `rule` with the columns to scan as dictionaries: all files (`footers` with `dictionaries`) have small ones for them.
 
-    `schema` includes the meta fields. `plain` columns, record keys and ordering fields stay texts, and all columns where values are derived or merged by other columns.
+    `schema` includes the meta fields. `plain` columns, record keys and ordering fields stay texts, and all columns where values
+    are derived or merged by other columns.
     """
     if not footers or rule.keygen is not None or rule.path_columns is not None or rule.versions is not None:
         return rule
@@ -47,7 +48,10 @@ def encoded_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema, rule: Lo
 
 
 def unified(rows: pa.Table) -> pa.Table:
-    """Return rows with one dictionary per column. Where it would be large, the column has texts: an encoder is no faster with it."""
+    """Return rows with one dictionary per column.
+
+    Where it would be large, the column has texts: an encoder is no faster with it.
+    """
     rows = rows.unify_dictionaries()
     for at, field in enumerate(rows.schema):
         chunks = rows.column(at).chunks

@@ -1,8 +1,8 @@
 """What an Arrow expression demands of columns: the only values that a column can have in rows for which the expression is true.
 
-Arrow has no calls that show the parts of an expression. Its serialised form (`Expression.__reduce__`, an IPC file) does: the metadata of
-the schema lists the nodes in order, the columns of the one batch hold literals and options. The C data interface is the only way to
-metadata with repeated names. A form that this module does not know demands nothing.
+Arrow has no calls that show the parts of an expression. Its serialised form (`Expression.__reduce__`, an IPC file) does: the
+metadata of the schema lists the nodes in order, the columns of the one batch hold literals and options. The C data interface is
+the only way to metadata with repeated names. A form that this module does not know demands nothing.
 """
 
 from __future__ import annotations

@@ -61,7 +61,10 @@ def scan_slice(
 
 
 class SliceRows:
-    """The batches of `scan_slice`, to be taken once. Afterwards `keeps_keys` says whether they are known to have exactly the record keys of the base file."""
+    """The batches of `scan_slice`, to be taken once.
+
+    Afterwards `keeps_keys` says whether they are known to have exactly the record keys of the base file.
+    """
 
     def __init__(self, scan: Generator[pa.RecordBatch, None, bool]) -> None:
         self._scan = scan
@@ -131,8 +134,8 @@ class MergedLog:
     rows: pa.Table
     """The newest version of each record that is not deleted last, with all columns."""
     deleted: pa.Table
-    """The other keys, and those of rows behind a deletion that counts for base rows (`key`). Where the table orders by event time, also the
-    ordering value of each deletion (`ordering`)."""
+    """The other keys, and those of rows behind a deletion that counts for base rows (`key`). Where the table orders by event time,
+    also the ordering value of each deletion (`ordering`)."""
     purged: np.ndarray
     """True for each of `deleted` that wins over earlier records whatever their ordering values are."""
     instants: tuple[str, ...]
@@ -237,7 +240,10 @@ def _blocks(storage: Storage, file_slice: FileSlice, plan: ReadPlan, indexes: Lo
 
 
 def _counting(storage: Storage, scanned: Sequence[ScannedLog], rule: LogRule) -> list[LogBlock]:
-    """Return the blocks that apply. What a damaged header says is no reason to leave a block out, so those left out are compared with their record."""
+    """Return the blocks that apply.
+
+    What a damaged header says is no reason to leave a block out, so those left out are compared with their record.
+    """
     found = counting_blocks(scanned, rule.visible, rule.as_of)
     applied = {id(block) for block in found}
     for log in scanned:
@@ -282,7 +288,10 @@ def _surviving_base_rows(
 
 
 def _decoded(base: BaseFileScan, groups: Sequence[int], wanted: pa.Schema, held: pa.Table | None) -> Iterator[pa.Table]:
-    """Yield all rows of these row groups with the columns of `wanted`; those that `held` has of the same rows are not decoded again."""
+    """Yield all rows of these row groups with the columns of `wanted`.
+
+    Those that `held` has of the same rows are not decoded again.
+    """
     known = [] if held is None else [name for name in wanted.names if name in held.column_names]
     if held is not None and len(known) == len(wanted):
         # A table without columns would not show its number of rows.

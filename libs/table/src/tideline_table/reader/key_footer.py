@@ -1,7 +1,8 @@
 """What the footer of a base file says about its record keys: key range and Bloom filter (format reference 8.2).
 
-Any writer of Hudi tables may have written it. A writer that trusts a wrong one misses keys and inserts them again, so range and filter are compared with the
-column statistics of the record key and with each other; one that does not fit is left out, and the file may then hold any key.
+Any writer of Hudi tables may have written it. A writer that trusts a wrong one misses keys and inserts them again, so range and
+filter are compared with the column statistics of the record key and with each other; one that does not fit is left out, and the
+file may then hold any key.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def key_ends(metadata: pq.FileMetaData) -> tuple[str, str] | None:
 
 
 def key_range(pairs: Mapping[bytes, bytes], ends: tuple[str, str] | None, path: str) -> tuple[str, str]:
-    """Return the key range, both empty without a usable one. `ends`: as of `key_ends`. Raises `ValueError` for bytes that are no text."""
+    """Return the key range, both empty without a usable one.
+
+    `ends`: as of `key_ends`. Raises `ValueError` for bytes that are no text.
+    """
     low, high = pairs.get(MIN_KEY, b"").decode(), pairs.get(MAX_KEY, b"").decode()
     if not high or not is_ordered_alike(low, high):
         return low, high

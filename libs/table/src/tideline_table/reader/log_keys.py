@@ -26,7 +26,9 @@ def log_keys(storage: Storage, paths: Iterable[str]) -> pa.Array:
 
 
 def held_keys(storage: Storage, path: str) -> pa.ChunkedArray:
-    """Return the record keys that a log file holds; keys may repeat: those in its data blocks, and those that a log compaction merged.
+    """Return the record keys that a log file holds.
+
+    Keys may repeat: those in its data blocks, and those that a log compaction merged.
 
     The merged files may be the only ones that hold a key which the log compaction has as deleted. A later row with that key must be found in this
     file group, where it is compared with the deletion.

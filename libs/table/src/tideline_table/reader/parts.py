@@ -22,11 +22,15 @@ from tideline_table.storage import Storage
 
 
 def is_merged_by_cells(blocks: Sequence[LogBlock], plan: ReadPlan) -> bool:
-    """Return whether `scan_parts` must merge these blocks. Raises `UnsupportedTable` for partial records combined with open cells."""
+    """Return whether `scan_parts` must merge these blocks.
+
+    Raises `UnsupportedTable` for partial records combined with open cells.
+    """
     partial = next((block for block in blocks if block.is_partial), None)
     if partial is not None and plan.rule.merging.partial is not None:
         raise UnsupportedTable(
-            f"log file {partial.path} has partial records (IS_PARTIAL), but the table merges cells by {plan.rule.merging.partial.cells.value}",
+            f"log file {partial.path} has partial records (IS_PARTIAL), but the table merges cells by "
+            f"{plan.rule.merging.partial.cells.value}",
             expected="only one of the two",
             remedy="compact the table with the Apache Hudi release that wrote it",
         )

@@ -1,8 +1,9 @@
 r"""Filters written as text: a small SQL boolean expression over the columns of a table becomes a filter of the scan.
 
-Comparisons (= <> != < <= > >=) of a column (or a field of a struct, `address.city`) with a literal or with another column, AND, OR, NOT, IN, BETWEEN, IS NULL, IS NOT NULL,
-LIKE (% and _, \ escapes), and boolean columns by name. Literals become values of the column's type: numbers, 'text', TRUE, FALSE,
-dates and timestamps as text (optional DATE or TIMESTAMP in front). As in SQL, a comparison with NULL is neither true nor false.
+Comparisons (= <> != < <= > >=) of a column (or a field of a struct, `address.city`) with a literal or with another column, AND,
+OR, NOT, IN, BETWEEN, IS NULL, IS NOT NULL, LIKE (% and _, \ escapes), and boolean columns by name. Literals become values of
+the column's type: numbers, 'text', TRUE, FALSE, dates and timestamps as text (optional DATE or TIMESTAMP in front). As in SQL,
+a comparison with NULL is neither true nor false.
 
 The text may be hostile: the parser takes linear time without recursion, and the limits below bound the recursion in Arrow.
 """

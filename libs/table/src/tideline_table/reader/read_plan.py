@@ -40,7 +40,8 @@ class LogRule:
     scan_bytes: int | None = None
     """About how much a scan of a whole base file decodes at a time, None: as much as Arrow's scanner does, up to 1 GiB ahead."""
     one_thread: bool = False
-    """Whether the caller's thread decodes whole base files. Tasks that run beside others need less processor time without Arrow's threads."""
+    """Whether the caller's thread decodes whole base files. Tasks that run beside others need less processor time without Arrow's
+    threads."""
     dictionaries: frozenset[str] = frozenset()
     """Columns of texts that scans of base files yield as dictionaries; rows of logs have texts. Not for filters, keys or ordering."""
 

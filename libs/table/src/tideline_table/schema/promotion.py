@@ -47,8 +47,8 @@ def is_relabelled(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether stored numbers of type `source` are numbers of type `target` under another label.
 
     Apache Hudi before 1.1 labelled milliseconds as microseconds, and local timestamps as whole numbers, whatever they were. The
-    table schema says later what the numbers are, and Apache Hudi keeps them. Other units of a file are its own: milliseconds in a column of
-    microseconds are converted, as there.
+    table schema says later what the numbers are, and Apache Hudi keeps them. Other units of a file are its own: milliseconds in
+    a column of microseconds are converted, as there.
     """
     if pa.types.is_int64(source) or pa.types.is_int64(target):
         return bool(pa.types.is_timestamp(target) or pa.types.is_timestamp(source))

@@ -62,8 +62,8 @@ def storable_schema(schema: pa.Schema, empty: pa.DataType | None = None) -> pa.S
 def storable_rows(rows: pa.Table) -> pa.Table:
     """Return `rows` in types that a table can store. An unnamed pandas index is dropped.
 
-    Raises `SchemaMismatch` for values that the conversion would change: timestamps finer than a microsecond, and unsigned numbers that
-    are too large.
+    Raises `SchemaMismatch` for values that the conversion would change: timestamps finer than a microsecond, and unsigned
+    numbers that are too large.
     """
     found = rows.select([at for at, name in enumerate(rows.column_names) if not _UNNAMED_INDEX.fullmatch(name)])
     fields = [storable_field(field) for field in found.schema]

@@ -70,7 +70,10 @@ def stored_value(value: pa.Scalar) -> Stored | None:
 
 
 def array_of(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:
-    """Return stored values as an array of the type. Raises `ValueError`, `TypeError` or `OverflowError` for values it cannot hold."""
+    """Return stored values as an array of the type.
+
+    Raises `ValueError`, `TypeError` or `OverflowError` for values it cannot hold.
+    """
     if not pa.types.is_temporal(kind):
         return pa.array(values, kind)
     return pa.array(values, pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)

@@ -13,14 +13,16 @@ from tideline_table.statistics.bounds import ColumnArrays, ColumnBounds, bounds_
 from tideline_table.statistics.column import ColumnStatistics, FileStatistics
 
 PARTS = ("minimum", "maximum", "nulls", "nans")
-"""What is kept of each column, as the fields of a struct. The struct is null if a file of the partition has no statistics of the column."""
+"""What is kept of each column, as the fields of a struct. The struct is null if a file of the partition has no statistics of the
+column."""
 
 
 def by_partition(files: pa.Table, paths: pa.Array, partitions: pa.Array) -> pa.Table:
     """Return the statistics of partitions: `partition`, `rows`, and for each column of `files` a struct of `PARTS`.
 
-    `files` has the columns `path`, `rows` and one struct for each column of the table. `paths` and `partitions` name all files of the
-    table. A partition with a file that is not in `files` has null rows: nothing is known of it. The result is in order of partition.
+    `files` has the columns `path`, `rows` and one struct for each column of the table. `paths` and `partitions` name all files
+    of the table. A partition with a file that is not in `files` has null rows: nothing is known of it. The result is in order
+    of partition.
     """
     files = files.combine_chunks()
     names = files.column_names[2:]

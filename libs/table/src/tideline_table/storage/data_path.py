@@ -13,7 +13,10 @@ from tideline_table.errors import DamagedFile
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes of a file that a completed commit wrote. `digest` is their XXH3 in 16 hexadecimal digits, empty if the commit has none."""
+    """Bytes of a file that a completed commit wrote.
+
+    `digest` is their XXH3 in 16 hexadecimal digits, empty if the commit has none.
+    """
 
     start: int
     size_bytes: int
@@ -53,8 +56,9 @@ def recorded_ranges(record: str) -> tuple[ByteRange, ...]:
 class DataPath(str):
     """The path of a data file, a text as any path, with its recorded size and bytes: whoever opens the file compares them.
 
-    `size_bytes` of 0 or less is unknown. `record` is the text of ranges. Without one, commits wrote all `size_bytes`. Ranges with digests
-    are the whole file. Ranges without are what completed commits of Apache Hudi appended: the file may hold more, also between them.
+    `size_bytes` of 0 or less is unknown. `record` is the text of ranges. Without one, commits wrote all `size_bytes`. Ranges
+    with digests are the whole file. Ranges without are what completed commits of Apache Hudi appended: the file may hold more,
+    also between them.
     """
 
     __slots__ = ("record", "size_bytes")

@@ -293,7 +293,10 @@ class _StagedFile(io.FileIO):
 
 
 def _locked(guard: Path) -> int:
-    """Return a descriptor of the file that holds the lock of it, or no lock where the file system has none. Raises `StorageError`."""
+    """Return a descriptor of the file that holds the lock of it, or no lock where the file system has none.
+
+    Raises `StorageError`.
+    """
     while True:
         descriptor = _opened(guard)
         try:
@@ -308,7 +311,10 @@ def _locked(guard: Path) -> int:
 
 
 def _holds_lock(descriptor: int, guard: Path) -> bool:
-    """Wait for the lock of the file. Return False if its file system has no locks. Raises `StorageError` if it is not free in time."""
+    """Wait for the lock of the file.
+
+    Return False if its file system has no locks. Raises `StorageError` if it is not free in time.
+    """
     waiting = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(BlockingIOError),
         wait=tenacity.wait_fixed(_GUARD_TURN_S),

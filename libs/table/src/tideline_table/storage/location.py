@@ -62,8 +62,8 @@ def hudi_root(root: str) -> str:
 def root_spellings(root: str) -> tuple[str, ...]:
     """Return `root` and the other ways in which plans of Apache Hudi, and of this and earlier releases, write it.
 
-    With a metadata table they name files below the base path as its writer was given it: without the scheme of a local disk, or with the
-    name that its client of an object store has for the scheme.
+    With a metadata table they name files below the base path as its writer was given it: without the scheme of a local disk, or
+    with the name that its client of an object store has for the scheme.
     """
     if root.startswith("file:"):
         plain = hudi_root(root)

@@ -92,7 +92,8 @@ class Advice:
     largest_partition_bytes: int
     keys_sampled: int
     rows_per_bucket_skew: float | None
-    """Rows of the largest bucket of a partition in multiples of its mean, over all partitions; None without a bucket index of the simple engine."""
+    """Rows of the largest bucket of a partition in multiples of its mean, over all partitions; None without a bucket index of the
+    simple engine."""
     key_range_overlap: float
     """Share of the files of a partition whose key range holds the smallest key of another file; 0 for ordered keys."""
     writes: WritePattern
@@ -106,7 +107,10 @@ class Advice:
 
 
 def advise(table: Table) -> Advice:
-    """Return the advice for an open, refreshed table. Reads a sample of keys, of footers and of the newest commits; writes nothing."""
+    """Return the advice for an open, refreshed table.
+
+    Reads a sample of keys, of footers and of the newest commits; writes nothing.
+    """
     slices = table.slices()
     by_partition: dict[str, list[FileSlice]] = {}
     for file_slice in slices:
@@ -194,8 +198,10 @@ def choose(
     ]
     if spread and spread[0].skew > _SKEWED:
         reasons.append(
-            f"the best hash fields ({', '.join(spread[0].fields)}) leave a bucket with {spread[0].skew:.1f} times the mean: a value "
-            f"holds {spread[0].largest_share:.1%} of the rows, or {spread[0].distinct} values are few for {number} buckets; add a column "
+            f"the best hash fields ({', '.join(spread[0].fields)}) leave a bucket with {spread[0].skew:.1f} times the mean: a "
+            "value "
+            f"holds {spread[0].largest_share:.1%} of the rows, or {spread[0].distinct} values are few for {number} buckets; add "
+            "a column "
             "with many values to the key (salting)"
         )
     if writes.commits and writes.update_share < _FEW_UPDATES:

@@ -91,7 +91,10 @@ class BucketAdoption:
         return index
 
     def keep_rules(self) -> None:
-        """Write the file of rules that the caller named, where Apache Hudi's readers find them; before the properties, as at a creation."""
+        """Write the file of rules that the caller named, where Apache Hudi's readers find them.
+
+        Before the properties, as at a creation.
+        """
         if self._rules is not None and self._rules.instant == FIRST_INSTANT:
             with contextlib.suppress(ObjectExists):  # found there, not named
                 self.table.storage.put_if_absent(self._rules.path, self._rules.content)

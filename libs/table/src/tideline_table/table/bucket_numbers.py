@@ -34,8 +34,8 @@ _TURNS = 10
 def check_index(declared: TableDefinition, identity: TableIdentity | None, timeline: ActiveTimeline) -> None:
     """Raise `UnsupportedTable` if the properties declare another index than the table has. Refreshes the state if they seem to.
 
-    Those of an exclusive table may name earlier numbers of buckets (`complete_ended_resize`). Apache Hudi's writers of a shared table
-    would use these, so they are refused there.
+    Those of an exclusive table may name earlier numbers of buckets (`complete_ended_resize`). Apache Hudi's writers of a shared
+    table would use these, so they are refused there.
     """
     if identity is None:
         return
@@ -96,8 +96,8 @@ def _naming(index: BucketIndex, found: Mapping[str, str]) -> dict[str, str]:
 def complete_ended_resize(declared: TableDefinition, identity: TableIdentity | None, timeline: ActiveTimeline) -> bool:
     """Do `complete_resize` for a writer that read the properties `declared`; return whether they changed since.
 
-    Costs nothing unless a resize is under way or died. A failure is a warning: the writer does not need the properties, and the next one
-    completes them.
+    Costs nothing unless a resize is under way or died. A failure is a warning: the writer does not need the properties, and the
+    next one completes them.
     """
     if identity is None or timeline.state.sharing is not None or not is_behind(declared, identity, timeline.state):
         return False
@@ -123,7 +123,9 @@ def _numbers_in(state: TableState, identity: TableIdentity) -> set[str]:
 
 
 def _rules_files(state: TableState, identity: TableIdentity, index: BucketIndex) -> list[RulesFile]:
-    """Return the files of the creation and of each resize. While a table had no rules, one for all partitions stands for its number.
+    """Return the files of the creation and of each resize.
+
+    While a table had no rules, one for all partitions stands for its number.
 
     Each resize has one of its own instant, as each change by Hudi's procedure has, so that queries as of an earlier time find the
     rules of that time.

@@ -107,7 +107,8 @@ def _check_active(state: TableState, since: str, until: str) -> None:
     for what, point in (("start", since), ("end", until)):
         if point and not (what == "start" and point == "0") and _place(state, point)[0] < last:
             raise HistoryUnavailable(
-                f"the {what} of the requested changes, {point}, is before entry {last} of the table log: writes up to it were archived",
+                f"the {what} of the requested changes, {point}, is before entry {last} of the table log: writes up to it were "
+                "archived",
                 expected=f"a sequence from {last} on, or the instant of a write from {state.archived_before} on",
                 remedy="begin again with a snapshot, and raise hoodie.keep.min.commits to look back further",
             )

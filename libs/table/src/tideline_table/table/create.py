@@ -73,7 +73,8 @@ class TableRequest:
     meta_fields: bool = True
     """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
     index_type: str = ""
-    """`BLOOM`, `GLOBAL_BLOOM` or `RECORD_INDEX`: kept with the table; empty for a bucket index, and if each writer names its index."""
+    """`BLOOM`, `GLOBAL_BLOOM` or `RECORD_INDEX`: kept with the table; empty for a bucket index, and if each writer names its
+    index."""
     buckets: int | None = None
     """The number of buckets of a table with a bucket index; None for a table without."""
     bucket_engine: Engine = Engine.SIMPLE
@@ -90,8 +91,9 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     """Create an empty table of version 6, exclusive to Tideline's writers.
 
     The request is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable`
-    (the store accepts a put-if-absent over an existing object), `TableIncomplete` (rows of a table without `hoodie.properties` are here). Logs a warning for a type that a known reader cannot
-    read, and for partition and ordering fields of structs that it does not know.
+    (the store accepts a put-if-absent over an existing object), `TableIncomplete` (rows of a table without `hoodie.properties`
+    are here). Logs a warning for a type that a known reader cannot read, and for partition and ordering fields of structs that
+    it does not know.
     """
     clock = clock or SystemClock()
     storage = storage or open_storage(base_path)
@@ -103,7 +105,8 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     index = requested_index(request)
     create_identity(storage, clock, index.text if index is not None else request.index_type)
     if index is not None and index.rules:
-        # Before hoodie.properties: with rules there and without this file, Apache Hudi's readers leave out buckets by another number.
+        # Before hoodie.properties: with rules there and without this file, Apache Hudi's readers leave out buckets by another
+        # number.
         rules = RulesFile(FIRST_INSTANT, index.rules.given, index.number)
         _put_once(storage, base_path, rules.path, rules.content)
     properties = new_properties(

@@ -195,7 +195,8 @@ class TableDefinition:
             )
         if self._merges_as_postgres and self.type is TableType.MOR:
             raise UnsupportedTable(
-                f"merge-on-read table {self.name!r} with {self.payload_class}: Apache Hudi merges its logs by another rule than its base files",
+                f"merge-on-read table {self.name!r} with {self.payload_class}: Apache Hudi merges its logs by another rule than "
+                "its base files",
                 expected=f"a table of type {TableType.COW} for writing with this payload class",
                 remedy="read it, or write it with Apache Hudi (docs/peer-differences.md, 25)",
             )

@@ -187,7 +187,10 @@ class Table:
 
     @property
     def zone(self) -> tzinfo:
-        """The zone of the instants: UTC, also in shared tables; of this machine if only Apache Hudi writes the table, and in LOCAL time."""
+        """The zone of the instants: UTC, also in shared tables.
+
+        Of this machine if only Apache Hudi writes the table, and in LOCAL time.
+        """
         return UTC if self.has_log else timeline_zone(self.definition.properties)
 
     @property
@@ -282,8 +285,8 @@ class Table:
     def adopt(self, *, in_place: bool = False) -> TableIdentity:
         """Give a copied or moved table a new identity at its present base path.
 
-        Raises `UnsupportedTable` for a table without an identity, and `InvalidOption` for a table that is where it was created unless
-        `in_place`: its open writers would stop with `TableFrozen`, and events of it would continue under another uid.
+        Raises `UnsupportedTable` for a table without an identity, and `InvalidOption` for a table that is where it was created
+        unless `in_place`: its open writers would stop with `TableFrozen`, and events of it would continue under another uid.
         """
         self.identity = replace_identity(self.storage, self.clock, self.identity, self.definition.name, in_place=in_place)
         return self.identity

@@ -32,7 +32,10 @@ class DataFile:
 
 
 def data_files(table: Table, as_of: Point = "") -> tuple[DataFile, ...]:
-    """Return the files that a query now or as of a point in time reads, by partition and path. Raises the errors of `Table.slices`."""
+    """Return the files that a query now or as of a point in time reads, by partition and path.
+
+    Raises the errors of `Table.slices`.
+    """
     root = hudi_root(table.storage.root).removeprefix("file:").rstrip("/")
     found = []
     for file_slice in table.slices(as_of):

@@ -33,7 +33,10 @@ def keep_given_up(storage: Storage, record: GivenUp) -> None:
 
 
 def given_up_plans(storage: Storage) -> Mapping[str, GivenUp]:
-    """Return the records by the instant of the plan, in one listing and one request for each. A record that cannot be read is left out."""
+    """Return the records by the instant of the plan, in one listing and one request for each.
+
+    A record that cannot be read is left out.
+    """
     found = {}
     for path in (o.path for o in storage.list_folder(JOBS).objects):
         if path.endswith(_SUFFIX):

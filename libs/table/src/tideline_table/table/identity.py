@@ -35,7 +35,8 @@ class TableIdentity:
     uid: str
     base_path: str
     index: str = ""
-    """The index that the table was created with (`TableDefinition.index_text`). Empty for none: `hoodie.properties` can be changed."""
+    """The index that the table was created with (`TableDefinition.index_text`). Empty for none: `hoodie.properties` can be
+    changed."""
     formerly: tuple[str, ...] = ()
     """The base paths at which the table was before it was copied or moved: plans made there name files below them."""
 

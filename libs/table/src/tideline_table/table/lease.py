@@ -28,8 +28,9 @@ def take_lease(
 ) -> Lease:
     """Register that a reader reads the table as of a point in time (empty: now) and later; return the stored lease.
 
-    With `after`, a point as for `Table.incremental`, it reads what was written after this point. `holder` is by default the user, host and process. It expires after `ttl_s` seconds (`tideline.lease.ttl`) unless it is renewed.
-    Raises `UnsupportedTable` for a table that Apache Hudi writes, whose cleaner knows no leases; `InstantNotFound` for a cleaned
+    With `after`, a point as for `Table.incremental`, it reads what was written after this point. `holder` is by default the
+    user, host and process. It expires after `ttl_s` seconds (`tideline.lease.ttl`) unless it is renewed. Raises
+    `UnsupportedTable` for a table that Apache Hudi writes, whose cleaner knows no leases; `InstantNotFound` for a cleaned
     instant or an empty table; `WriteConflict` while a pending clean or archival takes what the reader needs.
     """
     if not table.is_exclusive:

@@ -35,9 +35,9 @@ def pruning_of(
 ) -> BucketPruning | None:
     """Return how queries find buckets; None without a bucket index, or if the rows may be elsewhere than it says.
 
-    A table without an identity only has what `hoodie.properties` claims (`declared`). Where these contradict the identity and the log,
-    a warning is logged: queries then read all buckets, and writers stop (`check_index_unchanged`). A table that stays open may have read the properties
-    before a resize; the numbers of buckets are those of the log.
+    A table without an identity only has what `hoodie.properties` claims (`declared`). Where these contradict the identity and
+    the log, a warning is logged: queries then read all buckets, and writers stop (`check_index_unchanged`). A table that stays
+    open may have read the properties before a resize; the numbers of buckets are those of the log.
     """
     if identity is None:
         return None

@@ -119,8 +119,8 @@ class Snapshot:
     def known_buckets(self) -> BucketPruning:
         """Return `buckets`.
 
-        Raises `UnsupportedTable` for a table without a bucket index, with one by consistent hashing, where equal hashes of two tables say
-        nothing about their buckets, or whose rows may be elsewhere than it says.
+        Raises `UnsupportedTable` for a table without a bucket index, with one by consistent hashing, where equal hashes of two
+        tables say nothing about their buckets, or whose rows may be elsewhere than it says.
         """
         if self.buckets is None or self.buckets.index.is_consistent:
             raise UnsupportedTable(
@@ -174,7 +174,10 @@ class Snapshot:
             return superseded_rows(self.storage, file_slice, self.schema, self.rule)
 
     def scan_log_part(self, file_slice: FileSlice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the newest row of each key in the log of a slice, for a reader that scans the base file itself. Errors as `scan`."""
+        """Yield the newest row of each key in the log of a slice, for a reader that scans the base file itself.
+
+        Errors as `scan`.
+        """
         with _kept_files():
             yield from scan_log_part(self.storage, file_slice, self.schema, self.rule, columns)
 

@@ -59,8 +59,8 @@ class TableRings:
     def clustered(self, groups: Iterable[FileGroupId], instant: str) -> dict[str, HashRing]:
         """Return the rings that a clustering at `instant` of these file groups gives their partitions.
 
-        Raises `WriteConflict` if a partition got a ring since the clustering was planned that is newer (the ring of the clustering would
-        count for nothing, because rings are ordered by their instants) or that lacks one of the file groups.
+        Raises `WriteConflict` if a partition got a ring since the clustering was planned that is newer (the ring of the
+        clustering would count for nothing, because rings are ordered by their instants) or that lacks one of the file groups.
         """
         found: dict[str, set[str]] = {}
         for group in groups:

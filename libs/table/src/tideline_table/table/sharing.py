@@ -60,12 +60,12 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
-    that begins with the state of its timeline, and loses its metadata table, except for the partitions of `tideline.shared.metadata`. If Apache Hudi's
-    writers use the bucket index, its number and hash fields are found in the rows, its partition rules in their folder, or `buckets` names
-    them; all record keys are read, and the table keeps them from then on.
-    Raises `UnsupportedTable` for versions and types that
-    cannot be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a
-    table shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the clock.
+    that begins with the state of its timeline, and loses its metadata table, except for the partitions of
+    `tideline.shared.metadata`. If Apache Hudi's writers use the bucket index, its number and hash fields are found in the rows,
+    its partition rules in their folder, or `buckets` names them; all record keys are read, and the table keeps them from then
+    on. Raises `UnsupportedTable` for versions and types that cannot be written, for stores that ignore the conditions of puts
+    and for Hudi actions that must end first, `InvalidOption` for a table shared by another lock and for a bucket index that the
+    rows leave open, `ClockSkew` while its last instant is ahead of the clock.
     """
     named = buckets or NamedBuckets()
     if named and table.has_log:
@@ -120,8 +120,8 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
 def _check_zone(table: Table) -> None:
     """Raise `UnsupportedTable` if Hudi's writers took instants in a zone east of UTC, which would follow those of the shared table.
 
-    Sharing changes the timeline to UTC: zones of JVMs differ, and with summer time they repeat an hour. Instants of zones west of UTC
-    lie before.
+    Sharing changes the timeline to UTC: zones of JVMs differ, and with summer time they repeat an hour. Instants of zones west
+    of UTC lie before.
     """
     if table.has_log or not is_local(table.definition.properties) or not table.state.last_instant:
         return
@@ -129,7 +129,8 @@ def _check_zone(table: Table) -> None:
     ahead = last - table.clock.now()
     if ahead.total_seconds() > table.options[INSTANT_SKEW_S]:
         raise UnsupportedTable(
-            f"the last instant {table.state.last_instant} of table {table.definition.name!r} lies {ahead.total_seconds() / 3600:.2f} h "
+            f"the last instant {table.state.last_instant} of table {table.definition.name!r} lies "
+            f"{ahead.total_seconds() / 3600:.2f} h "
             f"ahead of UTC: {p.TIMEZONE} is LOCAL, and a writer's zone is east of UTC",
             expected="instants in UTC, which a shared table has: zones of several machines, and summer time, break their order",
             remedy=f"stop its writers until {last:%Y-%m-%d %H:%M:%S} UTC and share it then, which sets {p.TIMEZONE}=UTC",
@@ -175,7 +176,8 @@ def _check_late_rows(definition: TableDefinition, state: TableState) -> None:
     for found in state.latest_slices():
         if any(log.deletes_keys for log in found.log_files[:-1]):
             raise UnsupportedTable(
-                f"file group {found.group.file_id} of table {definition.name!r} with a log file behind deletions that are not compacted",
+                f"file group {found.group.file_id} of table {definition.name!r} with a log file behind deletions that are not "
+                "compacted",
                 expected="none: a late row behind a deletion is a row to Tideline, and Apache Hudi's rule would hide it or show the deleted one",
                 remedy="compact the table first: tideline run compaction PATH",
             )

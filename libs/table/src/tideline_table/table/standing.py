@@ -1,4 +1,7 @@
-"""Whether Tideline's writers would refuse a table: a copy, another writer, an upgrade, a lost log. Reads only; nothing is repaired."""
+"""Whether Tideline's writers would refuse a table: a copy, another writer, an upgrade, a lost log.
+
+Reads only; nothing is repaired.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,8 @@ def _check_log(table: Table) -> None:
 def lost_files(table: Table) -> tuple[TidelineError, ...]:
     """Return an error for each file of the newest slices that is gone or has another size than its commit recorded.
 
-    Lists each partition with files once, and opens no file. Refreshes the table if it finds one, because a clean may have deleted it.
+    Lists each partition with files once, and opens no file. Refreshes the table if it finds one, because a clean may have
+    deleted it.
     """
     before = _done(table.state)
     found = _lost(table.storage, table.state)

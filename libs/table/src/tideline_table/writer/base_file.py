@@ -147,10 +147,10 @@ def write_base_file(
 def key_pairs(keys: pa.ChunkedArray, options: Options, known: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes]:
     """Return what the footer of a base file with these record keys says about them: their range and a Bloom filter.
 
-    `known`: the key-value metadata of a file with exactly these keys. Its filter is copied if it has the form and the size of the one
-    that would be made, because filling one takes about a tenth of the time of a rewrite.
-    The range is left out for a file without rows and where Java's order of text may differ from Arrow's. A file without rows has a
-    filter without keys: Apache Hudi's Bloom index fails on a file without a filter.
+    `known`: the key-value metadata of a file with exactly these keys. Its filter is copied if it has the form and the size of
+    the one that would be made, because filling one takes about a tenth of the time of a rewrite. The range is left out for a
+    file without rows and where Java's order of text may differ from Arrow's. A file without rows has a filter without keys:
+    Apache Hudi's Bloom index fails on a file without a filter.
     """
     low, high = pc.min_max(keys).as_py().values()
     if keys.null_count:

@@ -1,7 +1,8 @@
 """Which columns of a base file are encoded with a dictionary: not those in which it would need more bytes than the plain values.
 
-Such a column is hashed for nothing: the encoder of columns of nearly distinct values takes two to three times as long with a dictionary, and
-the file grows. A sample of the rows decides, because a count of all distinct values would take as long as the hashing.
+Such a column is hashed for nothing: the encoder of columns of nearly distinct values takes two to three times as long with a
+dictionary, and the file grows. A sample of the rows decides, because a count of all distinct values would take as long as the
+hashing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
 
 
 def _is_shorter(column: pa.ChunkedArray, gap: int) -> bool:
-    """Return whether a dictionary shortens the column, by blocks that begin `gap` rows apart. It stays where the sample cannot tell."""
+    """Return whether a dictionary shortens the column, by blocks that begin `gap` rows apart.
+
+    It stays where the sample cannot tell.
+    """
     width = _width(column.type)
     if width is None or _is_repeated(column.slice(len(column) // 2, _BLOCK_ROWS)):
         return True

@@ -70,7 +70,8 @@ def prepare_input(
 ) -> PreparedInput:
     """Fit, key and combine `rows`: rows with one key in `scope` become one. Rows that `merging` treats as deletions are marked.
 
-    Raises `SchemaMismatch` and `InvalidRecord` for rows that cannot be written; with a record index, for keys that it cannot hold, too.
+    Raises `SchemaMismatch` and `InvalidRecord` for rows that cannot be written; with a record index, for keys that it cannot
+    hold, too.
     """
     if operation is Operation.DELETE:
         fitted = key_rows(rows, schema, keygen)

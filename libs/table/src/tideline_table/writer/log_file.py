@@ -51,8 +51,9 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     """Write the next log file of `task.base`, or the first one of a new group, and its key index.
 
     `incoming` holds rows whose keys are in the group, each key once, then `task.log_inserts` rows whose keys are not. A delete
-    operation writes deletions without an ordering value, which always win. A row marked as deleted keeps its ordering value, unless it
-    is purged or has a value that a delete block cannot express: then it is compared with the stored row here (`settled_deletions`).
+    operation writes deletions without an ordering value, which always win. A row marked as deleted keeps its ordering value,
+    unless it is purged or has a value that a delete block cannot express: then it is compared with the stored row here
+    (`settled_deletions`).
     """
     known = incoming.slice(0, incoming.num_rows - task.log_inserts)
     added = live_rows(incoming.slice(known.num_rows))
@@ -98,8 +99,8 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
 def settled_deletions(context: WriteContext, base: FileSlice | None, gone: pa.Table, storage: Storage) -> pa.Table:
     """Return marked deletions so that each of them may be written with its ordering value, or is purged.
 
-    A deletion by a value that readers take for none would always win. It is compared with the row that `base` shows: it is purged if it
-    wins, and left out if it loses or if there is no row.
+    A deletion by a value that readers take for none would always win. It is compared with the row that `base` shows: it is
+    purged if it wins, and left out if it loses or if there is no row.
     """
     merging = context.merging
     if context.operation is Operation.DELETE or merging.mode is not MergeMode.EVENT_TIME or merging.deletions_always_win:
@@ -124,7 +125,10 @@ def settled_deletions(context: WriteContext, base: FileSlice | None, gone: pa.Ta
 def write_blocks(
     storage: Storage, path: str, blocks: Sequence[FramedBlock], instant: str, merged: Sequence[str] = ()
 ) -> list[WrittenBlock]:
-    """Write a log file of these blocks, all by `instant` and with `merged` in their headers; return them as its key index lists them."""
+    """Write a log file of these blocks, all by `instant` and with `merged` in their headers.
+
+    Return them as its key index lists them.
+    """
     header = {int(key): text for key, text in block_header(instant, merged).items()}
     written: list[WrittenBlock] = []
     offset = 0

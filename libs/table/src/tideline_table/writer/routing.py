@@ -64,7 +64,9 @@ class FilePlacement:
         return cls(options[MAX_FILE_SIZE], options[SMALL_FILE_LIMIT], max(mean, 1.0), is_guess=is_guess)
 
     def measured(self, rows: pa.Table, options: Options) -> FilePlacement:
-        """Return the placement with the size that these rows, which have record keys, have in a base file; the same if that is no guess.
+        """Return the placement with the size that these rows, which have record keys, have in a base file.
+
+        The same if that is no guess.
 
         Rows that fill no file by either size are not measured.
         """
@@ -99,8 +101,9 @@ def route_input(
 ) -> list[RoutedTask]:
     """Return one task per file group that the input touches.
 
-    `by_place` numbers the input rows of each partition, or of each bucket; `locations` says where their keys are (no entry: nowhere); `slices` are
-    the visible slices of these places; groups in `closed` (under a pending plan) take no inserts. A delete ignores unknown keys.
+    `by_place` numbers the input rows of each partition, or of each bucket; `locations` says where their keys are (no entry:
+    nowhere); `slices` are the visible slices of these places; groups in `closed` (under a pending plan) take no inserts. A
+    delete ignores unknown keys.
     """
     tasks: list[RoutedTask] = []
 
@@ -155,10 +158,10 @@ def route_to_buckets(
 ) -> list[RoutedTask]:
     """Return one task per bucket that the input touches: of its file group, or of a new one if the bucket is empty.
 
-    `codes` holds the hash of each input row (`BucketIndex.hash_codes`), `rings` the ring of each partition if there is consistent hashing; the
-    other arguments are those of `route_input`. The writer does not look up whether a
-    file group holds a key: a copy-on-write task merges the rows with the base file, and a merge-on-read task appends all of them. Raises `UnsupportedTable` for file
-    groups that the index does not allow, except where an overwrite replaces them.
+    `codes` holds the hash of each input row (`BucketIndex.hash_codes`), `rings` the ring of each partition if there is
+    consistent hashing; the other arguments are those of `route_input`. The writer does not look up whether a file group holds a
+    key: a copy-on-write task merges the rows with the base file, and a merge-on-read task appends all of them. Raises
+    `UnsupportedTable` for file groups that the index does not allow, except where an overwrite replaces them.
     """
     tasks: list[RoutedTask] = []
     for partition in sorted(by_partition):

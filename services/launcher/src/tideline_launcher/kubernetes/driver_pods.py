@@ -30,7 +30,9 @@ _FORGOTTEN_AFTER = timedelta(days=1)
 
 
 class DriverPods:
-    """Implements `Applications` with a driver pod per application. Pods outlive the launcher; the next launcher finds them by their labels.
+    """Implements `Applications` with a driver pod per application.
+
+    Pods outlive the launcher; the next launcher finds them by their labels.
 
     The constructor reads the kubeconfig and the pod template, raises `InvalidSetting`, and sends no request to the API server.
     """

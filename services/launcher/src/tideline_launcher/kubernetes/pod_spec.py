@@ -1,7 +1,7 @@
 """The pods of an application: pure functions of the application and the settings.
 
-All pods satisfy the restricted Pod Security standard: not root, no capabilities, RuntimeDefault seccomp, no privilege escalation; their
-root file system is read-only besides. Executors get no token.
+All pods satisfy the restricted Pod Security standard: not root, no capabilities, RuntimeDefault seccomp, no privilege
+escalation; their root file system is read-only besides. Executors get no token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ COMPONENT = "app.kubernetes.io/component"
 DRIVER, EXECUTOR = "spark-driver", "spark-executor"
 EXECUTOR_CONTAINER = "spark-executor"
 SHARED = "shared"
-"""Value of the label `INSTANT` of a driver of several plans, and of its labels for table, attempt and service if the plans differ there."""
+"""Value of the label `INSTANT` of a driver of several plans, and of its labels for table, attempt and service if the plans differ
+there."""
 TERMINATION_MESSAGE = Path("/dev/termination-log")
 """The kubelet makes this file writable even if the root file system is read-only, and shows its content in the pod's status."""
 SPARK_DEFAULTS = f"{DOMAIN}/spark-defaults.conf"
@@ -45,8 +46,8 @@ _NEVER = datetime.fromtimestamp(0, UTC)
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
     """Return `base` with the values of `over`, merged level by level.
 
-    Lists of environment, volumes, tolerations and pull secrets are joined, the first containers are merged, other values of `base` are
-    replaced.
+    Lists of environment, volumes, tolerations and pull secrets are joined, the first containers are merged, other values of
+    `base` are replaced.
     """
     result: Json = dict(base)
     for key, value in over.items():

@@ -27,7 +27,10 @@ _TERMINAL = ("Succeeded", "Failed")
 
 
 def identity_text(applications: Sequence[Application]) -> str:
-    """Return the annotation that `applications_of` reads. For one plan, it has the form of launchers without shared applications."""
+    """Return the annotation that `applications_of` reads.
+
+    For one plan, it has the form of launchers without shared applications.
+    """
     first = applications[0]
     rest = {"executors": first.executors, "memory_step": first.memory_step}
     if not first.shared:
@@ -118,7 +121,10 @@ def end_of(pod: Pod, now: datetime, start_timeout: timedelta) -> End | None:
 
 
 def end_message(pod: Pod) -> str:
-    """Return the container's termination message: outcomes of plans, or the last lines of the driver's log; empty if it has none."""
+    """Return the container's termination message: outcomes of plans, or the last lines of the driver's log.
+
+    Empty if it has none.
+    """
     return str(_container(pod, "terminated").get("message") or "")
 
 
@@ -138,7 +144,8 @@ def _ended(pod: Pod) -> End:
         return End(EndKind.OUT_OF_MEMORY, f"OOMKilled, {exit_text(int(code or 0))}", ended)
     disrupted = _disruption(status)
     if reason or disrupted or code is None or terminated.get("reason") == "ContainerStatusUnknown":
-        # A pod-level reason names what the node or the control plane did: Evicted, NodeLost, Preempting, Terminated, OutOfmemory ...
+        # A pod-level reason names what the node or the control plane did: Evicted, NodeLost, Preempting, Terminated, OutOfmemory
+        # ...
         return End(EndKind.LOST, why or disrupted or "the node reported no exit code", ended)
     if terminated.get("reason") in _CONFIGURATION:
         return End(EndKind.NOT_STARTED, f"{terminated['reason']}: {terminated.get('message') or ''}", ended)

@@ -21,7 +21,8 @@ _SHORT_S = 1.0
 class PodWatch:
     """Lists the pods, then applies the changes that a watch reports; lists again when the watch ends, expires or fails.
 
-    Listing again also adds changes that a watch has missed. A round that ends at once is followed by a pause of up to `max_pause_s`.
+    Listing again also adds changes that a watch has missed. A round that ends at once is followed by a pause of up to
+    `max_pause_s`.
     """
 
     def __init__(self, api: PodApi, selector: str, duration_s: int, clock: Clock, max_pause_s: float = 30.0) -> None:

@@ -1,7 +1,7 @@
 """Orphan-file cleanup: delete files that tasks of rolled-back writes wrote after the rollback (docs/design/archival.md).
 
-The fence keeps such files invisible while the active timeline begins before their instant. Archival moves its beginning later; so does
-a savepoint of the oldest write, because to Apache Hudi's readers the timeline begins with the first write without one.
+The fence keeps such files invisible while the active timeline begins before their instant. Archival moves its beginning later;
+so does a savepoint of the oldest write, because to Apache Hudi's readers the timeline begins with the first write without one.
 """
 
 from __future__ import annotations

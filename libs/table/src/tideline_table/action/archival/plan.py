@@ -91,7 +91,8 @@ def archivable(
 
     Completed writes: all but the newest `hoodie.keep.min.commits`, if there are more than `hoodie.keep.max.commits`, up to the
     first that must stay (`held_back`). Completed cleans and rollbacks: by the same numbers for each kind, up to the first write
-    that stays. `saved`: writes that savepoints need. `cleaned_up`: rolled-back instants without remaining files. `leases`: live reader leases. Raises `InvalidOption`.
+    that stays. `saved`: writes that savepoints need. `cleaned_up`: rolled-back instants without remaining files. `leases`: live
+    reader leases. Raises `InvalidOption`.
     """
     limits = bounds(options)
     writes = state.completed_writes()

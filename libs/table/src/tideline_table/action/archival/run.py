@@ -91,8 +91,8 @@ def schedule_archival(
 ) -> str | None:
     """Publish an archival plan in the table log. Return its instant, None if nothing can be archived or an archival is pending.
 
-    `cleaned_up` are the rolled-back instants for which `delete_late_files` found no file. Raises `InvalidOption`, and `UnsupportedTable`
-    for a shared table, which Apache Hudi's writers archive.
+    `cleaned_up` are the rolled-back instants for which `delete_late_files` found no file. Raises `InvalidOption`, and
+    `UnsupportedTable` for a shared table, which Apache Hudi's writers archive.
     """
     return instant_or_none(request_archival(table, options, cleaned_up))
 

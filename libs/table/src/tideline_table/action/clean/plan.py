@@ -162,7 +162,10 @@ def plan_clean(
 
 
 def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> dict[str, list[FileSlice]]:
-    """Return the slices that nothing keeps, by partition path. Only groups with more than one slice or replaced ones are looked at."""
+    """Return the slices that nothing keeps, by partition path.
+
+    Only groups with more than one slice or replaced ones are looked at.
+    """
     # Also a log compaction that can only give way: the clean spares the files of its plan, and no later one would know them.
     needed = {*state.groups_under_clustering(), *state.groups_under_compaction(), *state.groups_under_log_compaction()}
     doomed: dict[str, list[FileSlice]] = {}

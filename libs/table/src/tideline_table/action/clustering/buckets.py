@@ -1,4 +1,7 @@
-"""Clustering of a table with a bucket index: it sorts the rows of a bucket. A row never leaves its bucket, so each group is one file slice."""
+"""Clustering of a table with a bucket index: it sorts the rows of a bucket.
+
+A row never leaves its bucket, so each group is one file slice.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,16 @@ def plan_bucket_clustering(
     order = checked_order(options, schema)
     if not order.columns:
         return Reason(
-            f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no columns to sort by"
+            f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no "
+            "columns to sort by"
         )
     visible = state.latest_slices()
     free, where = free_slices(state, reserved, visible), ""
     if any(is_ring_file_id(s.group.file_id) for s in visible):
         if state.sharing is not None:
             return Reason(
-                "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that it has read"
+                "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that "
+                "it has read"
             )
         # A later plan that is executed first would make a ring that is newer than that of the earlier one. A new ring also stops a
         # writer that has reserved other groups of the partition.

@@ -127,7 +127,10 @@ def write_carried(
 
 
 def _joined(parts: list[CarriedEvents]) -> list[CarriedEvents]:
-    """Return the same events in as few blocks as possible; in the same ones if a key is in several, because then their order counts."""
+    """Return the same events in as few blocks as possible.
+
+    In the same ones if a key is in several, because then their order counts.
+    """
     keys = pa.chunked_array([part.keys for part in parts], pa.string())
     if len(parts) < 2 or len(pc.unique(keys)) < len(keys):
         return parts
@@ -172,7 +175,8 @@ def _check(storage: Storage, task: ClusteringTask, path: str, instant: str, chos
     before, after = _digest(task, chosen, verify), _digest(task, again, verify)
     if before != after:
         raise VerificationFailed(
-            f"clustering {task.instant}: {before[0].rows} rows and {before[1].rows} deletions of write {instant} were carried over and "
+            f"clustering {task.instant}: {before[0].rows} rows and {before[1].rows} deletions of write {instant} were carried "
+            "over and "
             f"{after[0].rows} and {after[1].rows} are in {path}, or their values differ",
             expected="a log file that says exactly what the write says of its keys",
             remedy="nothing was committed and the table is as before; check memory and disks of the machine, and report it",

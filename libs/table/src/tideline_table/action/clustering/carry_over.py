@@ -1,10 +1,12 @@
 """Carry writes over into a clustering: log files that writers appended to its input while it ran become log files of its output.
 
-The update strategy `carry-over`. Each carried file holds the rows and deletions of one write for one output file group, under the instant of that
-write. Where that could show other rows than the old file groups do, nothing is carried and the clustering yields, as with `yield`:
+The update strategy `carry-over`. Each carried file holds the rows and deletions of one write for one output file group, under
+the instant of that write. Where that could show other rows than the old file groups do, nothing is carried and the clustering
+yields, as with `yield`:
 
 - a write replaced the base file or the file group, or a log file has blocks of other kinds than rows and deletions;
-- a key is in two rows of the output, or has log entries in two of the input file groups: their logs merge independently, in one they would not;
+- a key is in two rows of the output, or has log entries in two of the input file groups: their logs merge independently, in one
+  they would not;
 - a key that the output lacks, such as one whose deletion the clustering has dropped, shows another row there than before.
 """
 
@@ -134,8 +136,8 @@ class CarryOver:
     def follow(self, state: TableState) -> bool:
         """Carry over what was appended since the last call; return whether anything was, and `versions` is that of `state`.
 
-        False if there is nothing, or something that cannot be carried. Raises `VerificationFailed` if a written file differs from what
-        was read.
+        False if there is nothing, or something that cannot be carried. Raises `VerificationFailed` if a written file differs
+        from what was read.
         """
         try:
             return self._follow(state)

@@ -121,6 +121,7 @@ def _bucket_bounds(column: pa.ChunkedArray, most: int) -> pa.Array:
     if not len(values):
         return pa.array([], column.type)
     ordered = values.take(pc.sort_indices(values))
-    # Repeated values are kept: the bucket of a value is its rank among all rows, so that a column with few values fills the curve, too.
+    # Repeated values are kept: the bucket of a value is its rank among all rows, so that a column with few values fills the
+    # curve, too.
     at = np.linspace(0, len(ordered) - 1, min(most, len(ordered))).astype(np.int64)
     return ordered.take(pa.array(at)).combine_chunks()

@@ -45,12 +45,14 @@ def why_not_carried_over(options: Options, *, is_merge_on_read: bool, is_shared:
         return None
     if not is_merge_on_read:
         return Reason(
-            "the update strategy carry-over is for merge-on-read tables only: it copies log files, and a copy-on-write table has none",
+            "the update strategy carry-over is for merge-on-read tables only: it copies log files, and a copy-on-write table has "
+            "none",
             "the update strategy yield or reject",
         )
     if is_shared:
         return Reason(
-            "the update strategy carry-over is not for tables that Apache Hudi writes, too: its writers may append to a log file that was copied",
+            "the update strategy carry-over is not for tables that Apache Hudi writes, too: its writers may append to a log file "
+            "that was copied",
             "the update strategy yield",
         )
     return None

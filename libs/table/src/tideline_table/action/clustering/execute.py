@@ -47,8 +47,8 @@ def cluster_group(
 ) -> ClusteredGroup:
     """Read the inputs of one group, sort them and write the outputs; prove that no row was added, dropped or given another key.
 
-    Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `VerificationFailed` if the written rows are not those read, `StorageFull` if the
-    temporary folder or the table's is full.
+    Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `VerificationFailed`
+    if the written rows are not those read, `StorageFull` if the temporary folder or the table's is full.
     """
     storage = storage or task_storage(task.base_path)
     task = replace(task, rule=replace(task.rule, one_thread=one_thread))
@@ -135,7 +135,8 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
     before, written = sum(read, RowDigest()), sum(after, RowDigest())
     if written != before or before.rows != sample.rows:
         raise VerificationFailed(
-            f"clustering {task.instant}: task {task.number} read {sample.rows} and {before.rows} rows and wrote {written.rows}, and rows changed",
+            f"clustering {task.instant}: task {task.number} read {sample.rows} and {before.rows} rows and wrote {written.rows}, "
+            "and rows changed",
             expected="files that hold exactly the rows that were read",
             remedy="nothing was committed and the table is as before; check memory and disks of the machine",
         )

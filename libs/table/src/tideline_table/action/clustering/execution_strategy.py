@@ -1,8 +1,8 @@
 """Execution strategies: the order of the rows that a clustering group becomes.
 
 A strategy makes a `RowOrder` from a sample of the group's rows: a function from rows to sort keys. Rows are sorted by their keys,
-ascending, with nulls last. The same keys range-partition a group that is larger than memory. `STRATEGIES` has the built-in strategies.
-A package adds others as entry points of the group `tideline.clustering.execution`, each an `ExecutionStrategy`.
+ascending, with nulls last. The same keys range-partition a group that is larger than memory. `STRATEGIES` has the built-in
+strategies. A package adds others as entry points of the group `tideline.clustering.execution`, each an `ExecutionStrategy`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Sorting of rows that do not fit into memory: range-partition them into files, then sort the files one after the other.
 
-Bounds come from a sample of the sort keys. Rows equal to a bound have a file of their own, which needs no sorting, so that a frequent
-value may have any number of rows. A file that is still too large is partitioned again. Files are Arrow IPC in a temporary folder.
+Bounds come from a sample of the sort keys. Rows equal to a bound have a file of their own, which needs no sorting, so that a
+frequent value may have any number of rows. A file that is still too large is partitioned again. Files are Arrow IPC in a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def sort_rows(rows: pa.Table, order: RowOrder) -> pa.Table:
 def sort_externally(batches: Batches, order: RowOrder, sample: pa.Table, folder: Path, limit_bytes: int) -> Iterator[pa.Table]:
     """Yield all rows in the given order, in pieces, holding about `limit_bytes` of rows at a time.
 
-    `sample` has rows with the columns of the order. `folder` is for files. Raises `StorageFull` or `StorageError` for a full or broken
-    disk.
+    `sample` has rows with the columns of the order. `folder` is for files. Raises `StorageFull` or `StorageError` for a full or
+    broken disk.
     """
     keys = order(sample)
     parts = _Parts(folder, _bounds(keys, _MOST_BOUNDS))

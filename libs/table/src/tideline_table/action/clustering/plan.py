@@ -58,11 +58,12 @@ def plan_clustering(
 ) -> Due | Reason:
     """Decide whether a clustering is due, and plan it (HoodieRequestedReplaceMetadata).
 
-    The plan strategy names the candidates and groups them. File groups under another pending plan and file ids in `reserved` are left
-    out. Without a `trigger`, a plan is due as soon as a partition has enough candidates. With one, its thresholds and its
-    bound apply, too, and no other clustering may be pending. A plan with groups that lost `tideline.clustering.yields` times gets priority over writers. `hour`:
-    the present hour of the day in UTC. Without `read_ranges`, a strategy that groups by column ranges groups by age, and the plan has no
-    metrics of columns. Raises `SchemaMismatch` for sort columns that the table does not have, `InvalidOption` for an unknown strategy.
+    The plan strategy names the candidates and groups them. File groups under another pending plan and file ids in `reserved`
+    are left out. Without a `trigger`, a plan is due as soon as a partition has enough candidates. With one, its thresholds and
+    its bound apply, too, and no other clustering may be pending. A plan with groups that lost `tideline.clustering.yields`
+    times gets priority over writers. `hour`: the present hour of the day in UTC. Without `read_ranges`, a strategy that groups
+    by column ranges groups by age, and the plan has no metrics of columns. Raises `SchemaMismatch` for sort columns that the
+    table does not have, `InvalidOption` for an unknown strategy.
     """
     forbidden = obstacle(state)
     if forbidden is None and trigger is not None:
@@ -135,7 +136,8 @@ def due_plan(
 ) -> Due:
     """Return the plan that clusters these groups of slices, each into files of its own in the given order, for the reason `why`.
 
-    Without `splits`, each group becomes one file, whatever its size. `ranges` are those of the sort columns, as far as they are known.
+    Without `splits`, each group becomes one file, whatever its size. `ranges` are those of the sort columns, as far as they are
+    known.
     """
     losses = max(state.clustering_losses.get(s.group, 0) for group in groups for s in group)
     target = options[CLUSTERING_TARGET_FILE_SIZE] if splits else None

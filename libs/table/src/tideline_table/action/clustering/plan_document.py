@@ -18,7 +18,10 @@ _RANGE_TEXT = 256
 
 
 def strategy_params(order: OrderedBy) -> dict[str, str]:
-    """Return the parameters of the execution strategy. Apache Hudi reads the sort columns and takes the layout from its own options."""
+    """Return the parameters of the execution strategy.
+
+    Apache Hudi reads the sort columns and takes the layout from its own options.
+    """
     if not order.columns:
         return {}  # Apache Hudi would look for a column with an empty name.
     layout = {} if layout_of(order) == "linear" else {LAYOUT_STRATEGY.key: layout_of(order)}
@@ -30,8 +33,9 @@ def group_document(
 ) -> dict[str, Any]:
     """Return a group (HoodieClusteringGroup) with its metrics. `target_bytes` None: one output file.
 
-    Numeric minima and maxima and null counts of the sort columns are metrics, which are numbers. The texts of all minima and maxima and
-    the strategy parameters of the group are extra metadata. They describe base files; rows of log files are not included.
+    Numeric minima and maxima and null counts of the sort columns are metrics, which are numbers. The texts of all minima and
+    maxima and the strategy parameters of the group are extra metadata. They describe base files; rows of log files are not
+    included.
     """
     size = sum(s.total_bytes for s in group)
     logs = [log for s in group for log in s.log_files]

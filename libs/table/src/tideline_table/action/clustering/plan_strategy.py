@@ -1,7 +1,7 @@
 """Plan strategies: which file slices of a partition are candidates, and which of them one group rewrites together (RFC-19).
 
-A strategy is pure: it takes slices and the ranges of their columns and returns groups. `STRATEGIES` has the built-in ones. A package
-adds others as entry points of the group `tideline.clustering.plan`, each a `PlanStrategy`.
+A strategy is pure: it takes slices and the ranges of their columns and returns groups. `STRATEGIES` has the built-in ones. A
+package adds others as entry points of the group `tideline.clustering.plan`, each a `PlanStrategy`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class PlanStrategy:
 
 
 def small_file_limit(options: Options) -> int:
-    """Return the size below which a slice is small. It is held below the target size: outputs of clustering are no candidates again."""
+    """Return the size below which a slice is small.
+
+    It is held below the target size: outputs of clustering are no candidates again.
+    """
     return min(options[CLUSTERING_SMALL_FILE_LIMIT], options[CLUSTERING_TARGET_FILE_SIZE])
 
 
@@ -85,8 +88,8 @@ def by_key_range(slices: Sequence[FileSlice], context: PlanContext) -> list[Grou
 def by_overlap(slices: Sequence[FileSlice], context: PlanContext) -> list[Group]:
     """Return groups of slices whose ranges of the sort columns overlap, directly or through others of the group.
 
-    Slices that overlap with no other one stay as they are, and so does a group whose slices are all outputs of one clustering, which
-    has sorted them. Slices without known ranges (log files only, no statistics) are grouped by age.
+    Slices that overlap with no other one stay as they are, and so does a group whose slices are all outputs of one clustering,
+    which has sorted them. Slices without known ranges (log files only, no statistics) are grouped by age.
     """
     columns = overlap_columns(context.options)
     known = [s for s in slices if all(context.range_of(s, c) is not None for c in columns)]

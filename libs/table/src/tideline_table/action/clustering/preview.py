@@ -1,8 +1,9 @@
 """What a clustering would do and gain, without publishing a plan.
 
-Files, bytes and overlaps before come from the footers of the input files. The layout after it is simulated: a sample of each group is
-ordered as the execution strategy would, cut into as many files and row groups as planned, and written to Parquet in memory; a filter
-is then tested against the statistics of these row groups, as a reader would test it. The estimate is as good as the sample.
+Files, bytes and overlaps before come from the footers of the input files. The layout after it is simulated: a sample of each
+group is ordered as the execution strategy would, cut into as many files and row groups as planned, and written to Parquet in
+memory; a filter is then tested against the statistics of these row groups, as a reader would test it. The estimate is as good
+as the sample.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class ClusteringPreview:
 def preview_clustering(table: Table, options: Mapping[str, object] | None = None, where: str = "") -> ClusteringPreview:
     """Return what a clustering planned now would do and gain; publish nothing.
 
-    With sort columns or `where` (a condition as `parse_where` reads it), it reads these columns of all input files. Raises the errors
-    of `request_clustering` for options that do not fit, also to the kind of the table, `InvalidPredicate` for `where`.
+    With sort columns or `where` (a condition as `parse_where` reads it), it reads these columns of all input files. Raises the
+    errors of `request_clustering` for options that do not fit, also to the kind of the table, `InvalidPredicate` for `where`.
     """
     chosen = table.options.merged(options or {})
     table.refresh()

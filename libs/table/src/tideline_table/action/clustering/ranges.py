@@ -94,7 +94,10 @@ class ClusteredRange:
 
 
 def sample_slice(task: ClusteringTask, slice_number: int, slices: int, storage: Storage | None = None) -> SliceSample:
-    """Return a sample of the only slice of `task`, which has this number among the `slices` of its group; reads the sort columns only."""
+    """Return a sample of the only slice of `task`, which has this number among the `slices` of its group.
+
+    Reads the sort columns only.
+    """
     storage = storage or task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     columns = list(task.order.columns)
@@ -135,7 +138,10 @@ def _together(samples: Sequence[SliceSample], most: int) -> pa.Table:
 def ranged_rows(
     split: RangeSplit, task: ClusteringTask, slice_number: int, storage: Storage | None = None
 ) -> Iterator[tuple[int, Sent]]:
-    """Yield the rows of the only slice of `task` in pieces of one range each, with the range; then the end of the slice, to every range."""
+    """Yield the rows of the only slice of `task` in pieces of one range each, with the range.
+
+    Then the end of the slice, to every range.
+    """
     storage = storage or task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     schema = with_meta_fields(task.schema)

@@ -21,7 +21,10 @@ from tideline_table.storage import writing
 
 @dataclass(frozen=True, slots=True)
 class RangePiece:
-    """Rows of one slice that belong to one range, as a compressed Arrow stream. `number` counts the pieces of this slice and range."""
+    """Rows of one slice that belong to one range, as a compressed Arrow stream.
+
+    `number` counts the pieces of this slice and range.
+    """
 
     slice_number: int
     number: int
@@ -97,7 +100,10 @@ class ReceivedRows:
             self._spill()
 
     def complete(self, task: ClusteringTask, slices: int) -> RowDigest:
-        """Return the digest of all rows of the group. Raises `VerificationFailed` unless each slice has sent all pieces exactly once."""
+        """Return the digest of all rows of the group.
+
+        Raises `VerificationFailed` unless each slice has sent all pieces exactly once.
+        """
         wanted = {(end.slice_number, number) for end in self.ends for number in range(end.pieces)}
         found = {*self._held, *self._places}
         ended = sorted(end.slice_number for end in self.ends)

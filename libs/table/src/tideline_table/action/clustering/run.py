@@ -94,7 +94,10 @@ def request_clustering(
     *,
     check: Check | None = None,
 ) -> str | Reason:
-    """Do as `schedule_clustering`, but return the reason if there is no plan; `trigger` as for `plan_clustering`, `check` for `publish`."""
+    """Do as `schedule_clustering`, but return the reason if there is no plan.
+
+    `trigger` as for `plan_clustering`, `check` for `publish`.
+    """
     chosen = table.options.merged(options or {})
     table.check_writable()
     check_plannable(table, chosen)
@@ -140,10 +143,10 @@ def run_clustering(
 ) -> Committed | None:
     """Execute a clustering plan (empty: the oldest pending one); return None if there is none.
 
-    Carries writes over if its options or those of the planner say so (`carry_over`), but not in copy-on-write and shared tables: the
-    option may be one of a whole fleet.
-    Takes over from a dead attempt. Rolls back, so that the planner can plan again, and raises `WriteConflict` on a conflict or
-    `VerificationFailed` for unfit results. `TransactionRolledBack` means that another process ended the attempt or took it over.
+    Carries writes over if its options or those of the planner say so (`carry_over`), but not in copy-on-write and shared
+    tables: the option may be one of a whole fleet. Takes over from a dead attempt. Rolls back, so that the planner can plan
+    again, and raises `WriteConflict` on a conflict or `VerificationFailed` for unfit results. `TransactionRolledBack` means
+    that another process ended the attempt or took it over.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
@@ -265,8 +268,8 @@ def _append(
 ) -> Entry:
     """Append the commit, after rounds of `carry` (None: nothing is carried over).
 
-    Each round should have less to carry than the one before, because fewer writes complete meanwhile. As soon as it has more than half as
-    much, writers commit faster than this process carries, and are held up for the last round.
+    Each round should have less to carry than the one before, because fewer writes complete meanwhile. As soon as it has more
+    than half as much, writers commit faster than this process carries, and are held up for the last round.
     """
     before = 0
     for number in range(_ROUNDS):

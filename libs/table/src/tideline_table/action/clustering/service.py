@@ -67,7 +67,10 @@ class Clustering(Rewrite):
         )
 
     def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
-        """See `Rewrite.gain`. A table waits for a clustering since its oldest base file or, if that is later, the last clustering."""
+        """See `Rewrite.gain`.
+
+        A table waits for a clustering since its oldest base file or, if that is later, the last clustering.
+        """
         assert isinstance(due.body, ClusteringPlanned)
         written = sum(int(group["numOutputFileGroups"]) for group in due.body.plan["clusteringPlan"]["inputGroups"])
         unsorted = (

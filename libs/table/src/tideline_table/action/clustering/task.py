@@ -62,7 +62,8 @@ class ClusteringTask:
     input_bytes: int = 0
     """Size of the input files by the plan; 0: unknown."""
     ring: HashRing | None = None
-    """The ring of the partition, if that index is consistent hashing. The output is the file group of the same node in the next ring."""
+    """The ring of the partition, if that index is consistent hashing. The output is the file group of the same node in the next
+    ring."""
 
     @property
     def replaces(self) -> tuple[str, ...]:
@@ -107,8 +108,8 @@ def clustering_tasks(
 ) -> list[ClusteringTask]:
     """Return the tasks of a plan. `base_path` is the root of the storage. `rings`: of its partitions, with consistent hashing.
 
-    Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table, `InvalidOption` for a plan that names an
-    execution strategy that is not installed here, `UnsupportedTable` for a plan that takes rows out of their buckets.
+    Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table, `InvalidOption` for a plan that
+    names an execution strategy that is not installed here, `UnsupportedTable` for a plan that takes rows out of their buckets.
     """
     clustering = plan["clusteringPlan"]
     order = planned_order(clustering["strategy"] or {}, options)
@@ -123,7 +124,8 @@ def clustering_tasks(
             )
         if buckets is not None and (len(slices) > 1 or group["numOutputFileGroups"] != 1):
             raise UnsupportedTable(
-                f"clustering plan {instant} makes {group['numOutputFileGroups']} file group(s) of {len(slices)}, in a table with {buckets.text}",
+                f"clustering plan {instant} makes {group['numOutputFileGroups']} file group(s) of {len(slices)}, in a table with "
+                f"{buckets.text}",
                 expected="one of one: rows stay in their bucket",
                 remedy=f"cancel it: tideline job cancel PATH {instant}",
             )

@@ -13,8 +13,8 @@ from tideline_table.hudi.write_stats import WriteStat
 def check_compacted(tasks: Sequence[CompactionTask], results: Sequence[WriteStat]) -> tuple[WriteStat, ...]:
     """Return the files of a compaction in the order of its plan; `results` may be in any order.
 
-    Raises `VerificationFailed` unless each operation has exactly one result: its planned base file, of the slice that it reads, with
-    the proof that the file holds the merged rows.
+    Raises `VerificationFailed` unless each operation has exactly one result: its planned base file, of the slice that it reads,
+    with the proof that the file holds the merged rows.
     """
     numbers = {task.path: task.number for task in tasks}
     check_one_each("compaction", tasks, [*numbers.values()], [numbers.get(stat.path, stat.path) for stat in results])

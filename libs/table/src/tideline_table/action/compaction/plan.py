@@ -72,9 +72,10 @@ def plan_compaction(
     """Decide whether a compaction is due, and plan it (HoodieCompactionPlan).
 
     None is due while fewer than `min_commits` delta commits completed since the last plan (None: as many as
-    `hoodie.compact.inline.max.delta.commits` says), or if no slice has log files. The strategy in `options` chooses and orders the groups; `now` is the day for strategies by days. Groups of
-    pending plans are left out, and file ids in `reserved` unless the group is overdue. Raises `InvalidOption` for a strategy by
-    days and a partition without a date. Groups with which the plan would read more than `max_bytes` are left out.
+    `hoodie.compact.inline.max.delta.commits` says), or if no slice has log files. The strategy in `options` chooses and orders
+    the groups; `now` is the day for strategies by days. Groups of pending plans are left out, and file ids in `reserved` unless
+    the group is overdue. Raises `InvalidOption` for a strategy by days and a partition without a date. Groups with which the
+    plan would read more than `max_bytes` are left out.
     """
     forbidden = obstacle(state)
     if forbidden is not None:
@@ -178,7 +179,11 @@ def compaction_tasks(
     buckets: BucketIndex | None = None,
     rings: Mapping[str, HashRing] | None = None,
 ) -> list[CompactionTask]:
-    """Return the tasks of a plan. `rings`: of its partitions, with consistent hashing. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files outside of the table."""
+    """Return the tasks of a plan.
+
+    `rings`: of its partitions, with consistent hashing. Raises `CorruptMetadata` and `UnsafePath` for a plan that names files
+    outside of the table.
+    """
     given, found = options.given(), [_planned_slice(o, instant) for o in plan["operations"]]
     ring_of = (rings or {}).get
     return [
@@ -212,8 +217,9 @@ def compact_slice(
 ) -> WriteStat:
     """Merge one slice into a base file of the compaction's instant; the file has no rows if all were deleted.
 
-    Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `UnsupportedTable`, before it writes, for a row that belongs to another bucket,
-    and `VerificationFailed` if what it reads back from the file is not what it merged.
+    Waits for its share of `memory`, if given. `one_thread`: other tasks use the other processors. Raises `UnsupportedTable`,
+    before it writes, for a row that belongs to another bucket, and `VerificationFailed` if what it reads back from the file is
+    not what it merged.
     """
     storage = storage or task_storage(task.base_path)
     found = task.file_slice

@@ -75,7 +75,10 @@ def request_compaction(
     min_commits: int | None = None,
     check: Check | None = None,
 ) -> str | Reason:
-    """Do as `schedule_compaction`, but return the reason if there is no plan. Bounds as for `plan_compaction`, `check` as for `publish`."""
+    """Do as `schedule_compaction`, but return the reason if there is no plan.
+
+    Bounds as for `plan_compaction`, `check` as for `publish`.
+    """
     chosen = table.options.merged(options or {})
     table.check_writable()
     if table.definition.type is not TableType.MOR:

@@ -58,7 +58,8 @@ class Compaction(Rewrite):
     def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
         """See `Rewrite.thresholds`."""
         if is_urgent:
-            # While a plan is pending, the backlog is as large as before it. Without new writes, the next plan waits until that one ends.
+            # While a plan is pending, the backlog is as large as before it. Without new writes, the next plan waits until that
+            # one ends.
             return Trigger(0, 1 if view.state.pending_compactions() else 0, usual.max_bytes)
         return Trigger(0, view.options[COMPACTION_DELTA_COMMITS], usual.max_bytes)
 

@@ -24,8 +24,8 @@ _ROWS = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE)
 def damaged_files(storage: Storage, state: TableState, *, deep: bool) -> list[Finding]:
     """Return the committed data files that are gone or not what their commits recorded, by path.
 
-    Compares sizes, reads the footers of base files and the blocks of log files. `deep` reads all bytes of base files, and decodes what has no digest. Files
-    that a pending clean deletes may be gone.
+    Compares sizes, reads the footers of base files and the blocks of log files. `deep` reads all bytes of base files, and
+    decodes what has no digest. Files that a pending clean deletes may be gone.
     """
     paths = sorted({path: path for found in state.every_slice() for path in found.paths}.values())
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -32,7 +32,8 @@ _SHARED = (
 _FILE_GROUPS = {COLUMN_STATS: COLUMN_STATS_GROUPS, BLOOM_FILTERS: BLOOM_FILTERS_GROUPS}
 _GROWTH = 2.0
 _GROUP_BYTES, _RECORD_BYTES = 1024**3, 48
-"""Size of a file group of the record index, and of a record in it, by which Apache Hudi computes their number (format reference 15.7)."""
+"""Size of a file group of the record index, and of a record in it, by which Apache Hudi computes their number (format reference
+15.7)."""
 
 
 def file_groups_of(table: Table, state: TableState, name: str) -> int:
@@ -117,8 +118,8 @@ def key_check(table: Table, name: str) -> Callable[[TableState], None]:
 def beside_cleans(table: Table, step: Callable[[], Result]) -> Result:
     """Return what `step` returns, which refreshes the table and reads its visible data files.
 
-    Repeats it if other processes replaced and cleaned such files meanwhile, and raises `WriteConflict` if they do so again and again.
-    Raises `ObjectNotFound` for a file that no clean deleted.
+    Repeats it if other processes replaced and cleaned such files meanwhile, and raises `WriteConflict` if they do so again and
+    again. Raises `ObjectNotFound` for a file that no clean deleted.
     """
     for turn in range(1, _TURNS + 1):
         try:

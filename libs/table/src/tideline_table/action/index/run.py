@@ -1,8 +1,9 @@
 """Create, drop and repair the metadata table of an exclusive table (format reference 15.7, 15.8).
 
-One entry of the table log creates a partition, and one drops it. A partition holds what the table holds as of its entry: the process
-that creates the files of the entry derives them from the table. So there is nothing to catch up with, and no crash leaves half of it. The
-partition `files` needs no reading of data; while the record index is made, other writers wait for it or make it themselves.
+One entry of the table log creates a partition, and one drops it. A partition holds what the table holds as of its entry: the
+process that creates the files of the entry derives them from the table. So there is nothing to catch up with, and no crash
+leaves half of it. The partition `files` needs no reading of data; while the record index is made, other writers wait for it or
+make it themselves.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ _NOT_WRITTEN = ("partition_stats", "secondary_index", "expr_index")
 def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Sequence[str] = ()) -> MetadataTable:
     """Create the metadata table of an exclusive table, or add partitions to it, beside its writers. Return it.
 
-    The partition `files` is created together with any other. `columns` are those with column statistics, by default all that writers record.
-    Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not write or that the options
-    of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot have such a partition: then none
-    is created. Raises it, too, for a table in an object store without conditional puts, `DuplicateKey` for a record index of keys that
-    are in two places, and `WriteConflict` if files are always replaced and cleaned before their keys are read.
+    The partition `files` is created together with any other. `columns` are those with column statistics, by default all that
+    writers record. Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not
+    write or that the options of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot
+    have such a partition: then none is created. Raises it, too, for a table in an object store without conditional puts,
+    `DuplicateKey` for a record index of keys that are in two places, and `WriteConflict` if files are always replaced and
+    cleaned before their keys are read.
     """
     wanted = _checked(partitions)
     _check_can_make(table)
@@ -126,8 +128,8 @@ def _made_with(state: TableState, name: str) -> bool:
 def repair_index(table: Table) -> MetadataTable | None:
     """Delete the metadata table and create it anew from the table log and the data files. Return it, None if the table has none.
 
-    Readers list folders until it is there, and writers that look keys up in the record index stop. One that only the properties name
-    is removed from them. Raises `WriteConflict` and `UnsupportedTable` as `create_index`.
+    Readers list folders until it is there, and writers that look keys up in the record index stop. One that only the properties
+    name is removed from them. Raises `WriteConflict` and `UnsupportedTable` as `create_index`.
     """
     _check_can_make(table)
     return _make_anew(table)
@@ -156,7 +158,8 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
                 with_instant="",
                 remedy="nothing is left to do; to have a metadata table, create it: tideline index create PATH",
             )
-        # In one entry: between two, writers would take the table for one without a record index, and its keys might not stay unique.
+        # In one entry: between two, writers would take the table for one without a record index, and its keys might not stay
+        # unique.
         return _creation(table, state, [part.name for part in left], tuple(column for part in left for column in part.columns))
 
     beside_cleans(table, lambda: table.timeline.append(decide))

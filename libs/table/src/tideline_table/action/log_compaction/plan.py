@@ -1,8 +1,9 @@
 """Plans of log compactions: which slices get one log file in place of many (format reference 10.1). Pure.
 
-The merged file has the version of the last log file that it stands for, and a write token that sorts behind that one's. So it is read
-directly behind the files that it merges, and before those that writers append meanwhile: no write conflicts with a log compaction. Readers
-that do not know COMPACTED_BLOCK_TIMES apply the same changes twice, in the same order, which has the result of once.
+The merged file has the version of the last log file that it stands for, and a write token that sorts behind that one's. So it
+is read directly behind the files that it merges, and before those that writers append meanwhile: no write conflicts with a log
+compaction. Readers that do not know COMPACTED_BLOCK_TIMES apply the same changes twice, in the same order, which has the result
+of once.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
     fitting = [s for s in many if log_bytes(s) <= most_bytes]
     if not fitting:
         return Reason(
-            f"{len(many)} slice(s) with {files} log files or more have more log bytes than {LOG_COMPACTION_MAX_BYTES.key}={most_bytes}",
+            f"{len(many)} slice(s) with {files} log files or more have more log bytes than "
+            f"{LOG_COMPACTION_MAX_BYTES.key}={most_bytes}",
             "tideline plan compaction PATH, which merges them with their base files",
         )
     ordered = sorted(fitting, key=lambda s: (-len(s.log_files), s.group))
@@ -115,7 +117,10 @@ def _gives_way(found: str, by: str) -> WriteConflict:
 
 
 def planned_slices(plan: Mapping[str, Any], instant: str) -> tuple[FileSlice, ...]:
-    """Return the slices of a plan, with the log files that a task reads. Raises `CorruptMetadata` and `UnsafePath` for files outside of the table."""
+    """Return the slices of a plan, with the log files that a task reads.
+
+    Raises `CorruptMetadata` and `UnsafePath` for files outside of the table.
+    """
     return tuple(_planned_slice(operation, instant) for operation in plan["operations"])
 
 

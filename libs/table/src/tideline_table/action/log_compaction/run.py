@@ -66,17 +66,22 @@ def why_not_log_compacted(table: Table) -> Reason | None:
 
 
 def schedule_log_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
-    """Publish the plan of a log compaction on the timeline. Return its instant, None if none is due. Errors as `request_log_compaction`."""
+    """Publish the plan of a log compaction on the timeline.
+
+    Return its instant, None if none is due. Errors as `request_log_compaction`.
+    """
     return instant_or_none(request_log_compaction(table, options))
 
 
 def request_log_compaction(
     table: Table, options: Mapping[str, object] | None = None, *, max_bytes: int | None = None, check: Check | None = None
 ) -> str | Reason:
-    """Do as `schedule_log_compaction`, but return the reason if there is no plan. `max_bytes` as for its plan, `check` for `publish`.
+    """Do as `schedule_log_compaction`, but return the reason if there is no plan.
 
-    Raises `UnsupportedTable` for tables without log files to merge, tables shared with Apache Hudi, and tables whose records are merged
-    cell by cell, by several ordering fields, or have no meta fields.
+    `max_bytes` as for its plan, `check` for `publish`.
+
+    Raises `UnsupportedTable` for tables without log files to merge, tables shared with Apache Hudi, and tables whose records
+    are merged cell by cell, by several ordering fields, or have no meta fields.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
@@ -104,8 +109,8 @@ def run_log_compaction(
     """Execute the plan of a log compaction (empty: the oldest pending one); return None if there is none.
 
     Rolls the plan back on any failure, because no file depends on it: the next plan takes the slices as they are then. Raises
-    `WriteConflict` if another action rewrote a slice or another process runs the plan, `VerificationFailed` if a result does not hold
-    what was merged, `TransactionRolledBack` if another process ended the attempt.
+    `WriteConflict` if another action rewrote a slice or another process runs the plan, `VerificationFailed` if a result does
+    not hold what was merged, `TransactionRolledBack` if another process ended the attempt.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()

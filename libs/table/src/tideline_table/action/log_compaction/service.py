@@ -47,7 +47,10 @@ class LogCompaction(Rewrite):
         return plan_log_compaction(table.state, options)
 
     def why_not_planned(self, view: TableView) -> Reason | None:
-        """See `Rewrite.why_not_planned`. Slices reach the threshold one by one: a plan for each write would be an application for each."""
+        """See `Rewrite.why_not_planned`.
+
+        Slices reach the threshold one by one: a plan for each write would be an application for each.
+        """
         pending = next(iter(view.state.pending_log_compactions()), None)
         if pending is None:
             return None

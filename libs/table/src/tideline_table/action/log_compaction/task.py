@@ -60,8 +60,8 @@ class LogCompactionTask:
 def merge_log(task: LogCompactionTask, storage: Storage | None = None, memory: MemoryBudget | None = None) -> WriteStat:
     """Write the log file of one task; waits for its share of `memory`, if given.
 
-    Raises `UnsupportedTable`, before it writes, for logs that cannot be merged without base rows, and `VerificationFailed` if the file
-    does not say what the merged files say.
+    Raises `UnsupportedTable`, before it writes, for logs that cannot be merged without base rows, and `VerificationFailed` if
+    the file does not say what the merged files say.
     """
     storage = storage or task_storage(task.base_path)
     if memory is None:

@@ -1,4 +1,7 @@
-"""The decision about one table service: due, not due and why, or already planned. The planner, `tideline why` and maintenance use it."""
+"""The decision about one table service: due, not due and why, or already planned.
+
+The planner, `tideline why` and maintenance use it.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +78,8 @@ class Verdict:
 def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
     """Return the plan of a service that is due by `rules`, or a reason.
 
-    Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises `SchemaMismatch`
-    and `InvalidOption` for options that do not fit the table.
+    Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises
+    `SchemaMismatch` and `InvalidOption` for options that do not fit the table.
     """
     excluded = _not_applicable(table, service)
     if excluded is not None:

@@ -37,8 +37,8 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
     Rows, schema, replaced file groups and the progress of feeders return to their earlier state. Running writes fail with
     `RestoredMeanwhile`; newer plans and savepoints are deleted. A restore to the same savepoint whose process died is completed.
     Pending cleans run first. Raises `InstantNotFound` without such a savepoint, `RestorePending` beside another restore,
-    `UnsupportedTable` for a shared table, for one whose buckets were resized since, and if a record index was created since and a key was in
-    two places before. After `CommitUnknown` and storage errors the table shows whether it began: call it again.
+    `UnsupportedTable` for a shared table, for one whose buckets were resized since, and if a record index was created since and
+    a key was in two places before. After `CommitUnknown` and storage errors the table shows whether it began: call it again.
     """
     check_exclusive(table, "call rollback_to_savepoint")
     table.check_writable(keyed=False)
@@ -86,7 +86,8 @@ def _check_keys(table: Table, back: Rewind) -> str:
         key = repeated_key(source, slices_at(state, left).values(), check_indexed_keys)
         if key is not None:
             raise UnsupportedTable(
-                f"a restore to {back.savepoint}, when key {key!r} was in two places, of a table with a record index since {created}",
+                f"a restore to {back.savepoint}, when key {key!r} was in two places, of a table with a record index since "
+                f"{created}",
                 expected="keys that were unique in the whole table: a record index has one place for each",
                 remedy="drop the record index first: tideline index drop PATH --type record_index",
             )

@@ -54,8 +54,8 @@ class _Over(Exception):
 def request_restore(timeline: ActiveTimeline, find: Callable[[TableState], Savepoint]) -> str:
     """Append the fence and the plan of a restore to the savepoint that `find` returns. Return the instant of the restore.
 
-    Raises what `find` raises, and `WriteConflict` while a clean is pending, whose files could be neither given up nor kept, or while a
-    plan is being cancelled.
+    Raises what `find` raises, and `WriteConflict` while a clean is pending, whose files could be neither given up nor kept, or
+    while a plan is being cancelled.
     """
 
     def decide(state: TableState) -> Draft:

@@ -77,7 +77,10 @@ def index_state(table: Table) -> tuple[str, bool]:
 
 
 def check_index_state(table: Table, kept: tuple[str, bool], error: Exception | None = None) -> None:
-    """Raise `WriteConflict` if `index_state` is no longer `kept`, by which the choices of a write were made; `error` is what showed it."""
+    """Raise `WriteConflict` if `index_state` is no longer `kept`, by which the choices of a write were made.
+
+    `error` is what showed it.
+    """
     if index_state(table) != kept:
         raise WriteConflict(
             "another process created or dropped the record index since this write began", with_instant=""
@@ -94,7 +97,8 @@ def check_moves(table: Table, operation: Operation, options: Options) -> None:
     moves = operation is Operation.UPSERT and KeyScope.of(options) is KeyScope.TABLE and moves_rows(options)
     if moves and table.definition.merging.partial is not None:
         raise UnsupportedTable(
-            f"table {table.definition.name!r} merges rows cell by cell ({table.definition.payload_class}), with a global index that moves rows",
+            f"table {table.definition.name!r} merges rows cell by cell ({table.definition.payload_class}), with a global index "
+            "that moves rows",
             expected="rows that stay in their partition",
             remedy="hoodie.simple.index.update.partition.path=false, or an index by partition",
         )

@@ -32,7 +32,8 @@ class Contention:
     def has_priority(self) -> bool:
         """Whether the write lost to Tideline writers so often that they wait for it.
 
-        Apache Hudi's writers ignore priority. After as many losses to them, the write has no priority any more: waiting writers would not help it.
+        Apache Hudi's writers ignore priority. After as many losses to them, the write has no priority any more: waiting writers
+        would not help it.
         """
         return self._lost_in_vain < self.options[PRIORITY_AFTER] <= self._losses
 

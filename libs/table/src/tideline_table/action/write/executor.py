@@ -17,7 +17,8 @@ from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult, RoutedTask, WriteContext, write_file_group
 
 MOST_KEPT_KEYS = 250_000
-"""Rows of a write whose keys are kept for its records in the metadata table, until the next entry of the log. More are read in its files."""
+"""Rows of a write whose keys are kept for its records in the metadata table, until the next entry of the log. More are read in its
+files."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

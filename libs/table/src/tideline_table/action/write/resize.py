@@ -1,7 +1,8 @@
 """Other numbers of buckets for a table with a bucket index: the rows of each file group move in place, in one replace commit.
 
 The commit that moves the rows also says the new numbers (`BucketResize`), so both change at one moment. A write that began with the
-old numbers conflicts with it and is repeated. `hoodie.properties` and the files of partition rules follow the log (`table.bucket_numbers`).
+old numbers conflicts with it and is repeated. `hoodie.properties` and the files of partition rules follow the log
+(`table.bucket_numbers`).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def resize_buckets(
 ) -> Committed | None:
     """Give the partitions of an exclusive table other numbers of buckets; None if they have them already.
 
-    `partition_buckets` are rules (`PartitionRules`) in place of those of the table, `number` is that of partitions without a rule; None
-    keeps what the table has. Only partitions whose number changes are read and written: each of their buckets is split in place, which
-    takes a multiple of the present number, one file group at a time in memory. With `overwrite`, any number can follow: the rows of
-    buckets that exchange rows are in memory together (`BucketChange.exchanges`), up to
+    `partition_buckets` are rules (`PartitionRules`) in place of those of the table, `number` is that of partitions without a
+    rule; None keeps what the table has. Only partitions whose number changes are read and written: each of their buckets is
+    split in place, which takes a multiple of the present number, one file group at a time in memory. With `overwrite`, any
+    number can follow: the rows of buckets that exchange rows are in memory together (`BucketChange.exchanges`), up to
     `hoodie.clustering.plan.strategy.max.bytes.per.group` of input. Larger ones are read several times.
 
     Other writers go on; each commit of one of them into such a partition lets the resize begin again, up to
@@ -89,7 +90,10 @@ def resize_buckets(
 
 
 def settle(table: Table) -> None:
-    """Let `hoodie.properties` follow the log after a resize. If another resize or an overwrite of the table is pending, a later writer does it."""
+    """Let `hoodie.properties` follow the log after a resize.
+
+    If another resize or an overwrite of the table is pending, a later writer does it.
+    """
     assert table.identity is not None
     complete_resize(table.timeline, table.identity)
 

@@ -1,8 +1,8 @@
 """Splits and merges of the buckets of a table with consistent hashing, by their sizes, in one replace commit.
 
-The metadata file of a new ring is created before the commit and counts from the commit on, which names the partitions (`RINGS_KEY`).
-A write whose rows were routed by the ring before conflicts and is repeated. A node that is neither split nor merged keeps its file
-group, its file id and its range of hashes.
+The metadata file of a new ring is created before the commit and counts from the commit on, which names the partitions
+(`RINGS_KEY`). A write whose rows were routed by the ring before conflicts and is repeated. A node that is neither split nor
+merged keeps its file group, its file id and its range of hashes.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class RingResize:
 def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -> RingResize:
     """Split and merge the buckets of an exclusive table with consistent hashing where their sizes do not fit.
 
-    A bucket is split if its file group has more than `hoodie.bucket.index.split.threshold` times `hoodie.parquet.max.file.size` bytes, and
-    neighbours with up to `hoodie.bucket.index.merge.threshold` times that size are merged, within `hoodie.bucket.index.min.num.buckets`
-    and `max.num.buckets` in each partition. Partitions with a pending compaction or clustering are left out. Reads and writes the rows of
-    the other buckets once, one split or merge at a time in memory.
-    Raises `WriteConflict` if other writers went first in all attempts, `UnsupportedTable` for a table that is shared, has another index,
-    or whose rows are not where the rings put them.
+    A bucket is split if its file group has more than `hoodie.bucket.index.split.threshold` times `hoodie.parquet.max.file.size`
+    bytes, and neighbours with up to `hoodie.bucket.index.merge.threshold` times that size are merged, within
+    `hoodie.bucket.index.min.num.buckets` and `max.num.buckets` in each partition. Partitions with a pending compaction or
+    clustering are left out. Reads and writes the rows of the other buckets once, one split or merge at a time in memory. Raises
+    `WriteConflict` if other writers went first in all attempts, `UnsupportedTable` for a table that is shared, has another
+    index, or whose rows are not where the rings put them.
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
@@ -204,7 +204,8 @@ class _Resize:
         for node in sorted(set(nodes.tolist())):
             if ids[node] not in {f"{target.prefix}-0" for target in move.targets}:
                 raise VerificationFailed(
-                    f"rows of file group(s) {', '.join(before.file_ids[at] for at in move.sources)} that node {ids[node]} would get",
+                    f"rows of file group(s) {', '.join(before.file_ids[at] for at in move.sources)} that node {ids[node]} would "
+                    "get",
                     expected=f"rows of {', '.join(target.prefix for target in move.targets)} only",
                 )
             results.append(write_moved(self.table, begun, number + len(results), name, rows, nodes == node, ids[node]))

@@ -83,10 +83,10 @@ def write_rows(
 
     After a conflict the attempt is rolled back and repeated on fresh state, up to `tideline.write.conflict.retries` times (each
     calls `on_conflict`); then raises `WriteConflict`. Before it repeats, it waits for a clustering with priority, over all attempts
-    at most `tideline.write.priority.wait` seconds; then raises `ClusteringFirst`. A write that names no index and meets the creation of
-    a record index is repeated by this index. Raises before anything is written:
-    `SchemaMismatch`, `InvalidRecord`, `InvalidOption`, `TableFrozen`, `UnsupportedTable`, and `DuplicateKey` if the input repeats a
-    key that must be unique and is not combined. After a rollback: `DuplicateKey` if the duplicate policy refuses keys of the table.
+    at most `tideline.write.priority.wait` seconds; then raises `ClusteringFirst`. A write that names no index and meets the
+    creation of a record index is repeated by this index. Raises before anything is written: `SchemaMismatch`, `InvalidRecord`,
+    `InvalidOption`, `TableFrozen`, `UnsupportedTable`, and `DuplicateKey` if the input repeats a key that must be unique and is
+    not combined. After a rollback: `DuplicateKey` if the duplicate policy refuses keys of the table.
     """
     operation = Operation(operation)
     table.check_writable(keyed=promises_unique_keys(operation, table.options.merged(options or {})))
@@ -323,7 +323,8 @@ class _Attempt:
 
     def _look_up(self) -> LookUp | None:
         # Two writers of one key write to the same bucket; if it has one file group, the rules for file groups decide.
-        # An overwrite must not add a key that another writer has put into a partition that stays: the record index has one place for it.
+        # An overwrite must not add a key that another writer has put into a partition that stays: the record index has one place
+        # for it.
         meets_others = self.operation is Operation.INSERT_OVERWRITE and meets_record_index(self.table, self.options)
         is_unique = promises_unique_keys(self.operation, self.options)
         index = self.table.definition.buckets

@@ -41,8 +41,8 @@ def target_schema(
     """Return the schema that a table with the Avro schema `based_on` has after a write of rows with the schema `incoming`.
 
     Key, partition and ordering columns keep their types, because a new type would change their text or their order, and rows must
-    have them: null would be another key, another partition or another order. Raises `SchemaMismatch` for a change that the options do
-    not allow, and for columns that rows may not lack.
+    have them: null would be another key, another partition or another order. Raises `SchemaMismatch` for a change that the
+    options do not allow, and for columns that rows may not lack.
     """
     table = arrow_from_avro(based_on)
     if operation is Operation.DELETE:

@@ -67,10 +67,12 @@ def tag_input(
 ) -> TaggedInput:
     """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key.
 
-    With the record index: raises `IndexDamaged` if it cannot be used, `WriteConflict` if it is dropped or repaired meanwhile. Threads that share the table may go on writing to it.
+    With the record index: raises `IndexDamaged` if it cannot be used, `WriteConflict` if it is dropped or repaired meanwhile.
+    Threads that share the table may go on writing to it.
     """
     if not asks_record_index(options) or table.is_shared:
-        # Apache Hudi's writers may have compacted and cleaned the index of a shared table since: its keys are looked up in data files.
+        # Apache Hudi's writers may have compacted and cleaned the index of a shared table since: its keys are looked up in data
+        # files.
         return _tagged(table, prepared, operation, options, executor, None)
     indexed = _IndexedState.of(table)
     while True:
@@ -142,7 +144,9 @@ def _tagged(
 def tag_for_buckets(
     table: Table, prepared: PreparedInput, named: Operation, operation: Operation, options: Options, executor: WriteExecutor
 ) -> TaggedInput:
-    """Return the rows by partition, for a table with a bucket index. Reads no file, unless a duplicate policy asks which keys exist.
+    """Return the rows by partition, for a table with a bucket index.
+
+    Reads no file, unless a duplicate policy asks which keys exist.
 
     `named` is the operation that the caller chose, `operation` the one by which rows are written. Raises as `tag_input`.
     """

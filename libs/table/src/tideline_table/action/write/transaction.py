@@ -140,9 +140,10 @@ class WriteTransaction:
         """Check for conflicts with everything since the begin, and publish.
 
         `look_up` is None if the operation does not promise unique keys. `schema_based_on` is the schema that `schema_json` evolved
-        from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit, and so does `splits`: file groups that
-        the results replace if none of them changed, and none was added for which `splits_in` is true. `rings` is as in `WriteSet`. Raises `WriteConflict`,
-        `ProgressMoved` or `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` without an answer.
+        from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit, and so does `splits`: file
+        groups that the results replace if none of them changed, and none was added for which `splits_in` is true. `rings` is as
+        in `WriteSet`. Raises `WriteConflict`, `ProgressMoved` or `TransactionRolledBack` (nothing became visible; call
+        `roll_back`), `CommitUnknown` without an answer.
         """
         written = list(results)
         schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
@@ -187,7 +188,10 @@ class WriteTransaction:
         return options if fills else options.merged({SMALL_FILE_LIMIT.key: 0})
 
     def staged(self, result: FileGroupResult) -> None:
-        """Record a written file: if another process rolls the transaction back, only this process can delete the file. Thread-safe."""
+        """Record a written file: if another process rolls the transaction back, only this process can delete the file.
+
+        Thread-safe.
+        """
         if result.stat is not None:
             self._staged.add(result.stat.path)
 
@@ -291,7 +295,8 @@ class WriteTransaction:
         if pc.any(pc.is_in(log_keys(storage, [own.path]), value_set=log_keys(storage, others))).as_py():
             by = latest.log_files[-1].instant
             raise WriteConflict(
-                f"other writers changed rows of file group {latest.group.file_id} in {own.partition_path!r} since this write read them, last write {by}",
+                f"other writers changed rows of file group {latest.group.file_id} in {own.partition_path!r} since this write "
+                f"read them, last write {by}",
                 with_instant=by,
             )
 

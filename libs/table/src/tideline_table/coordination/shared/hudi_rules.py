@@ -2,8 +2,9 @@
 
 - The table version stays 6: a writer that upgrades the table moves the timeline away.
 - Failed writes are cleaned lazily: a write with a fresh heartbeat is left alone. Only the effects of Hudi's options are visible.
-- No metadata table, unless some of its partitions are kept (`metadata`): Hudi's readers see only the files that it lists. An advertised one is
-  turned off as Hudi does it: first its partitions are removed from the properties, then its folder is deleted.
+- No metadata table, unless some of its partitions are kept (`metadata`): Hudi's readers see only the files that it lists. An
+  advertised one is turned off as Hudi does it: first its partitions are removed from the properties, then its folder is
+  deleted.
 - No bucket index that the table does not keep: with one, Hudi's writers read a bucket number in every file id and fail on the file
   groups that this engine creates otherwise. A table keeps the one it was created or shared with, and all file groups fit it.
 - The numbers of buckets that the table keeps, also by partition (`partition_numbers`).
@@ -123,8 +124,9 @@ class Bucketing:
     def shown_by(cls, state: TableState, properties: Mapping[str, str], folders: Collection[str] = ()) -> Bucketing:
         """Return what properties, file ids and the `folders` in `BUCKET_FOLDER` show (format reference 12).
 
-        In version 6 the properties usually show nothing. Consistent hashing names file groups by version-3 UUIDs, as no other writer
-        does. The simple engine starts file ids with the bucket number, and so do 1 of 40,000 random ones: one counts in small tables only.
+        In version 6 the properties usually show nothing. Consistent hashing names file groups by version-3 UUIDs, as no other
+        writer does. The simple engine starts file ids with the bucket number, and so do 1 of 40,000 random ones: one counts in
+        small tables only.
         """
         partitions: dict[str, list[str]] = {}
         for file_slice in state.latest_slices():
@@ -166,8 +168,9 @@ def check_not_bucketed(state: TableState, properties: Mapping[str, str], folders
 def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:
     """Raise `UnsupportedTable` unless the file groups fit the bucket index that `properties` keep, or there is none in either.
 
-    A table that was created with a bucket index keeps it there. Apache Hudi's Spark writers take it from there, too, and fail if their
-    options say otherwise. Where other writers ignore it, this shows their file groups, and the next write of a base file their rows.
+    A table that was created with a bucket index keeps it there. Apache Hudi's Spark writers take it from there, too, and fail
+    if their options say otherwise. Where other writers ignore it, this shows their file groups, and the next write of a base
+    file their rows.
     """
     index = BucketIndex.of_properties(properties, column_list(properties.get(p.KEY_FIELDS, "")))
     if index is None:

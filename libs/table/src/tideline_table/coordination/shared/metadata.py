@@ -1,11 +1,13 @@
 """The metadata table of a shared table: kept up with Tideline's steps, or turned off, under the lock that both sides take.
 
-The partitions that the option names are kept, if Apache Hudi's writers made them. As in Apache Hudi, the delta commit of a step comes before
-the timeline file that completes it, with the same instant: readers ignore it until then. Whatever Tideline does not follow turns the metadata
-table off, or drops the one partition. That is always safe: readers do without it, and Apache Hudi's next writer makes it anew.
+The partitions that the option names are kept, if Apache Hudi's writers made them. As in Apache Hudi, the delta commit of a step
+comes before the timeline file that completes it, with the same instant: readers ignore it until then. Whatever Tideline does
+not follow turns the metadata table off, or drops the one partition. That is always safe: readers do without it, and Apache
+Hudi's next writer makes it anew.
 
-That of a merge-on-read table is always turned off. With a metadata table, Apache Hudi 1.2.0 does not see the log files of a write that failed: its next
-write takes their names first, and claims them in its commit and, by a path that its readers cannot parse, in the metadata table.
+That of a merge-on-read table is always turned off. With a metadata table, Apache Hudi 1.2.0 does not see the log files of a
+write that failed: its next write takes their names first, and claims them in its commit and, by a path that its readers cannot
+parse, in the metadata table.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ def keep_only(storage: Storage, properties: Mapping[str, str], kept: Collection[
     )
     if dropped:
         _LOGGER.warning(
-            "dropping %s from the metadata table: Tideline keeps %s in this table, which Apache Hudi also writes; give every Hudi writer "
+            "dropping %s from the metadata table: Tideline keeps %s in this table, which Apache Hudi also writes; give every "
+            "Hudi writer "
             "the options that 'tideline share PATH --metadata %s' prints, and no other index of the metadata table",
             ", ".join(dropped),
             ", ".join(kept),
@@ -132,8 +135,8 @@ def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
 def follow_step(storage: Storage, state: TableState, entry: Entry, options: Options) -> bool:
     """Add to the metadata table what `entry`, the step that is taken next, changes. Return whether that took requests.
 
-    `state` is the state before the step. A step that cannot be followed turns the metadata table off; one that cannot be followed in one
-    partition only drops that. The caller holds the lock.
+    `state` is the state before the step. A step that cannot be followed turns the metadata table off; one that cannot be
+    followed in one partition only drops that. The caller holds the lock.
     """
     instant = delta_instant(entry)
     if not instant and not isinstance(entry.body, RollbackStep):

@@ -1,8 +1,8 @@
 """Numbers of buckets by partition that Apache Hudi gives a shared table (format reference 12.3).
 
-Hudi's procedure `partition_bucket_index_manager` writes a file of rules and rewrites partitions in a replace commit of the same instant.
-A lower number leaves every file id in range, so that only this file shows it. A writer with the old number would write a key into a
-second file group, and a reader would leave out the group that holds it.
+Hudi's procedure `partition_bucket_index_manager` writes a file of rules and rewrites partitions in a replace commit of the same
+instant. A lower number leaves every file id in range, so that only this file shows it. A writer with the old number would write
+a key into a second file group, and a reader would leave out the group that holds it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from tideline_table.storage import Storage, exists
 
 
 def newest_rules(storage: Storage) -> tuple[RulesFile, ...]:
-    """Return the newest committed rules, and before them those of changes that are pending or died, the newest first; none without any.
+    """Return the newest committed rules, and before them those of changes that are pending or died, the newest first.
+
+    None without any.
 
     Lists one folder, and reads the files that it returns. Raises `CorruptMetadata`.
     """
@@ -48,7 +50,10 @@ def is_pending(storage: Storage, instant: str) -> bool:
 
 
 def check_numbers(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Raise `UnsupportedTable` if partitions of a bucket index have, or may soon have, other numbers than `properties` keep. Lists one folder."""
+    """Raise `UnsupportedTable` if partitions of a bucket index have, or may soon have, other numbers than `properties` keep.
+
+    Lists one folder.
+    """
     index = BucketIndex.of_properties(properties, column_list(properties.get(p.KEY_FIELDS, "")))
     if index is None or index.is_consistent:
         return
@@ -78,7 +83,8 @@ def _is_kept(index: BucketIndex, found: RulesFile) -> bool:
 def adopted_rules(storage: Storage) -> RulesFile | None:
     """Return the rules that partitions of a table of Apache Hudi follow, None for none.
 
-    Raises `UnsupportedTable` while a change of them is pending, and for rules that this engine does not evaluate; `CorruptMetadata`.
+    Raises `UnsupportedTable` while a change of them is pending, and for rules that this engine does not evaluate;
+    `CorruptMetadata`.
     """
     found = newest_rules(storage)
     if not found:
