@@ -59,7 +59,7 @@ def test_the_commit_stands_if_the_service_fails(tmp_path, options, monkeypatch, 
         raise WriteConflict("another one runs it", with_instant="1")
 
     monkeypatch.setattr("tideline_table.action.compaction.service.run_compaction", lose)
-    monkeypatch.setattr("tideline_table.action.inline.run_clustering", lose)
+    monkeypatch.setattr("tideline_table.action.clustering.service.run_clustering", lose)
     found = [table.upsert(rows_of([(f"k{n}", "p", n, "x"), ("a", "p", n, "x")])).inline for n in range(4)]
     failed = [one for done in found for one in done]
     assert failed
