@@ -195,7 +195,6 @@ class Rewrite(Service):
 
     failed_plan_stays: ClassVar[bool] = False
     """Whether a plan whose run failed stays pending, because writers already append to the slices that it begins."""
-    reads_logs_only: ClassVar[bool] = False
     splits_tasks: ClassVar[bool] = False
     """Whether several executors may share one task (`cluster_on_executors`)."""
 
@@ -243,10 +242,6 @@ class Rewrite(Service):
         """See `Service.run`. Errors as for the functions of the service."""
         committed = self._execute(table, instant, options, run or self.here)
         return None if committed is None else self.ran(committed)
-
-    def input_bytes(self, found: FileSlice) -> int:
-        """Return the bytes of a slice that a plan reads."""
-        return sum(log.size_bytes for log in found.applied.log_files) if self.reads_logs_only else found.total_bytes
 
 
 def any_before(state: TableState, instants: Iterable[str], sequence: int) -> bool:

@@ -27,7 +27,6 @@ class LogCompaction(Rewrite):
     """Merges many log files of a slice into one, and leaves its base file as it is."""
 
     name = TableService.LOG_COMPACTION
-    reads_logs_only = True
 
     def excluded(self, table: Table) -> Reason | None:
         """See `Service.excluded`."""
