@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 import tideline
+from tideline.indexes import KeyIndex
 from tideline_table.table import Table
 
 SCHEMA = pa.schema(
@@ -28,22 +29,21 @@ class Kind:
     name: str
     type: str
     partition: str = ""
-    index: str = ""
-    buckets: int | None = None
+    index: KeyIndex | None = None
     options: dict[str, object] = field(default_factory=dict)
 
     @property
     def is_clustered(self) -> bool:
         """Whether clustering finds work in it: the buckets of a bucket index have one file each."""
-        return self.index != "bucket"
+        return not isinstance(self.index, tideline.BucketIndex)
 
 
 KINDS = (
     Kind("cow-parts", "cow", "part"),
     Kind("mor-parts", "mor", "part"),
-    Kind("cow-bucket", "cow", index="bucket", buckets=2),
-    Kind("mor-bucket", "mor", "part", index="bucket", buckets=2),
-    Kind("cow-record-index", "cow", index="record_index"),
+    Kind("cow-bucket", "cow", index=tideline.BucketIndex(2)),
+    Kind("mor-bucket", "mor", "part", index=tideline.BucketIndex(2)),
+    Kind("cow-record-index", "cow", index=tideline.RecordIndex()),
     Kind("mor-metadata", "mor", "part", options={"hoodie.metadata.enable": True}),
     Kind("cow-flat", "cow"),
     Kind("mor-flat", "mor"),
@@ -88,7 +88,6 @@ def create(base_path: str, kind: Kind) -> None:
         ordering="n",
         type=kind.type,
         index=kind.index,
-        buckets=kind.buckets,
         options=kind.options,
     )
 

@@ -41,7 +41,6 @@ from tideline_table.index.bucket import RESIZING, BucketIndex, Engine
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
 from tideline_table.table import Table, TableRequest, create_table
-from tideline_table.table.create import IndexRequest
 from tideline_table.table.definition import TableType
 from tideline_table.writer import Operation
 
@@ -152,15 +151,17 @@ def _first_table(
 
     def make() -> None:
         clock = SimulatedClock(world.scheduler, process)
-        index = IndexRequest(
-            index_type="",
+        request = TableRequest(
+            "t",
+            actors.SCHEMA,
+            ("id",),
+            ("part",),
+            type=kind,
             buckets=buckets,
             bucket_engine=engine,
-            hash_fields=(),
             partition_buckets=rules,
             several_file_groups=has_several,
         )
-        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), type=kind, **index)
         create_table(world.disk.root, request, clock, world.disk)
         if is_loaded:
             table = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=world.disk)

@@ -16,7 +16,7 @@ from tests.benchmarks.engines import indexed, joined, layouts, serving
 from tideline_table.action import create_index, write_rows
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.properties import PROPERTIES_PATH
-from tideline_table.table import Table, TableRequest, create_table, index_request
+from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.table.definition import TableType
 from tideline_table.writer import Operation
 
@@ -65,7 +65,7 @@ def made_small(path: str, made: layouts.Input, rows: int = 0) -> Table:
 def made_indexed(path: str, source: str, made: indexed.Indexed) -> Table:
     """Make an empty table with this index."""
     kept = "" if made.index == indexed.SIMPLE else made.index
-    request = index_request(kept, made.buckets if made.index == indexed.BUCKET else None, ())
+    request = {"buckets": made.buckets} if made.index == indexed.BUCKET else {"index_type": kept.upper()}
     create_table(
         path,
         TableRequest(

@@ -322,8 +322,8 @@ def test_buckets_are_pruned_resized_and_advised_on(done, cli, tmp_path):
 def test_hash_rings_are_created_written_and_resized(done, cli, tmp_path):
     (tmp_path / "s.csv").write_text("a,v\n" + "".join(f"k{n},{n}\n" for n in range(40)))
     path, source = tmp_path / "t", ["--schema-from", tmp_path / "s.csv", "--key", "a", "--index", "bucket", "--buckets", "2"]
-    assert "only there" in cli("create", path, *source, "--bucket-engine", "consistent").stderr
-    made = done("create", path, *source, "--bucket-engine", "consistent", "--type", "mor", "--json").document
+    assert "only there" in cli("create", path, *source, "--consistent").stderr
+    made = done("create", path, *source, "--consistent", "--type", "mor", "--json").document
     assert (made["index"], made["bucket_engine"], made["buckets"]) == ("BUCKET", "CONSISTENT_HASHING", 2)
     done("write", path, "--from", tmp_path / "s.csv")
     assert "all buckets have a fitting size" in done("resize-buckets", path).text
@@ -348,7 +348,6 @@ def test_hash_rings_are_created_written_and_resized(done, cli, tmp_path):
     assert "no number of buckets" in cli("resize-buckets", path, "--buckets", "8").stderr
     advice = done("advise", path, "--json").document
     assert (advice["index"], advice["rows_per_bucket_skew"]) == ("2 consistent bucket(s) by a", None)
-    assert "bucket engine 'x'" in cli("create", tmp_path / "u", *source, "--bucket-engine", "x").stderr
 
 
 def test_create_passes_the_bloom_index_on(done, cli, tmp_path):
@@ -386,12 +385,12 @@ def test_create_passes_the_bucket_index_on(done, cli, tmp_path):
     )
     for wrong, said in [
         (["--index", "bucket"], "without a number of buckets"),
-        (["--buckets", "8"], "8 buckets without a bucket index"),
-        (["--index", "blooming", "--buckets", "8"], "index 'blooming'"),
-        (["--index", "bloom", "--buckets", "8"], "8 buckets without a bucket index"),
+        (["--buckets", "8"], "options of a bucket index without it"),
+        (["--index", "blooming"], "index 'blooming'"),
+        (["--index", "bloom", "--buckets", "8"], "options of a bucket index without it"),
         (["--index", "bucket", "--buckets", "0"], "0 buckets"),
         (["--index", "bucket", "--buckets", "8", "--hash-fields", "v"], "hash fields v"),
-        (["--hash-fields", "a"], "hash fields a without buckets"),
+        (["--hash-fields", "a"], "options of a bucket index without it"),
     ]:
         creation_is_refused(cli, tmp_path / "w", *source, *wrong, said=said)
     refused = cli("write", path, "--from", tmp_path / "s.csv", "--option", "hoodie.bucket.index.num.buckets=4")

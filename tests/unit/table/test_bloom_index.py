@@ -9,6 +9,7 @@ import pytest
 from tests.unit.table.tables import compact, contents, new_table, open_table, write
 
 import tideline
+from tideline import BloomIndex
 from tideline_table.bloom import BloomFilter, KeyBytes
 from tideline_table.config import Options
 from tideline_table.errors import InvalidOption, TableExists, UnsupportedTable
@@ -255,7 +256,7 @@ def partitions_of(table):
 
 
 def test_a_table_keeps_the_scope_of_its_keys(tmp_path):
-    created(tmp_path / "t", "global_bloom")
+    created(tmp_path / "t", BloomIndex(across_partitions=True))
     table = tideline.open(tmp_path / "t")
     table.upsert(rows(("a", "p", 1), ("b", "p", 1)))
     table.upsert(rows(("a", "q", 2)))
@@ -268,7 +269,7 @@ def test_a_table_keeps_the_scope_of_its_keys(tmp_path):
 
 
 def test_a_table_with_keys_by_partition(tmp_path):
-    table = created(tmp_path / "t", "bloom")
+    table = created(tmp_path / "t", BloomIndex())
     table.upsert(rows(("a", "p", 1), ("b", "p", 1)))
     table.upsert(rows(("a", "q", 2), ("b", "p", 2)))
     assert partitions_of(table) == [("a", "p", 1), ("a", "q", 2), ("b", "p", 2)]
@@ -280,11 +281,11 @@ def test_a_table_with_keys_by_partition(tmp_path):
 @pytest.mark.parametrize(
     ("index", "other"),
     [
-        ("bloom", "GLOBAL_BLOOM"),
-        ("bloom", "GLOBAL_SIMPLE"),
-        ("global_bloom", "BLOOM"),
-        ("global_bloom", "SIMPLE"),
-        ("bloom", "BUCKET"),
+        (BloomIndex(), "GLOBAL_BLOOM"),
+        (BloomIndex(), "GLOBAL_SIMPLE"),
+        (BloomIndex(across_partitions=True), "BLOOM"),
+        (BloomIndex(across_partitions=True), "SIMPLE"),
+        (BloomIndex(), "BUCKET"),
     ],
 )
 def test_a_writer_with_another_scope_is_refused(tmp_path, index, other):
@@ -298,7 +299,7 @@ def test_a_writer_with_another_scope_is_refused(tmp_path, index, other):
 
 @pytest.mark.parametrize("changed", ["hoodie.index.type=BLOOM", "", "hoodie.index.type=SIMPLE"])
 def test_a_changed_index_is_refused(tmp_path, changed):
-    created(tmp_path / "t", "global_bloom")
+    created(tmp_path / "t", BloomIndex(across_partitions=True))
     path = tmp_path / "t" / PROPERTIES_PATH
     text = path.read_text()
     assert "hoodie.index.type=GLOBAL_BLOOM" in text
@@ -308,12 +309,11 @@ def test_a_changed_index_is_refused(tmp_path, changed):
 
 
 def test_impossible_requests(tmp_path):
-    for more in ({"buckets": 4}, {"hash_fields": "id"}, {"meta_fields": False}):
-        with pytest.raises(InvalidOption):
-            created(tmp_path / "t", "bloom", **more)
-    with pytest.raises(InvalidOption, match="bucket, bloom, global_bloom"):
-        created(tmp_path / "t", "blooming")
-    assert not (tmp_path / "t").exists()
-    created(tmp_path / "t", "bloom")
-    with pytest.raises(TableExists):
+    with pytest.raises(InvalidOption, match="without meta fields"):
+        created(tmp_path / "t", BloomIndex(), meta_fields=False)
+    with pytest.raises(InvalidOption, match="BucketIndex, BloomIndex or RecordIndex"):
         created(tmp_path / "t", "bloom")
+    assert not (tmp_path / "t").exists()
+    created(tmp_path / "t", BloomIndex())
+    with pytest.raises(TableExists):
+        created(tmp_path / "t", BloomIndex())

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.tideline.conftest import FIRST, SCHEMA, ids, sorted_rows, trips_of
 
 import tideline
+from tideline import BucketIndex
 from tideline.errors import InstantNotFound, InvalidOption, SchemaMismatch, TableExists, TableNotFound, TidelineError
 
 NOW = {"hoodie.compact.inline.max.delta.commits": 1, "tideline.clustering.min.input.files": 2}
@@ -79,10 +80,10 @@ def test_delete_finds_keys_in_all_partitions(table: tideline.Table, keys) -> Non
 INDEXES = {
     "plain": {"key": "id"},
     "composite key": {"key": ["id", "updated_at"]},
-    "bucket": {"key": "id", "index": "bucket", "buckets": 4},
-    "composite key in buckets": {"key": ["id", "updated_at"], "index": "bucket", "buckets": 4, "hash_fields": "id"},
-    "several file groups": {"key": "id", "index": "bucket", "buckets": 4, "several_file_groups": True},
-    "hash rings": {"key": "id", "index": "bucket", "buckets": 4, "bucket_engine": "consistent"},
+    "bucket": {"key": "id", "index": BucketIndex(4)},
+    "composite key in buckets": {"key": ["id", "updated_at"], "index": BucketIndex(4, fields="id")},
+    "several file groups": {"key": "id", "index": BucketIndex(4, several_file_groups=True)},
+    "hash rings": {"key": "id", "index": BucketIndex(4, consistent=True)},
 }
 
 
@@ -317,9 +318,7 @@ def test_all_errors_are_exported() -> None:
 
 @pytest.mark.parametrize("kind", ["cow", "mor"])
 def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
-    made = tideline.create(
-        tmp_path / "t", schema=SCHEMA, key="id", partition="day", type=kind, index="bucket", buckets=4, hash_fields="id"
-    )
+    made = tideline.create(tmp_path / "t", schema=SCHEMA, key="id", partition="day", type=kind, index=BucketIndex(4, fields="id"))
     made.upsert(trips_of(*FIRST))
     made.insert(trips_of(*FIRST, ("z", "mon", 1.0, 2)))
     assert ids(made.read()) == ["a", "b", "c", "z"]
@@ -332,7 +331,7 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
         made.delete(["a"])
     made.delete([{"id": "a", "day": "mon"}])
     assert ids(tideline.open(tmp_path / "t").read()) == ["b", "c", "z"]
-    resized = made.resize_buckets(8, partition_buckets="^tue,4")
+    resized = made.resize_buckets(8, partition_rules="^tue,4")
     assert (bool(resized), resized.attempts, [(one.partition, one.reason) for one in resized.skipped]) == (
         True,
         1,
@@ -340,12 +339,12 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
     )
     again = made.resize_buckets(8)
     assert (bool(again), again.instant, [one.partition for one in again.skipped]) == (False, "", ["mon", "tue"])
-    assert made.resize_buckets(4, partition_buckets="", overwrite=True).instant
+    assert made.resize_buckets(4, partition_rules="", overwrite=True).instant
     made.cluster()
     assert made.cluster(options={"hoodie.clustering.plan.strategy.sort.columns": "day"}).instant
     assert made.share()["hoodie.bucket.index.num.buckets"] == "4"
     with pytest.raises(InvalidOption, match="without a number of buckets"):
-        tideline.create(tmp_path / "u", schema=SCHEMA, key="id", index="bucket")
+        tideline.create(tmp_path / "u", schema=SCHEMA, key="id", index=BucketIndex())
 
 
 def test_keys_inside_of_structs(tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ def test_an_argument_of_another_type_is_refused_by_name(opened: tideline.Table, 
         (lambda table, _: table.upsert(trips_of(), options={1: "a"}), "argument 'options' of type dict"),
         (lambda _, path: tideline.create(path, schema=SCHEMA, key="id", ordering=["ts"]), "argument 'ordering' of type list"),
         (lambda _, path: tideline.create(path, schema=SCHEMA, key={"id": 1}), "argument 'key' of type dict"),
-        (lambda _, path: tideline.create(path, schema=SCHEMA, key="id", buckets=1.5), "argument 'buckets' of type float"),
+        (
+            lambda _, path: tideline.create(path, schema=SCHEMA, key="id", index=tideline.BucketIndex(1.5)),
+            "argument 'buckets' of type float",
+        ),
         (lambda _, path: tideline.open(path, locks=b"x"), "argument 'locks' of type bytes"),
     ],
 )

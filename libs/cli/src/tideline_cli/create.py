@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
+import tideline
+from tideline import BloomIndex, BucketIndex, RecordIndex
+from tideline.indexes import KeyIndex
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option, settings_from
-from tideline_cli.opening import open_writable
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
-from tideline_table.action import create_index
-from tideline_table.index import RECORD_INDEX
-from tideline_table.table import Table, TableRequest, TableType, create_table, default_name, index_request
+from tideline_table.errors import InvalidOption
+from tideline_table.table import Table
 
 app = typer.Typer()
 
@@ -41,8 +42,6 @@ class TypeName(enum.StrEnum):
     COW = "cow"
     MOR = "mor"
 
-
-_TYPES = {TypeName.COW: TableType.COW, TypeName.MOR: TableType.MOR}
 
 _SchemaFile = Annotated[
     str,
@@ -103,12 +102,11 @@ _Buckets = Annotated[
     int | None,
     option(metavar="N", help="With --index bucket: the number of buckets in each partition. resize-buckets changes it."),
 ]
-_BucketEngine = Annotated[
-    str,
+_Consistent = Annotated[
+    bool,
     option(
-        metavar="NAME",
-        help="With --index bucket: simple (the hash modulo the number of buckets), or consistent (a hash ring for each partition; "
-        "merge-on-read only). Default: simple.",
+        help="With --index bucket: assign keys by a hash ring for each partition, instead of by the hash modulo the number of buckets. "
+        "Merge-on-read only.",
     ),
 ]
 _HashFields = Annotated[
@@ -152,38 +150,46 @@ def create(
     meta_fields: _MetaFields = True,
     index: _Index = "",
     buckets: _Buckets = None,
-    bucket_engine: _BucketEngine = "",
+    consistent: _Consistent = False,
     hash_fields: _HashFields = None,
     partition_buckets: _PartitionBuckets = "",
     several_file_groups: _SeveralFileGroups = False,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""
-    request = TableRequest(
-        name=name or default_name(path),
+    tideline.create(
+        path,
         schema=read_schema(schema_from),
-        key_fields=column_names(key),
-        partition_fields=column_names(partition),
-        ordering_field=ordering,
-        type=_TYPES[choice("--type", table_type, TypeName)],
+        key=column_names(key),
+        partition=column_names(partition),
+        ordering=ordering,
+        type=choice("--type", table_type, TypeName).value,
+        name=name,
         hive_style=hive_style,
         url_encode=url_encode,
-        key_generator=key_generator.upper().replace("-", "_"),
+        key_generator=key_generator,
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
-        **index_request(
-            index,
-            buckets,
-            column_names(hash_fields),
-            bucket_engine,
-            partition_buckets,
-            several_file_groups=several_file_groups,
+        index=_key_index(
+            index, BucketIndex(buckets, column_names(hash_fields), partition_buckets, consistent, several_file_groups)
         ),
     )
-    create_table(path, request)
-    if request.index_type == RECORD_INDEX:
-        create_index(open_writable(path, {}, ""), ("record_index",))
     _report(Table.open(path), as_json=as_json)
+
+
+def _key_index(name: str, buckets: BucketIndex) -> KeyIndex | None:
+    """Return the index of this name; `buckets` is what the other options ask for."""
+    if name == "bucket":
+        return buckets
+    if buckets != BucketIndex():
+        raise InvalidOption("options of a bucket index without it", expected="--index bucket, too")
+    others = {"": None, "bloom": BloomIndex(), "global_bloom": BloomIndex(across_partitions=True), "record_index": RecordIndex()}
+    if name not in others:
+        raise InvalidOption(
+            f"index {name!r}",
+            expected="bucket, bloom, global_bloom, record_index, or none: other index types are options of writers (hoodie.index.type)",
+        )
+    return others[name]
 
 
 def _report(table: Table, *, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 from . import errors
 from .engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint, SkippedPartition, SkipReason
+from .indexes import BloomIndex, BucketIndex, RecordIndex
 from .opening import create, open
 from .query import Query
 from .results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration, ServiceResult
@@ -7,6 +8,8 @@ from .table import Table
 
 __all__ = [
     "Archival",
+    "BloomIndex",
+    "BucketIndex",
     "Cancelled",
     "Clean",
     "Clustering",
@@ -15,6 +18,7 @@ __all__ = [
     "DataFile",
     "MaintenanceStep",
     "Query",
+    "RecordIndex",
     "Resize",
     "Restoration",
     "Savepoint",

@@ -85,6 +85,8 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "Rows": (_anything, ""),
     "Keys": (_anything, ""),
     "Schema": (_anything, ""),
+    "KeyIndex | None": (_anything, ""),
+    "BucketIndex | None": (_anything, ""),
     # Protocols of Python
     "object | None": (_anything, ""),
 }
@@ -120,4 +122,10 @@ def checked_methods(kind: C) -> C:
     for name, found in vars(kind).items():
         if inspect.isfunction(found) and not name.startswith("_"):
             setattr(kind, name, checked(found))
+    return kind
+
+
+def checked_init(kind: C) -> C:
+    """Return the class, whose constructor is `checked`."""
+    kind.__init__ = checked(kind.__init__)  # type: ignore[misc]
     return kind

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Mapping
 
 from tideline.checked import checked
+from tideline.indexes import KeyIndex, RecordIndex, index_request
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Options, Table
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import config
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption
-from tideline_table.index import RECORD_INDEX
 
 
 @checked
@@ -30,12 +30,7 @@ def create(
     key_generator: str = "",
     key_settings: Mapping[str, str] | None = None,
     meta_fields: bool = True,
-    index: str = "",
-    buckets: int | None = None,
-    bucket_engine: str = "",
-    hash_fields: str | Iterable[str] = (),
-    partition_buckets: str = "",
-    several_file_groups: bool = False,
+    index: KeyIndex | None = None,
     options: Options = None,
     locks: str = "",
 ) -> Table:
@@ -46,19 +41,8 @@ def create(
     one with the larger value in the column `ordering` wins; without `ordering`, the later write wins. `type` is `"cow"`
     (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
 
-    `index` is how writers find the file group that holds a key. Without it, each writer chooses by `hoodie.index.type`.
-
-    - `"bucket"`: by a hash of the record key, or of its columns `hash_fields`. Each partition has `buckets` buckets, so no key is
-      looked up. The table keeps both; `resize_buckets` changes the number (docs/design/bucket-numbers.md).
-    - `"bloom"`, `"global_bloom"`: by key ranges and Bloom filters of base files. Keys are unique in their partition, or in the
-      table (docs/design/bloom-index.md).
-    - `"record_index"`: by a partition of the metadata table. Keys are unique in the table (docs/design/record-index.md).
-
-    Three arguments vary the bucket index. `partition_buckets` gives partitions other numbers of buckets, such as
-    `"^dt=2026-,32;^dt=2025-,16"`: the first regular expression that is found in the partition path decides.
-    `bucket_engine="consistent"` (merge-on-read only) assigns keys by a hash ring for each partition, as Apache Hudi's consistent
-    hashing does. With `several_file_groups`, a bucket larger than the largest file gets more file groups, and writers look keys up
-    in the file groups of their bucket.
+    `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without it, each
+    writer chooses by `hoodie.index.type`.
 
     Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
     """
@@ -78,13 +62,11 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=key_settings or {},
         meta_fields=meta_fields,
-        **engine.index_request(
-            index, buckets, column_list(hash_fields), bucket_engine, partition_buckets, several_file_groups=several_file_groups
-        ),
+        **index_request(index),
     )
     engine.create_table(base_path, request)
     table = open(base_path, options=options, locks=locks)
-    if request.index_type == RECORD_INDEX:
+    if isinstance(index, RecordIndex):
         table.create_index("record_index")
     elif config.Options(options)[config.METADATA_ENABLE]:
         table.create_index()

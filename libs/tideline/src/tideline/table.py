@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tideline import services
 from tideline.checked import checked_methods
+from tideline.indexes import BucketIndex, named_buckets
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
 from tideline.results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration
@@ -279,11 +280,11 @@ class Table:
         return services.cluster(self._table, options)
 
     def resize_buckets(
-        self, number: int | None = None, *, partition_buckets: str | None = None, overwrite: bool = False, options: Options = None
+        self, number: int | None = None, *, partition_rules: str | None = None, overwrite: bool = False, options: Options = None
     ) -> Resize:
         """Change the numbers of buckets of a table with a bucket index, and move its rows. The result is false if nothing changed.
 
-        `partition_buckets` replaces the rules that give partitions their numbers (as for `create`). `number` is that of all other
+        `partition_rules` replaces the rules that give partitions their numbers (as for `create`). `number` is that of all other
         partitions. What the caller does not name stays. One commit rewrites the partitions whose number changes, and no others. It
         splits each bucket in place, so a new number must be a multiple of the present one. With `overwrite`, any number is allowed;
         more rows are then in memory at a time.
@@ -297,10 +298,10 @@ class Table:
         has no bucket index.
         """
         own = self._table
-        if number is None and partition_buckets is None and not overwrite:
+        if number is None and partition_rules is None and not overwrite:
             resized = action.resize_rings(own, options=options)
             return Resize.to(resized.committed, resized.skipped, own.state.sequence)
-        done = action.resize_buckets(own, number, partition_buckets=partition_buckets, overwrite=overwrite, options=options)
+        done = action.resize_buckets(own, number, partition_buckets=partition_rules, overwrite=overwrite, options=options)
         return Resize.to(done, action.partitions_of_same_number(own, done), own.state.sequence)
 
     def compact(self, *, options: Options = None) -> Compaction:
@@ -426,20 +427,17 @@ class Table:
         lock: str = "",
         *,
         lock_expiry_min: int = engine.DEFAULT_EXPIRE_MIN,
-        buckets: int | None = None,
-        hash_fields: str | Iterable[str] = (),
-        partition_buckets: str = "",
+        index: BucketIndex | None = None,
     ) -> dict[str, str]:
         """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
 
         `lock` is `filesystem` or `storage`, by default what fits the storage. A table that is already shared keeps its lock.
-        `buckets`, `hash_fields` and `partition_buckets` name the bucket index of a table that Apache Hudi created, where its
-        rows leave that open.
+        `index` names the bucket index of a table that Apache Hudi created, where its rows leave that open.
         """
         if self._table.sharing is None or lock:
             kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)
-            named = engine.NamedBuckets(buckets or 0, column_list(hash_fields), partition_buckets)
-            self._table = engine.share_table(self._table, engine.Sharing(kind, lock_expiry_min), open_hudi_lock, named)
+            sharing = engine.Sharing(kind, lock_expiry_min)
+            self._table = engine.share_table(self._table, sharing, open_hudi_lock, named_buckets(index))
             attach_lock(self._table, self._locks)
         return self._table.hudi_options()
 

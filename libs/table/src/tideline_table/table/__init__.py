@@ -7,7 +7,7 @@ from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
 from tideline_table.table.bucket_adoption import NamedBuckets
 from tideline_table.table.changes import newest_write
-from tideline_table.table.create import TableRequest, create_table, default_name, folder_name, index_request
+from tideline_table.table.create import TableRequest, create_table, default_name, folder_name
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.file_list import DataFile, data_files, manifest_of
@@ -64,7 +64,6 @@ __all__ = [
     "given_up_plans",
     "health_of",
     "images_schema",
-    "index_request",
     "is_given_up_plan",
     "keep_given_up",
     "known_lease",

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
-from typing import TypedDict
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -169,58 +168,6 @@ def _checked(request: TableRequest) -> str:
     text = avro_from_arrow(request.schema, request.name)
     arrow_from_avro(text)
     return text
-
-
-class IndexRequest(TypedDict):
-    """The fields of `TableRequest` that ask for an index."""
-
-    index_type: str
-    buckets: int | None
-    bucket_engine: Engine
-    hash_fields: tuple[str, ...]
-    partition_buckets: str
-    several_file_groups: bool
-
-
-def index_request(
-    index: str,
-    buckets: int | None,
-    hash_fields: tuple[str, ...],
-    bucket_engine: str = "",
-    partition_buckets: str = "",
-    *,
-    several_file_groups: bool = False,
-) -> IndexRequest:
-    """Return the request for the index named `index`: `bucket`, `bloom`, `global_bloom`, `record_index`, or empty if the table keeps none.
-
-    `bucket_engine` is `simple` or `consistent`; empty for `simple`, and for other indexes. `partition_buckets` is as in `TableRequest`.
-
-    Raises `InvalidOption` for half a request.
-    """
-    kept = {name.lower(): name for name in KEPT_TYPES}
-    if index not in ("", "bucket", *kept):
-        raise InvalidOption(
-            f"index {index!r}",
-            expected=f"bucket, {', '.join(kept)}, or none: other index types are options of writers (hoodie.index.type)",
-        )
-    if (index == "bucket") != (buckets is not None):
-        raise InvalidOption(
-            "a bucket index without a number of buckets" if buckets is None else f"{buckets} buckets without a bucket index",
-            expected="both: the index bucket and its number of buckets",
-        )
-    engines = {"": Engine.SIMPLE, "simple": Engine.SIMPLE, "consistent": Engine.CONSISTENT}
-    if bucket_engine not in engines or (bucket_engine and index != "bucket"):
-        raise InvalidOption(
-            f"bucket engine {bucket_engine!r} for the index {index!r}", expected="simple or consistent, for the index bucket"
-        )
-    return IndexRequest(
-        index_type=kept.get(index, ""),
-        buckets=buckets,
-        bucket_engine=engines[bucket_engine],
-        hash_fields=hash_fields,
-        partition_buckets=partition_buckets,
-        several_file_groups=several_file_groups,
-    )
 
 
 def requested_index(request: TableRequest) -> BucketIndex | None:
