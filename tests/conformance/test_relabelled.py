@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.unit.table.fixtures import unpacked
-from tests.unit.table.test_relabelled_logs import Relabelled
-from tests.unit.table.test_relabelled_timestamps import TABLES
+from tests.unit.table.reader.test_relabelled_logs import Relabelled
+from tests.unit.table.reader.test_relabelled_timestamps import TABLES
 
 from tideline_table.storage import LocalStorage
 from tideline_table.table import Table

@@ -27,7 +27,7 @@ from tests.endurance.workload import SCHEMA
 from tests.real.object_store import running_object_store
 from tests.real.redis import running_redis
 from tests.real.skewed_clock import SkewedClock
-from tests.unit.table.test_file_times import placed_by_times
+from tests.unit.table.coordination.test_file_times import placed_by_times
 
 from tideline_table.action import schedule_compaction
 from tideline_table.clock import SystemClock

@@ -9,8 +9,8 @@ import pytest
 from tests.simulation.faults import SimulatedCrash, crash_at, crash_points
 from tests.simulation.recovery import OPTIONS, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, place, undisturbed
+from tests.unit.table.action.write.test_partition_resize import check_places
 from tests.unit.table.tables import contents, create, open_table, set_properties, write
-from tests.unit.table.test_partition_resize import check_places
 
 from tideline_table.action import resize_buckets
 from tideline_table.action.write import resize

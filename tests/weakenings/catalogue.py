@@ -26,14 +26,14 @@ class Weakening:
     """Whether the tests need a real server."""
 
 
-SLEEPERS = f"{TABLE}/test_sleeping_writers.py"
-ARCHIVED = f"{TABLE}/test_archived_meanwhile.py"
+SLEEPERS = f"{TABLE}/coordination/test_sleeping_writers.py"
+ARCHIVED = f"{TABLE}/action/archival/test_archived_meanwhile.py"
 CARRY = f"{ENGINE}/action/clustering/carry_over.py"
-CARRIED = f"{TABLE}/test_carry_over.py"
+CARRIED = f"{TABLE}/action/clustering/test_carry_over.py"
 CLEAN = f"{ENGINE}/action/clean/plan.py"
 EXCLUSIVE = f"{ENGINE}/coordination/exclusive.py"
 INDEX = f"{ENGINE}/reader/log_index.py"
-LOG_INDEX = f"{TABLE}/test_log_index.py"
+LOG_INDEX = f"{TABLE}/reader/test_log_index.py"
 LOCKS = "tests/contract/locks/test_lock_provider.py"
 REDIS = "libs/locks/src/tideline_locks/redis_scripts.py"
 
@@ -61,7 +61,7 @@ WEAKENINGS = {
         f"{ENGINE}/coordination/bucket_conflict.py",
         "if changed or visible.keys() != own.splits.keys():",
         "if changed:",
-        f"{TABLE}/test_bucket_resize.py",
+        f"{TABLE}/action/write/test_bucket_resize.py",
         "brings_no_row_back",
     ),
     "a key twice in one output": Weakening(CARRY, "len(np.unique(hits)) != len(hits) or ", "", CARRIED, "twice"),
@@ -78,30 +78,38 @@ WEAKENINGS = {
         f"{ENGINE}/action/clean/run.py",
         "for s in (*state.latest_slices(), *saved) for path",
         "for s in state.latest_slices() for path",
-        f"{TABLE}/test_shared_restore.py",
+        f"{TABLE}/action/restore/test_shared_restore.py",
         "during_a_clean",
     ),
     "hours count by the begin of writes only": Weakening(
-        CLEAN, "a.instant >= since or (a.since and", "a.instant >= since or (False and", f"{TABLE}/test_clean_policies.py", "lately"
+        CLEAN,
+        "a.instant >= since or (a.since and",
+        "a.instant >= since or (False and",
+        f"{TABLE}/action/clean/test_clean_policies.py",
+        "lately",
     ),
     "cleans delete metadata": Weakening(
-        CLEAN, 'if path.startswith(".hoodie/") or (', "if (", f"{TABLE}/test_clean_plan.py", "never_costs"
+        CLEAN, 'if path.startswith(".hoodie/") or (', "if (", f"{TABLE}/action/clean/test_clean_plan.py", "never_costs"
     ),
     "cleans delete any file": Weakening(
-        CLEAN, "(parse_base_file_name(name) is None and parse", "(False and parse", f"{TABLE}/test_clean_plan.py", "never_costs"
+        CLEAN,
+        "(parse_base_file_name(name) is None and parse",
+        "(False and parse",
+        f"{TABLE}/action/clean/test_clean_plan.py",
+        "never_costs",
     ),
     "writes beside a move of log files": Weakening(
         f"{ENGINE}/coordination/conflict.py",
         "if group in in_move:",
         "if False:",
-        f"{TABLE}/test_metadata_of_cancelled.py",
+        f"{TABLE}/metadata_table/test_metadata_of_cancelled.py",
         "beside_a_move",
     ),
     "bodies without their hash": Weakening(
         f"{ENGINE}/log/table_log.py",
         "if hashlib.sha256(text).hexdigest() != reference.sha256:",
         "if False:",
-        f"{TABLE}/test_table_log_end.py",
+        f"{TABLE}/log/test_table_log_end.py",
         "other_content",
     ),
     "an index of another newest file": Weakening(
@@ -118,7 +126,7 @@ WEAKENINGS = {
         f"{ENGINE}/coordination/leases.py",
         "isinstance(plan, ArchivalPlanned) and plan",
         "False and plan",
-        f"{TABLE}/test_leases.py",
+        f"{TABLE}/coordination/test_leases.py",
         "pending_archival",
     ),
     "pending plans are free": Weakening(

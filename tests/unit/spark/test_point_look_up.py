@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from tests.unit.table.test_log_index import appended, batch
+from tests.unit.table.reader.test_log_index import appended, batch
 
 from tideline_spark.arrow_rows import spark_schema, spread
 from tideline_spark.read import part_rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.simulation.metadata_reader import data_for_readers
+from tests.unit.table.coordination.shared.test_shared_metadata import KEPT, kept_table, sound
 from tests.unit.table.shared import opened, put
-from tests.unit.table.test_shared_metadata import KEPT, kept_table, sound
 
 from tideline_table.action import check_index, run_clean, schedule_clean
 from tideline_table.config import BLOOM_FILTERS as WRITTEN_FILTERS

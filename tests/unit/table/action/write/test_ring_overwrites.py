@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.table.index.test_bucket_index import KEYS, beside, rows
+from tests.unit.table.index.test_hash_rings import SMALL, check_rings, index_of, ring_table
 from tests.unit.table.tables import compact, contents, open_table, rows_of, write
-from tests.unit.table.test_bucket_index import KEYS, beside, rows
-from tests.unit.table.test_hash_rings import SMALL, check_rings, index_of, ring_table
 
 from tideline_table.action import (
     create_savepoint,

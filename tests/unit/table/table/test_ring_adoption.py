@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.unit.table.test_bucket_adoption import OF_INDEX, SCHEMA, SHARING, rows
-from tests.unit.table.test_hash_rings import SMALL
+from tests.unit.table.index.test_hash_rings import SMALL
+from tests.unit.table.table.test_bucket_adoption import OF_INDEX, SCHEMA, SHARING, rows
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import resize_rings, write_rows

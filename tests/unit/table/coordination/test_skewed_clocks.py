@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pytest
+from tests.unit.table.coordination.test_file_times import AT_ONCE, FILLING, ROWS, TO_LOGS, StoreClock, placed_by_times, table_on
 from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import Row, compact, contents, listing, new_table, open_table, write
-from tests.unit.table.test_file_times import AT_ONCE, FILLING, ROWS, TO_LOGS, StoreClock, placed_by_times, table_on
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (

@@ -16,7 +16,7 @@ from tideline_table.table import Table
 from tideline_table.table.changes import completion_time
 from tideline_table.table.query import KeyRanges, sorted_keys
 
-FOLDER = Path(__file__).parents[2] / "fixtures" / "tables"
+FOLDER = Path(__file__).parents[3] / "fixtures" / "tables"
 TABLES = sorted(path.stem for path in FOLDER.glob("*.zip") if "empty" not in path.stem)
 
 

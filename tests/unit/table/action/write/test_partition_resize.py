@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from tests.unit.table.index.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.tables import (
     beside,
     cluster,
@@ -20,7 +21,6 @@ from tests.unit.table.tables import (
     set_properties,
     write,
 )
-from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import create_savepoint, preview_restore, resize_buckets, schedule_clustering

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.unit.table.index.test_bucket_index import KEYS, beside, rows
 from tests.unit.table.tables import compact, contents, new_table, open_table, write
-from tests.unit.table.test_bucket_index import KEYS, beside, rows
 
 from tideline_table.action import (
     RingResize,

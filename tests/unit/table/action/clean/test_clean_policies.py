@@ -4,8 +4,8 @@ import random
 from datetime import timedelta
 
 import pytest
+from tests.unit.table.action.clean.test_clean_plan import random_history
 from tests.unit.table.tables import History, base_stat, beside, compact, contents, instant, log_stat, new_table, open_table, write
-from tests.unit.table.test_clean_plan import random_history
 
 from tideline_table.action import request_clean, run_clean, schedule_clean
 from tideline_table.action.clean import plan as clean_plan

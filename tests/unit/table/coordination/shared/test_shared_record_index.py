@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.simulation.metadata_reader import check_readers_miss_nothing, index_for_readers
+from tests.unit.table.coordination.shared.test_shared_metadata import FIRST, WHOLE, kept_table, sound
 from tests.unit.table.hudi_metadata import KEY_GROUPS
 from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import cluster, contents, new_table
-from tests.unit.table.test_shared_metadata import FIRST, WHOLE, kept_table, sound
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import check_index, run_clean, schedule_clean, schedule_clustering

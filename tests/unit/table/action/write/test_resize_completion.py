@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from tests.unit.table.action.write.test_partition_resize import AFTER, BEFORE, LARGER, check_places
+from tests.unit.table.index.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, set_properties, write
-from tests.unit.table.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
-from tests.unit.table.test_partition_resize import AFTER, BEFORE, LARGER, check_places
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.unit.table.action.archival.test_archived_meanwhile import DAY_S, EARLY, archived_meanwhile
 from tests.unit.table.tables import Row, contents, new_table, open_table, write
-from tests.unit.table.test_archived_meanwhile import DAY_S, EARLY, archived_meanwhile
 
 from tideline_table.action import (
     create_savepoint,

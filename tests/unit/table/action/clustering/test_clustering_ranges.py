@@ -30,7 +30,7 @@ from tideline_table.writer import Operation
 SORT = "hoodie.clustering.plan.strategy.sort.columns"
 LAYOUT = "hoodie.layout.optimize.strategy"
 TARGET = "hoodie.clustering.plan.strategy.target.file.max.bytes"
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 ROW_GROUP = "tideline.parquet.row.group.rows"
 SLICES, ROWS, FILES = 4, 3000, 3
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.table import test_conflict as scenarios
+from tests.unit.table.action.write.test_merge_on_read import compact
+from tests.unit.table.coordination import test_conflict as scenarios
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of, write
-from tests.unit.table.test_merge_on_read import compact
 
 from tideline_table.action import roll_back_dead, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
@@ -18,7 +18,7 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs/conflicts.md").read_text()
 ROWS = {
     "update": "update or delete of a group",

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.unit.table.action.write.test_ring_overwrites import overwrite
+from tests.unit.table.index.test_bucket_index import KEYS, SORTED, rows
+from tests.unit.table.index.test_hash_rings import SMALL, check_rings, index_of, ring_table
 from tests.unit.table.tables import DEATH_S, Row, beside, cluster, compact, contents, open_table, write
-from tests.unit.table.test_bucket_index import KEYS, SORTED, rows
-from tests.unit.table.test_hash_rings import SMALL, check_rings, index_of, ring_table
-from tests.unit.table.test_ring_overwrites import overwrite
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (

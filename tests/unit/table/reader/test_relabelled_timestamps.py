@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.table.coordination.shared.test_shared_adoption import SHARING, open_hudi_lock
 from tests.unit.table.fixtures import unpacked
-from tests.unit.table.test_shared_adoption import SHARING, open_hudi_lock
 
 from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.reader.base_file import FooterRange

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.unit.table.coordination.shared.test_shared_record_index import KEPT, indexed_table
 from tests.unit.table.shared import opened as shared
 from tests.unit.table.shared import put
 from tests.unit.table.tables import create, open_table, write
-from tests.unit.table.test_shared_record_index import KEPT, indexed_table
 
 from tideline_table.action import check_index, create_index, repair_index, run_clean, schedule_clean
 from tideline_table.clock import ManualClock

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.unit.table.action.clustering.test_carry_over import CARRY, NO_RETRY, clustered, filled, updates
 from tests.unit.table.archives import FEW, OLD_S, TASK_S, clean, seen_by_others
 from tests.unit.table.tables import contents, open_table, write
-from tests.unit.table.test_carry_over import CARRY, NO_RETRY, clustered, filled, updates
 
 from tideline_table.action import archive, create_savepoint, restore_to_savepoint, run_log_compaction, schedule_log_compaction
 from tideline_table.action.log_compaction.task import merge_log

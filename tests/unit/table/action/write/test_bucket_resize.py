@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from tests.unit.table.index.test_bucket_index import KEYS, SORTED, beside, check_places, rows
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, set_properties, write
-from tests.unit.table.test_bucket_index import KEYS, SORTED, beside, check_places, rows
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
