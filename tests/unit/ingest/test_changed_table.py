@@ -1,9 +1,14 @@
 """What others do to a table while an application feeds it."""
 
+import io
+import json
+
+import fastavro
 import pyarrow as pa
 import pytest
 from tests.unit.ingest.topics import application, held, ids, new_table, numbered, open_table, row, run
 
+from tideline_ingest.decoding import fingerprint
 from tideline_runtime.errors import InvalidSetting
 from tideline_table.action import write_rows
 from tideline_table.clock import SystemClock
@@ -17,6 +22,23 @@ def add_column(storage):
     """As another writer."""
     more = pa.table({"id": ["other"], "region": ["r"], "ts": [1], "amount": [1.0], "note": ["n"]})
     write_rows(open_table(storage), more, Operation.UPSERT, options={"tideline.write.schema.evolution": "evolve"})
+
+
+@pytest.mark.parametrize("form", ["json", "avro", "avro_single_object"])
+def test_columns_that_a_schema_lacks_are_null_in_each_format(storage, tmp_path, form):
+    """As with a registry (`test_schema_registry`), whose producers may be older than the table, too."""
+    fields = [{"name": name, "type": ["null", kind]} for name, kind in (("id", "string"), ("region", "string"), ("ts", "long"))]
+    avro = {"type": "record", "name": "r", "fields": fields}
+    (tmp_path / "value.avsc").write_text(json.dumps(avro))
+    topics = numbered(0)
+    value = {name: found for name, found in row("a").items() if name != "amount"}
+    datum = io.BytesIO()
+    fastavro.schemaless_writer(datum, fastavro.parse_schema(avro), value)
+    framed = b"\xc3\x01" + fingerprint(json.dumps(avro)) + datum.getvalue()
+    topics.send(T0, "a", {"json": value, "avro": datum.getvalue(), "avro_single_object": framed}[form])
+    run(application(topics, storage, tmp_path, format=form, schema_files=(tmp_path / "value.avsc",))[0], 1)
+    (found,) = open_table(storage).read(["id", "ts", "amount"]).to_pylist()
+    assert found == {"id": "a", "ts": 1, "amount": None}
 
 
 @pytest.mark.parametrize("unknown", ["refuse", "ignore"])

@@ -22,7 +22,7 @@ from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
 from tideline_runtime.storage_requests import StorageRequests
 from tideline_table.action import write_rows
-from tideline_table.config import PRIORITY_WAIT_S
+from tideline_table.config import PRIORITY_WAIT_S, SET_NULL_FOR_MISSING_COLUMNS
 from tideline_table.errors import InvalidOption, ProgressMoved
 from tideline_table.log import ProgressStep
 from tideline_table.storage import Storage, open_storage
@@ -87,7 +87,7 @@ class IngestService:
         settings, clock = self._settings, self._context.clock
         table = Table.open(
             settings.table,
-            options=settings.options,
+            options={SET_NULL_FOR_MISSING_COLUMNS.key: "true", **settings.options},
             clock=clock,
             writer_id=self._instance,
             storage=self._requests.counted(self._storage or open_storage(settings.table)),

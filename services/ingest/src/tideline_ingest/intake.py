@@ -17,7 +17,6 @@ from tideline_ingest.settings import IngestSettings
 from tideline_ingest.wire_format import FramedDecoder, KeyTarget, TableTarget
 from tideline_runtime.errors import InvalidSetting
 from tideline_table.action import TargetSchema, target_schema
-from tideline_table.config import SET_NULL_FOR_MISSING_COLUMNS
 from tideline_table.errors import CorruptMetadata, InvalidOption, InvalidRecord, SchemaMismatch, UnsafePath
 from tideline_table.index import KeyScope
 from tideline_table.log_format import row_schema
@@ -142,11 +141,6 @@ class TableIntake:
     def _target(self, based_on: str, incoming: pa.Schema) -> TargetSchema:
         return target_schema(self._table.definition, based_on, incoming, self._operation, self._table.options)
 
-    def _target_of_writer(self, based_on: str, incoming: pa.Schema) -> TargetSchema:
-        """Return the schema of the table for values of a registered schema: it is the writer's alone, so columns may lack as in JSON."""
-        options = self._table.options.merged({SET_NULL_FOR_MISSING_COLUMNS.key: True})
-        return target_schema(self._table.definition, based_on, incoming, self._operation, options)
-
     def _check_names(self, partitions: pa.ChunkedArray) -> None:
         """Raise `InvalidRecord` for a partition name that the storage cannot hold. Only unusual names need a request."""
         for name in pc.unique(partitions).to_pylist():
@@ -211,7 +205,7 @@ class TableIntake:
         settings, texts, table = self._settings, self._texts, self._table
         if settings.format == _REGISTERED:
             assert self._registry is not None
-            return FramedDecoder(self._registry, TableTarget(table.schema_json, table.schema, self._target_of_writer))
+            return FramedDecoder(self._registry, TableTarget(table.schema_json, table.schema, self._target))
         try:
             if settings.format == "json":
                 schema = row_schema(texts[0]) if texts else self._table.schema

@@ -96,5 +96,8 @@ class IngestSettings(ServiceSettings):
     topic_rescan_s: float = setting(60.0, unit="s", description="Interval of the search for new partitions.", gt=0)
     kafka_timeout_s: float = setting(30.0, unit="s", description="Timeout of one request to Kafka.", gt=0)
     options: dict[str, str] = setting(
-        {}, unit="-", description="Engine options, such as `tideline.write.schema.evolution` or `tideline.write.conflict.retries`."
+        {},
+        unit="-",
+        description="Engine options, such as `tideline.write.schema.evolution` or `tideline.write.conflict.retries`. "
+        "`hoodie.write.set.null.for.missing.columns` is true unless it is given.",
     )
