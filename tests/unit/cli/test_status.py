@@ -139,6 +139,24 @@ def test_a_backlog_is_a_finding_and_bad_health(done, merging):
     assert done("show", merging, "--json").document["is_healthy"]
 
 
+def test_no_command_is_greener_than_status(cli, done, filled):
+    """Where `status` says attention, `why`, `maintain` and `show` name the same findings."""
+    next(filled.glob("*/*.parquet")).unlink()
+    status = by_name(done("status", filled, "--json"))["trips"]
+    (finding,) = status["findings"]
+    assert (status["verdict"], finding["kind"]) == ("attention", "damaged")
+    for service in ((), ("rollback",)):
+        why = done("why", filled, *service, "--json").document
+        assert (why["verdict"], why["findings"]) == ("attention", status["findings"])
+        assert done("why", filled, *service).text.startswith(f"trips: damaged: {finding['text']}\n")
+    (previewed,) = done("maintain", filled, "--dry-run", "--json").document["tables"]
+    assert previewed["findings"] == status["findings"]
+    for mode in (("--dry-run",), ()):
+        assert f": damaged: {finding['text']}\n" in cli("maintain", filled, *mode).text
+    shown = done("show", filled, "--json").document
+    assert (shown["is_healthy"], shown["problems"]) == (False, [finding["text"]])
+
+
 def test_maintain_does_what_is_due_once(cli, done, merging, filled):
     before = [done("read", path).plain_rows() for path in (merging, filled)]
     dry = {d["base_path"]: d for d in done("maintain", merging, filled, *EAGER, "--dry-run", "--json").document["tables"]}

@@ -22,18 +22,18 @@ from tideline_runtime.registry import TablePattern, find_tables
 from tideline_table.action import (
     Rules,
     TableService,
+    TableStatus,
     Verdict,
     examine,
     failure_document,
     job_document,
-    judge_all,
     pending_jobs,
     status_document,
 )
 from tideline_table.clock import SystemClock
 from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage, open_storage
-from tideline_table.table import Finding, FindingKind, Table, damage_of, given_up_plans, read_identity
+from tideline_table.table import Finding, FindingKind, Table, given_up_plans, read_identity
 
 PARALLEL = 16
 """Tables that are examined at once. An examination mostly waits for the store."""
@@ -109,14 +109,17 @@ class Fleet:
             found.update(dict.fromkeys(matches))
         return sorted(found), failures
 
+    def examine(self, base_path: str, services: Iterable[TableService] = tuple(TableService)) -> TableStatus:
+        """Return the status of one table, as the services decide about it. Raises as `open` and `rules` do."""
+        table = self.open(base_path)
+        status = examine(table, self.rules(table), services)
+        verdicts = tuple(self._as_services_decide(table, verdict) for verdict in status.verdicts)
+        return replace(status, verdicts=verdicts, findings=(*status.findings, *self._lock_finding(table)))
+
     def status(self, base_path: str) -> Document:
         """Return the document of one table. For a table that cannot be examined, the document has the error."""
         try:
-            table = self.open(base_path)
-            status = examine(table, self.rules(table))
-            status = replace(status, verdicts=tuple(self._as_services_decide(table, verdict) for verdict in status.verdicts))
-            more = (*damage_of(table), *self._lock_finding(table))
-            return status_document(replace(status, findings=(*status.findings, *more)))
+            return status_document(self.examine(base_path))
         except TidelineError as error:
             return failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, str(error)))
         except Exception as error:  # noqa: BLE001 - a table that breaks the engine must not hide the others
@@ -143,12 +146,6 @@ class Fleet:
             return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {error}"),)
         failure = self.probe.failure() if table.timeline.wants_lock else ""
         return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"),) if failure else ()
-
-    def verdicts(self, base_path: str, services: Iterable[TableService]) -> tuple[Table, list[Verdict]]:
-        """Return an open table, and the verdicts about its services. Raises as `open` and `rules` do."""
-        table = self.open(base_path)
-        rules = self.rules(table)
-        return table, [self._as_services_decide(table, verdict) for verdict in judge_all(table, services, rules)]
 
     def _as_services_decide(self, table: Table, verdict: Verdict) -> Verdict:
         if self.options:

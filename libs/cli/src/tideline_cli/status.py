@@ -14,7 +14,7 @@ from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import open_writable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, size_text
-from tideline_table.action import TableService, maintain, maintenance_document, verdict_document
+from tideline_table.action import TableService, maintain, maintenance_document, status_document, verdict_document
 from tideline_table.errors import TidelineError
 from tideline_table.storage import open_storage
 
@@ -71,22 +71,21 @@ def why(
 ) -> None:
     """Say for a table whether its services are due, by the same decision as the planner's, and what would change the answer.
 
-    Decides on the present state of the table, without reservations of file groups, and publishes nothing.
+    Decides on the present state of the table, without reservations of file groups, and publishes nothing. Findings come first,
+    those of `tideline status`.
     """
     chosen = [choice("service", service, TableService)] if service else list(TableService)
     fleet = _fleet((), settings, settings_from(option))
     with Progress("services", None) as progress:
         progress.describe("opening the table")
-        table, verdicts = fleet.verdicts(path, progress.over(chosen))
+        found = fleet.examine(path, progress.over(list(TableService)))
+    verdicts = [verdict for verdict in found.verdicts if verdict.service in chosen]
     if as_json:
-        named = {
-            "table": table.definition.name,
-            "uid": table.uid,
-            "base_path": table.storage.root,
-            "sequence": table.state.sequence,
-        }
+        document = status_document(found)
+        named = {name: document[name] for name in ("table", "uid", "base_path", "sequence", "verdict", "findings")}
         print_json({**named, "verdicts": [verdict_document(verdict) for verdict in verdicts]})
         return
+    _print_findings(found.name, status_document(found)["findings"])
     for verdict in verdicts:
         print_line(f"{verdict.service}: {_word(verdict.outcome)}: {verdict.why}")
         if verdict.until:
@@ -107,12 +106,14 @@ def maintain_tables(
 
     In this order: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival with the
     orphan-file cleanup. Also runs pending plans that no process runs. After a failure of a table or service, the others still
-    run, and the exit code is 1.
+    run, and the exit code is 1. What is wrong with a table afterwards is printed as by `tideline status`.
     """
     fleet = _fleet(paths, settings, settings_from(option))
     with Progress("tables", None) as progress:
         found, failures = searched(fleet, progress)
-        documents = [{"base_path": f["base_path"], "ok": False, "error": f["error"], "services": []} for f in failures]
+        documents = [
+            {"base_path": f["base_path"], "ok": False, "error": f["error"], "services": [], "findings": []} for f in failures
+        ]
         for base_path in found:
             progress.describe(base_path.rpartition("/")[2])
             documents.append(_maintained(fleet, base_path, locks, dry_run=dry_run, progress=progress))
@@ -141,9 +142,10 @@ def _maintained(fleet: Any, base_path: str, locks: str, *, dry_run: bool, progre
         steps = maintain(
             table, fleet.rules(table), dry_run=dry_run, on_step=lambda service: progress.describe(f"{name}: {service}")
         )
+        found = fleet.examine(base_path)
     except TidelineError as error:
-        return {"base_path": base_path, "ok": False, "error": str(error), "services": []}
-    return maintenance_document(base_path, steps)
+        return {"base_path": base_path, "ok": False, "error": str(error), "services": [], "findings": []}
+    return maintenance_document(base_path, steps, found.findings)
 
 
 def _fleet(patterns: Sequence[str], settings: Path | None, options: Mapping[str, object], locks: str = "") -> Any:
@@ -165,10 +167,14 @@ def _print_tables(documents: Sequence[Mapping[str, Any]]) -> None:
     )
     rows = [_row(document, services) for document in documents]
     print_listing(columns, rows, right=("SMALL FILES", "LOGS", "LOG BYTES"))
-    findings = [(d["table"], finding) for d in documents for finding in d["findings"]]
-    if findings:
+    if any(document["findings"] for document in documents):
         print_line("")
-    for table, finding in findings:
+    for document in documents:
+        _print_findings(document["table"], document["findings"])
+
+
+def _print_findings(table: str, findings: Sequence[Mapping[str, Any]]) -> None:
+    for finding in findings:
         age = f" (since {age_text(finding['age_s'])})" if finding["age_s"] is not None else ""
         ends = f" (expires in {age_text(finding['ends_in_s'])})" if finding["ends_in_s"] else ""
         print_line(f"{table}: {finding['kind']}: {finding['text']}{age}{ends}")
@@ -214,3 +220,4 @@ def _print_maintenance(documents: Sequence[Mapping[str, Any]]) -> None:
             print_line(
                 f"{document['base_path']}: {step['service']}: {step['outcome']}{done}{counts}: {step['error'] or step['why']}"
             )
+        _print_findings(document["base_path"], document["findings"])

@@ -43,7 +43,7 @@ def routes(watch: FleetWatch) -> list[Route]:
         if found is None:
             return _missing(call)
         document, verdicts = found
-        about = {name: document[name] for name in ("table", "uid", "base_path", "sequence")}
+        about = {name: document[name] for name in ("table", "uid", "base_path", "sequence", "verdict", "findings")}
         return Reply({**about, "verdicts": [verdict_document(verdict) for verdict in verdicts]})
 
     async def openapi(_call: Call) -> Reply:
@@ -85,6 +85,7 @@ def _named(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+_VERDICT = {"type": "string", "enum": ["attention", "due", "working", "idle", "cannot_open"]}
 _SCHEMAS = {
     "Finding": _object(kind=_TEXT, text=_TEXT, age_s=_or_null(_NUMBER), ends_in_s=_or_null(_NUMBER)),
     "Verdict": _object(service=_TEXT, outcome=_TEXT, is_due=_FLAG, why=_TEXT, until=_TEXT, instants=_list(_TEXT)),
@@ -107,7 +108,7 @@ _SCHEMAS = {
         base_path=_TEXT,
         type=_or_null(_TEXT),
         sequence=_or_null(_WHOLE),
-        verdict={"type": "string", "enum": ["attention", "due", "working", "idle", "cannot_open"]},
+        verdict=_VERDICT,
         error=_or_null(_TEXT),
         services={"type": "object", "additionalProperties": _named("Service")},
         backlog=_or_null(_named("Backlog")),
@@ -115,7 +116,15 @@ _SCHEMAS = {
         findings=_list(_named("Finding")),
     ),
     "Tables": _object(tables=_list(_named("Table"))),
-    "Why": _object(table=_TEXT, uid=_TEXT, base_path=_TEXT, sequence=_WHOLE, verdicts=_list(_named("Verdict"))),
+    "Why": _object(
+        table=_TEXT,
+        uid=_TEXT,
+        base_path=_TEXT,
+        sequence=_WHOLE,
+        verdict=_VERDICT,
+        findings=_list(_named("Finding")),
+        verdicts=_list(_named("Verdict")),
+    ),
     "Error": _object(error=_TEXT, found=_TEXT, expected=_TEXT, remedy=_TEXT),
 }
 

@@ -95,9 +95,9 @@ class FleetWatch:
                 return
         standing = known.standing if known is not None and known.table is table else _Standing()
         standing = standing.at(table, now_s)
-        status = examine_beside(table, self._rules(table, policy), standing.refused)
+        status = examine_beside(table, self._rules(table, policy), standing.refused, standing.damage)
         verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
-        document = status_document(replace(status, verdicts=verdicts, findings=(*status.findings, *standing.damage)))
+        document = status_document(replace(status, verdicts=verdicts))
         with self._lock:
             self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document, standing)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tideline_table.table.facade import Table
-from tideline_table.table.findings import problems_of
+from tideline_table.table.findings import damage_of, problems_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class TableSummary:
 
 
 def summarise(table: Table) -> TableSummary:
-    """Return the summary of the table's present state."""
+    """Return the summary of the table's present state. Its health includes damage, by a listing of each partition (`damage_of`)."""
     state = table.state
     latest = state.latest_slices()
     every = state.every_slice()
     latest_bytes = sum(s.total_bytes for s in latest)
-    definition = table.definition
+    definition, health = table.definition, health_of(table)
     return TableSummary(
         name=definition.name,
         uid=table.uid,
@@ -80,7 +80,7 @@ def summarise(table: Table) -> TableSummary:
         rows=-1 if any(s.rows < 0 or s.log_files for s in latest) else sum(s.rows for s in latest),
         mean_file_bytes=latest_bytes // len(latest) if latest else 0,
         actions=dict(Counter(f"{a.action} {a.state}" for a in list(state.actions.values()))),
-        health=health_of(table),
+        health=replace(health, problems=(*health.problems, *(finding.text for finding in damage_of(table)))),
     )
 
 

@@ -67,10 +67,11 @@ def job_document(job: PendingJob) -> dict[str, Any]:
     return {**asdict(job), "service": job.service.value, "age_s": round(job.age_s, 3)}
 
 
-def maintenance_document(base_path: str, steps: Sequence[Step]) -> dict[str, Any]:
-    """Return the document of a maintenance run; `ok` is false if a service failed."""
+def maintenance_document(base_path: str, steps: Sequence[Step], findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the document of a maintenance run with the findings after it; `ok` is false if a service failed."""
     shown = [{**asdict(step), "service": step.service.value, "instants": list(step.instants)} for step in steps]
-    return {"base_path": base_path, "ok": not any(step.error for step in steps), "error": None, "services": shown}
+    about = {"base_path": base_path, "ok": not any(step.error for step in steps), "error": None, "services": shown}
+    return {**about, "findings": [finding_document(finding) for finding in findings]}
 
 
 def _last_run(status: TableStatus, verdict: Verdict) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
-from tideline_table.table.findings import Finding, FindingKind, age_s, findings_beside
+from tideline_table.table.findings import Finding, FindingKind, age_s, damage_of, findings_beside
 from tideline_table.table.standing import why_refused
 
 
@@ -71,15 +71,20 @@ class TableStatus:
 def examine(table: Table, rules: Rules, services: Iterable[TableService] = tuple(TableService)) -> TableStatus:
     """Return the status of the last refreshed state, with the verdicts of `services`.
 
-    Costs five requests (`why_refused`), and one or two for each pending action.
+    Costs five requests (`why_refused`), a listing of each partition (`damage_of`), and one or two requests for each pending
+    action.
     """
-    return examine_beside(table, rules, why_refused(table), services)
+    return examine_beside(table, rules, why_refused(table), damage_of(table), services)
 
 
 def examine_beside(
-    table: Table, rules: Rules, refused: TidelineError | None, services: Iterable[TableService] = tuple(TableService)
+    table: Table,
+    rules: Rules,
+    refused: TidelineError | None,
+    damage: Iterable[Finding],
+    services: Iterable[TableService] = tuple(TableService),
 ) -> TableStatus:
-    """As `examine`, for a caller that knows why writers refuse the table."""
+    """As `examine`, for a caller that knows why writers refuse the table and which files are damaged."""
     state, now = table.state, table.clock.now()
     verdicts = verdicts_of(table, services, rules, refused)
     findings = list(findings_beside(table, refused))
@@ -93,7 +98,7 @@ def examine_beside(
         ]
     )
     backlog = backlog_of(state, table.options.merged(rules.options), table.zone)
-    findings += _missed(backlog, rules.objectives, now)
+    findings += [*_missed(backlog, rules.objectives, now), *damage]
     return TableStatus(
         name=table.definition.name,
         uid=table.uid,
