@@ -105,7 +105,7 @@ consumer = EventConsumer(
     clock=SystemClock(),
 )
 for event in consumer.poll(timeout_s=5):
-    print(event.sequence, event.action, event.to_state, event.rows_added)
+    print(event.sequence, event.action, event.to_state, event.rows_inserted)
 consumer.commit()  # after the events are processed
 ```
 
@@ -113,7 +113,9 @@ consumer.commit()  # after the events are processed
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
 - **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has seen. If a `sequence` is missing, it reads these entries from the table log. `EventConsumer` does both.
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
-- **Unknown counts.** `rows_removed` is -1 where an overwrite or a partition deletion replaced log files that add or delete rows: only reading them tells how many there were.
+- **Changed rows.** An event with `datachange` says that queries may return other rows from now on: filter by the header `ce_datachange`, which needs no schema. A restore changes rows when it becomes inflight, and says so when it is completed.
+- **Unknown counts.** A number of rows that the step does not know is null. In merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value.
+- **Steps.** A write begins with `inflight`, without a `requested` step. Plans of table services begin with `requested`.
 """
 
 

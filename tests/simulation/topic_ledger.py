@@ -89,6 +89,10 @@ def _tells_of(event: Transition, entry: Entry) -> bool:
         and event.from_state == (None if entry.before is State.NONE else entry.before)
         and event.action == ("clustering" if is_clustering else entry.action)
         and event.time.isoformat(timespec="microseconds") == entry.recorded
-        and (event.rows_removed >= replaced if replaced >= 0 else event.rows_removed == -1)
+        and (
+            event.rows_deleted is None
+            if replaced < 0 or entry.after is not State.COMPLETED
+            else (event.rows_deleted or 0) >= replaced
+        )
         and dict(event.checkpoint) == {name: value for name, value in extra.items() if name != "schema"}
     )

@@ -15,9 +15,7 @@ def new_uid() -> str:
 
 
 def table(uid: str) -> TableIdentity:
-    return TableIdentity(
-        uid=uid, base_path="s3://lake/sales/trips", name="trips", database="sales", catalog="lake", type="MERGE_ON_READ"
-    )
+    return TableIdentity(uid=uid, base_path="s3://lake/sales/trips", name="trips", database="sales", type="MERGE_ON_READ")
 
 
 def transition(uid: str, sequence: int, **changes: object) -> Transition:

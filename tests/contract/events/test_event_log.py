@@ -63,7 +63,7 @@ def test_transitions_of_a_table_come_in_order(deployment: Deployment) -> None:
 
 def test_an_event_comes_back_as_it_was(deployment: Deployment) -> None:
     uid = new_uid()
-    event = transition(uid, 7, partitions=("day=2026-03-01",), checkpoint={"offset": "4711"}, fencing_token=6)
+    event = transition(uid, 7, partitions=("day=2026-03-01",), checkpoint={"offset": "4711"}, rows_inserted=6)
     deployment.publisher(f"shard-{uid}").publish_transitions(uid, [event], table_record(uid, 7), traceparent="00-ab-cd-01")
     (record,) = deployment.drain(deployment.subscription([TIMELINE.name]), uid, 1)
     assert decode(record) == event

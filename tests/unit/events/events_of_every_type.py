@@ -20,9 +20,7 @@ from tideline_events import (
 
 UID = "3f2b8c1e-6a54-4d0f-9b7e-0c1d2e3f4a5b"
 TIME = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
-TABLE = TableIdentity(
-    uid=UID, base_path="s3://lake/sales/trips", name="trips", database="sales", catalog="lake", type="MERGE_ON_READ", version=6
-)
+TABLE = TableIdentity(uid=UID, base_path="s3://lake/sales/trips", name="trips", database="sales", type="MERGE_ON_READ", version=6)
 
 TRANSITION = Transition(
     table=TABLE,
@@ -35,17 +33,16 @@ TRANSITION = Transition(
     requested_time=datetime(2026, 3, 1, 12, 30, 14, tzinfo=UTC),
     completion_time=TIME,
     sequence=4711,
-    attempt=2,
     writer_id="compactor-é",
-    fencing_token=4709,
-    plan_instant="20260301123000000",
     undone_instant="20260301122000000",
+    datachange=False,
+    rows_inserted=1_000_000,
+    rows_updated=17,
+    rows_deleted=None,
     files_added=3,
-    files_removed=2,
-    rows_added=1_000_000,
-    rows_removed=17,
+    files_deleted=2,
+    file_groups_replaced=5,
     bytes_added=123_456_789_012,
-    bytes_removed=99,
     partitions=("day=2026-02-28", "day=2026-03-01"),
     partitions_truncated=True,
     schema_hash="c0ffee",
@@ -71,8 +68,8 @@ EVERY_TYPE: dict[str, Event] = {
         size_bytes=345_678,
         log_file_count=4,
         log_size_bytes=5_678,
-        health="frozen",
-        health_reason="a foreign instant was found",
+        health="stuck",
+        health_reason="writer w died",
     ),
     "tideline.jobs.lifecycle.v1": JobEvent(
         table_uid=UID,

@@ -74,9 +74,9 @@ def test_every_transition_arrives_once_and_in_order(fleet, lost):
         assert [e.sequence for e in own if e.observed_by == "backfill"] == list(lost)
         # What the log gave is what the mirror had published.
         published = {e.sequence: e for e in fleet.events(TIMELINE.name) if e.table_uid == table.uid}
-        told = [(e.instant, e.action, e.from_state, e.to_state, e.rows_added, e.time, e.timeline_file) for e in own]
+        told = [(e.instant, e.action, e.from_state, e.to_state, e.rows_inserted, e.time, e.timeline_file) for e in own]
         assert told == [
-            (e.instant, e.action, e.from_state, e.to_state, e.rows_added, e.time, e.timeline_file)
+            (e.instant, e.action, e.from_state, e.to_state, e.rows_inserted, e.time, e.timeline_file)
             for _, e in sorted(published.items())
         ]
     assert (events.counts.backfilled, events.counts.missing, events.counts.dead) == (len(lost) * 2, 0, 0)

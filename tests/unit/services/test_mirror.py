@@ -49,18 +49,18 @@ def test_publishes_each_entry_once_gapless_and_says_what_it_was(fleet):
     assert context.metrics.value(ENTRIES, table=table.uid) == table.state.sequence
     told = [(e.action, e.from_state, e.to_state, e.datachange) for e in events]
     assert told == [
-        ("commit", None, "inflight", True),
+        ("commit", None, "inflight", False),
         ("commit", "inflight", "completed", True),
-        ("commit", None, "inflight", True),
+        ("commit", None, "inflight", False),
         ("commit", "inflight", "completed", True),
         ("clustering", None, "requested", False),
         ("clustering", "requested", "inflight", False),
         ("clustering", "inflight", "completed", False),
-        ("commit", None, "inflight", True),
+        ("commit", None, "inflight", False),
         ("rollback", None, "inflight", False),
         ("rollback", "inflight", "completed", False),
     ]
-    assert (events[3].rows_added, events[3].partitions, events[3].writer_id) == (5, ("bergen",), "writer")
+    assert (events[3].rows_inserted, events[3].partitions, events[3].writer_id) == (5, ("bergen",), "writer")
     assert events[3].completion_time is not None
     assert events[2].completion_time is None
     assert events[9].undone_instant == events[7].instant

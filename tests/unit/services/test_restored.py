@@ -34,11 +34,11 @@ def test_the_mirror_tells_of_them(fleet):
         ("savepoint", None, "completed", False, f".hoodie/{at}.savepoint"),
         ("savepoint", None, "completed", False, f".hoodie/{second}.savepoint"),
         ("savepoint", "completed", "rolledback", False, f".hoodie/{second}.savepoint"),
-        ("restore", None, "requested", True, f".hoodie/{done.instant}.restore.requested"),
-        ("restore", "requested", "inflight", True, f".hoodie/{done.instant}.restore.inflight"),
+        ("restore", None, "requested", False, f".hoodie/{done.instant}.restore.requested"),
+        ("restore", "requested", "inflight", False, f".hoodie/{done.instant}.restore.inflight"),
         ("restore", "inflight", "completed", True, f".hoodie/{done.instant}.restore"),
     ]
-    assert (events[-2].undone_instant, events[-1].files_removed) == (second, done.files_deleted)
+    assert (events[-2].undone_instant, events[-1].undone_instant, events[-1].files_deleted) == (second, second, done.files_deleted)
 
 
 def test_the_cleaner_finishes_one_that_died_and_nobody_plans_beside_it(fleet):

@@ -30,7 +30,6 @@ from tideline_events.payload import (
     TableRecord,
     Transition,
     VerdictEvent,
-    is_data_change,
 )
 from tideline_events.record import Record
 from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, TABLES, TIMELINE, TOPICS, Topic
@@ -79,7 +78,6 @@ __all__ = [
     "check_event_log_url",
     "decode",
     "encode",
-    "is_data_change",
     "open_event_log",
     "read_envelope",
     "table_deletion",

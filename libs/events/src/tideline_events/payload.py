@@ -15,20 +15,6 @@ from datetime import datetime
 
 from tideline_events.errors import InvalidEvent
 
-REARRANGING_ACTIONS = frozenset(
-    {"compaction", "logcompaction", "clustering", "clean", "savepoint", "rollback", "indexing", "archival"}
-)
-REARRANGING_OPERATIONS = frozenset({"compact", "log_compact", "cluster", "index"})
-
-
-def is_data_change(action: str, operation: str | None) -> bool:
-    """Return whether visible rows may have changed: false for actions that rearrange, clean, or undo rows that were never visible.
-
-    A compaction completes as `commit` and a clustering as `replacecommit`, so the operation decides as well. The result is true
-    for a restore and for unknown actions, because an unnecessary read is harmless and a missed change is not.
-    """
-    return action not in REARRANGING_ACTIONS and operation not in REARRANGING_OPERATIONS
-
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
@@ -38,7 +24,6 @@ class TableIdentity:
     base_path: str
     name: str
     database: str = ""
-    catalog: str = ""
     type: str = "COPY_ON_WRITE"
     version: int = 6
 
@@ -50,8 +35,8 @@ class TableIdentity:
 class Transition:
     """One transition of a table's timeline. `sequence` is its position in the table log, gapless and in order of completion.
 
-    `encode` caps `partitions` and `checkpoint`, and sets a flag. `fencing_token`: the sequence of the newest log entry that the
-    writer had read when it got its lease.
+    `encode` caps `partitions` and `checkpoint`, and sets a flag. `datachange` is true if queries may return other rows after the
+    step: an unnecessary read is harmless, and a missed change is not. Numbers of rows that the step does not know are None.
     """
 
     table: TableIdentity
@@ -67,16 +52,15 @@ class Transition:
     from_state: str | None = None
     operation: str | None = None
     completion_time: datetime | None = None
-    attempt: int = 1
-    fencing_token: int | None = None
-    plan_instant: str | None = None
     undone_instant: str | None = None
+    datachange: bool = True
+    rows_inserted: int | None = None
+    rows_updated: int | None = None
+    rows_deleted: int | None = None
     files_added: int = 0
-    files_removed: int = 0
-    rows_added: int = 0
-    rows_removed: int = 0
+    files_deleted: int = 0
+    file_groups_replaced: int = 0
     bytes_added: int = 0
-    bytes_removed: int = 0
     partitions: tuple[str, ...] = ()
     partitions_truncated: bool = False
     schema_hash: str | None = None
@@ -94,11 +78,6 @@ class Transition:
     def table_uid(self) -> str:
         """Uid of the table, the key of the record."""
         return self.table.uid
-
-    @property
-    def datachange(self) -> bool:
-        """See `is_data_change`."""
-        return is_data_change(self.action, self.operation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,23 @@ from datetime import datetime
 from itertools import islice
 
 from tideline_events import TableIdentity, Transition
-from tideline_table.action import TableService, action_name
+from tideline_table.action import action_name
 from tideline_table.hudi import (
+    DATABASE,
     REPLACED_ROWS_KEY,
     SCHEMA_KEY,
-    WRITE_ACTIONS,
     Action,
     Instant,
     State,
     time_from_instant,
     timeline_file_name,
 )
-from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned
+from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned, RollbackStep
 from tideline_table.table import Table
 
-_PLANNED = frozenset({TableService.CLUSTERING, TableService.CLEAN, TableService.ARCHIVAL})
+_UNKNOWN_ROWS = (None, None, None)
+_NO_ROWS = (0, 0, 0)
+_NAMES_PARTITIONS = Published | Cleaned | Restored | RollbackStep
 _NO_CHECKPOINT = (SCHEMA_KEY, REPLACED_ROWS_KEY)
 """Extra metadata that other fields of an event say."""
 _BATCH = 500
@@ -33,47 +35,72 @@ def table_identity(table: Table) -> TableIdentity:
     """Return the identity of the table, as events name it."""
     definition = table.definition
     return TableIdentity(
-        uid=table.uid, base_path=table.storage.root, name=definition.name, type=definition.type.value, version=definition.version
+        uid=table.uid,
+        base_path=table.storage.root,
+        name=definition.name,
+        database=definition.properties.get(DATABASE, ""),
+        type=definition.type.value,
+        version=definition.version,
     )
 
 
 def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Transition:
     """Return the event of one entry. `observed_by` names the program that read the entry."""
     recorded = datetime.fromisoformat(entry.recorded)
-    completed = entry.after is State.COMPLETED
     body = entry.body
-    commit = body.metadata if isinstance(body, Published) and entry.action in WRITE_ACTIONS else None
-    cleaned = body.files_deleted if isinstance(body, Cleaned | Restored) else 0
-    back = body.rewind if isinstance(body, RestorePlanned | RestoreBegun) else None
-    name = action_name(entry.action, entry.operation)
-    stats = commit.stats if commit else ()
+    commit = body.metadata if isinstance(body, Published) else None
     schema = commit.extra.get(SCHEMA_KEY, "") if commit else ""
+    rows = _rows(entry)
     return Transition(
         table=identity,
         instant=entry.instant,
-        action=name,
-        operation=entry.operation.lower(),
+        action=action_name(entry.action, entry.operation),
+        operation=entry.operation.lower() or None,
         from_state=None if entry.before is State.NONE else entry.before.value,
         to_state=entry.after.value,
         time=recorded,
         requested_time=time_from_instant(entry.instant),
-        completion_time=recorded if completed else None,
+        completion_time=recorded if entry.after is State.COMPLETED else None,
         sequence=entry.sequence,
         writer_id=entry.writer_id,
         observed_by=observed_by,
         timeline_file=_timeline_file(entry),
-        plan_instant=entry.instant if name in _PLANNED else None,
-        # A restore names the oldest write that it undoes: all later writes are undone too.
-        undone_instant=entry.target or (min(back.undone_instants, default=None) if back is not None else None),
-        files_added=len(stats),
-        files_removed=sum(len(ids) for ids in (commit.replaced or {}).values()) if commit else cleaned,
-        rows_added=commit.rows_inserted if commit else 0,
-        rows_removed=commit.rows_deleted if commit else 0,
-        bytes_added=sum(s.file_size_bytes for s in stats),
-        partitions=tuple(sorted({s.partition_path for s in stats}.union(commit.replaced or () if commit else ()))),
+        undone_instant=_undone_instant(entry),
+        datachange=entry.after is State.COMPLETED and rows != _NO_ROWS,
+        rows_inserted=rows[0],
+        rows_updated=rows[1],
+        rows_deleted=rows[2],
+        files_added=len(commit.stats) if commit else 0,
+        files_deleted=body.files_deleted if isinstance(body, Cleaned | Restored | RollbackStep) else 0,
+        file_groups_replaced=sum(map(len, (commit.replaced or {}).values())) if commit else 0,
+        bytes_added=sum(s.file_size_bytes for s in commit.stats) if commit else 0,
+        partitions=tuple(sorted(body.partitions)) if isinstance(body, _NAMES_PARTITIONS) else (),
         schema_hash=hashlib.sha256(schema.encode()).hexdigest() if schema else None,
-        checkpoint={k: v for k, v in commit.extra.items() if k not in _NO_CHECKPOINT} if commit else {},
+        checkpoint={k: v for k, v in commit.extra.items() if k not in _NO_CHECKPOINT} if commit and not commit.is_rewrite else {},
     )
+
+
+def _rows(entry: Entry) -> tuple[int | None, int | None, int | None]:
+    """Return the numbers of rows that a completed step inserted, updated and deleted; None for what it does not know."""
+    body = entry.body
+    if entry.after is not State.COMPLETED:
+        return _UNKNOWN_ROWS
+    if isinstance(body, Published):
+        commit = body.metadata
+        return commit.rows_inserted, commit.rows_updated, None if commit.rows_deleted < 0 else commit.rows_deleted
+    if isinstance(body, Restored) or (isinstance(body, RollbackStep) and body.progress is not None):
+        # Apache Hudi may roll back a completed write of a shared table.
+        return _UNKNOWN_ROWS
+    return _NO_ROWS
+
+
+def _undone_instant(entry: Entry) -> str | None:
+    body = entry.body
+    if isinstance(body, RestorePlanned | RestoreBegun):
+        return min(body.rewind.undone_instants, default=None)
+    if isinstance(body, Restored):
+        return min(body.instants, default=None)
+    return entry.target or None
 
 
 def _timeline_file(entry: Entry) -> str:

@@ -66,7 +66,11 @@ class View:
         is_commit = transition.datachange
         if is_commit and self._heard % (_COMMIT_EVERY if self._live is None else 5):
             return
-        what = f"+{transition.rows_added} rows" if is_commit else f"{transition.files_added} files for {transition.files_removed}"
+        what = (
+            f"+{transition.rows_inserted} rows"
+            if is_commit
+            else f"{transition.files_added} files for {transition.file_groups_replaced}"
+        )
         line = f"    event {transition.sequence:>5}  {transition.table.name:<9} {transition.instant} {transition.action} {transition.operation}"
         self.console.print(Text(f"{line}  {what}", style="dim" if is_commit else "cyan"))
 

@@ -170,14 +170,24 @@ class CommitMetadata:
     compacted: bool = False
 
     @property
+    def is_rewrite(self) -> bool:
+        """Whether the commit keeps the rows as they are. Apache Hudi counts the rows that its clustering moves as inserts."""
+        return self.compacted or self.operation.upper() in _REWRITES
+
+    @property
     def rows_inserted(self) -> int:
-        """The number of rows with new keys: 0 for a rewrite. Apache Hudi counts the rows that its clustering moves as inserts."""
-        return 0 if self.compacted or self.operation.upper() in _REWRITES else sum(s.num_inserts for s in self.stats)
+        """The number of rows with new keys: 0 for a rewrite."""
+        return 0 if self.is_rewrite else sum(s.num_inserts for s in self.stats)
+
+    @property
+    def rows_updated(self) -> int:
+        """The number of rows that replaced an older version: 0 for a rewrite."""
+        return 0 if self.is_rewrite else sum(s.num_updates for s in self.stats)
 
     @property
     def rows_deleted(self) -> int:
         """The number of rows removed, with those of replaced file groups; -1 if unknown: Apache Hudi does not count these."""
-        deleted = sum(s.num_deletes for s in self.stats)
+        deleted = 0 if self.is_rewrite else sum(s.num_deletes for s in self.stats)
         if self.operation.upper() not in _OVERWRITES:
             return deleted
         replaced = self.extra.get(REPLACED_ROWS_KEY, "")

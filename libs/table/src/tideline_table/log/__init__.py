@@ -6,7 +6,7 @@ Decisions of table services and writes do not belong here; see `tideline_table.a
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Archived, Body, Cleaned, Published, RestoreBegun, Restored
 from tideline_table.log.entry import Entry
-from tideline_table.log.plan import RestorePlanned
+from tideline_table.log.plan import RestorePlanned, RollbackStep
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
@@ -25,6 +25,7 @@ __all__ = [
     "RestoreBegun",
     "RestorePlanned",
     "Restored",
+    "RollbackStep",
     "Savepoint",
     "Sharing",
     "TableState",

@@ -17,7 +17,7 @@ from typing import Any
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.adopted import AdoptedTable
-from tideline_table.log.plan import ArchivedInstants, Document, Plan, RollbackStep, given, parse_plan
+from tideline_table.log.plan import ArchivedInstants, Document, Plan, RollbackStep, given, parse_plan, rolled_back_partitions
 from tideline_table.log.progress import Progress, progress_from, progress_json
 from tideline_table.log.rewind import Rewind
 from tideline_table.log.sharing import Sharing
@@ -57,6 +57,11 @@ class Published:
     """State of a Hudi-written table, in the first commit of its table log."""
     statistics: Document | None = field(default=None, compare=False)
     """Column statistics of its files (`statistics_json`), as an entry holds them. `file_statistics` reads them."""
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The partition paths in which it wrote or replaced files."""
+        return frozenset(s.partition_path for s in self.metadata.stats).union(self.metadata.replaced or ())
 
     @property
     def file_statistics(self) -> dict[str, FileStatistics]:
@@ -117,6 +122,11 @@ class Cleaned:
         """Number of files that the clean deleted."""
         return int(self.metadata["totalFilesDeleted"])
 
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The partition paths in which it deleted files."""
+        return frozenset(partition for partition, _ in self.names)
+
     def to_json(self) -> dict[str, Any]:
         return {"metadata": self.metadata}
 
@@ -147,22 +157,43 @@ class Restored:
     metadata: Document | None = None
     undone: tuple[str, ...] = ()
     progress: Mapping[str, Progress] | None = None
+    unreplaced: tuple[str, ...] = ()
+    """The partition paths of replaced file groups that are visible again, of a restore by Tideline."""
+
+    @property
+    def instants(self) -> tuple[str, ...]:
+        """The instants of the writes that it undid."""
+        return self.undone or tuple(str(instant) for instant in (self.metadata or {}).get("instantsToRollback") or ())
 
     @property
     def files_deleted(self) -> int:
         """Number of files that the restore deleted."""
+        return sum(int(one["totalFilesDeleted"]) for one in self._rollbacks)
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The partition paths in which it deleted files or made replaced file groups visible."""
+        return frozenset(self.unreplaced).union(*(rolled_back_partitions(one) for one in self._rollbacks))
+
+    @property
+    def _rollbacks(self) -> list[Document]:
         by_instant = (self.metadata or {}).get("hoodieRestoreMetadata") or {}
-        return sum(int(one["totalFilesDeleted"]) for found in by_instant.values() for one in found)
+        return [one for found in by_instant.values() for one in found]
 
     def to_json(self) -> dict[str, Any]:
         progress = None if self.progress is None else progress_json(self.progress)
-        return given(metadata=self.metadata, undone=list(self.undone) or None, progress=progress)
+        return given(
+            metadata=self.metadata,
+            undone=list(self.undone) or None,
+            progress=progress,
+            unreplaced=list(self.unreplaced) or None,
+        )
 
     @classmethod
     def from_json(cls, document: Document) -> Restored:
         undone = tuple(str(instant) for instant in document.get("undone") or ())
         progress = progress_from(document["progress"]) if "progress" in document else None
-        return cls(document.get("metadata"), undone, progress)
+        return cls(document.get("metadata"), undone, progress, tuple(map(str, document.get("unreplaced") or ())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,15 +139,18 @@ class RestorePlanned:
     plan: Document
     rewind: Rewind
     files: Mapping[str, Sequence[str]]
+    unreplaced: tuple[str, ...] = ()
+    """The partition paths of the file groups that an undone write replaced."""
 
     def to_json(self) -> dict[str, Any]:
         files = {instant: list(paths) for instant, paths in self.files.items()}
-        return {"plan": self.plan, "rewind": self.rewind.to_json(), "files": files}
+        return given(plan=self.plan, rewind=self.rewind.to_json(), files=files, unreplaced=list(self.unreplaced) or None)
 
     @classmethod
     def from_json(cls, document: Document) -> RestorePlanned:
         files = {str(at): tuple(map(str, paths)) for at, paths in document["files"].items()}
-        return cls(document["plan"], Rewind.from_json(document["rewind"]), files)
+        unreplaced = tuple(map(str, document.get("unreplaced") or ()))
+        return cls(document["plan"], Rewind.from_json(document["rewind"]), files, unreplaced)
 
 
 class LogMove(NamedTuple):
@@ -182,6 +185,16 @@ class RollbackStep:
     moves: tuple[LogMove, ...] | None = None
     """Set from the step on in which a cancelled compaction gives back its log files (`coordination.unscheduling`). Of the
     completed step: not empty."""
+
+    @property
+    def files_deleted(self) -> int:
+        """Number of files that the completed rollback deleted; 0 before."""
+        return int((self.metadata or {}).get("totalFilesDeleted") or 0)
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The partition paths in which the completed rollback deleted files or gave them other names; none before."""
+        return rolled_back_partitions(self.metadata or {}).union(m.partition_path for m in self.moves or () if self.metadata)
 
     def to_json(self) -> dict[str, Any]:
         return given(
@@ -231,6 +244,12 @@ _PLANS: Mapping[Action, Callable[[Document], Plan]] = {
 def parse_plan(action: Action, document: Document) -> Plan:
     """Parse the plan of a pending `action` from its JSON form."""
     return _PLANS[action](document)
+
+
+def rolled_back_partitions(metadata: Document) -> frozenset[str]:
+    """Return the partition paths in which a rollback (`HoodieRollbackMetadata`) deleted or extended files."""
+    parts = (metadata.get("partitionMetadata") or {}).items()
+    return frozenset(str(name) for name, part in parts if part.get("successDeleteFiles") or part.get("rollbackLogFiles"))
 
 
 def planned_files(plans: Iterable[Plan]) -> set[str]:

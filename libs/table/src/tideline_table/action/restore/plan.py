@@ -24,6 +24,8 @@ class RestorePlan:
 
     rewind: Rewind
     files: Mapping[str, tuple[str, ...]]
+    unreplaced: tuple[str, ...]
+    """The partition paths of the file groups that an undone write replaced."""
 
     def to_body(self) -> RestorePlanned:
         """Return the body of the requested entry: HoodieRestorePlan, and what the later steps need."""
@@ -32,7 +34,7 @@ class RestorePlan:
             "version": 2,
             "savepointToRestoreTimestamp": self.rewind.savepoint,
         }
-        return RestorePlanned(document, self.rewind, self.files)
+        return RestorePlanned(document, self.rewind, self.files, self.unreplaced)
 
 
 def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
@@ -61,7 +63,8 @@ def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
     )
     saved = sorted((at for at in state.savepoints if any(at == a.instant for a in undone)), reverse=True)
     back = Rewind(savepoint.instant, _named(undone), _named(fenced), _named(rollbacks), tuple(saved))
-    return RestorePlan(back, _files_of(state, [a.instant for a in undone]))
+    unreplaced = {group.partition_path for group, at in state.replaced.items() if at in back.undone_instants}
+    return RestorePlan(back, _files_of(state, [a.instant for a in undone]), tuple(sorted(unreplaced)))
 
 
 def _named(records: Iterable[ActionRecord]) -> tuple[Named, ...]:

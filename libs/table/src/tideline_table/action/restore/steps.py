@@ -113,7 +113,8 @@ def finish_restore(timeline: ActiveTimeline, restore: str, *, force: bool = Fals
             started = timeline.clock.monotonic_s()
             deleted = _delete(timeline, back, plan.files)
             duration_ms = int((timeline.clock.monotonic_s() - started) * 1000)
-            _complete(timeline, restore, restore_metadata(restore, back, deleted, timeline.storage.root, duration_ms))
+            metadata = restore_metadata(restore, back, deleted, timeline.storage.root, duration_ms)
+            _complete(timeline, restore, Restored(metadata, unreplaced=plan.unreplaced))
     except _Over:
         if not force:
             return None
@@ -127,11 +128,11 @@ def finish_restore(timeline: ActiveTimeline, restore: str, *, force: bool = Fals
     )
 
 
-def _complete(timeline: ActiveTimeline, restore: str, metadata: dict[str, object]) -> Entry:
+def _complete(timeline: ActiveTimeline, restore: str, body: Restored) -> Entry:
     def decide(state: TableState) -> Draft:
         if not state.is_pending(restore):
             raise _Over
-        return Draft(restore, Action.RESTORE, State.INFLIGHT, State.COMPLETED, OPERATION, Restored(metadata))
+        return Draft(restore, Action.RESTORE, State.INFLIGHT, State.COMPLETED, OPERATION, body)
 
     return timeline.append(decide)
 
