@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheel \
+.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 SEEDS ?= 5000
@@ -127,6 +127,9 @@ wheel: $(STAMP) ## the wheel in dist/
 
 images: $(STAMP) ## the service and Spark images, archives in the cache: make images IMAGES=service (root, Debian)
 	$(BIN)/python -m e2e.images build $(IMAGES)
+
+release: $(STAMP) ## wheel, chart, images, bills of materials and checksums in dist/, tried from these files alone (docs/images.md)
+	$(BIN)/python -m e2e.release $(IMAGES)
 
 cluster-up: $(STAMP) ## a Kubernetes cluster with one node on this machine (root, Debian, Go; e2e/README.md)
 	$(BIN)/python -m e2e.cluster up

@@ -1,7 +1,7 @@
 """Write the generated parts of charts/tideline: settings in values.schema.json and in the definition of HudiTable, Grafana's dashboard.
 
-`python scripts/generate_chart.py` writes them from the declared settings and metrics; `--check` writes nothing and exits with 1 if a file
-would change. In values.schema.json only the definitions whose names end with `Settings` are generated, in the definition of HudiTable
+Also the version in Chart.yaml, which is that of pyproject.toml. `python scripts/generate_chart.py` writes them from the declared settings
+and metrics; `--check` writes nothing and exits with 1 if a file would change. In values.schema.json only the definitions whose names end with `Settings` are generated, in the definition of HudiTable
 the lines between two marks; the rest is written by hand and kept.
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +27,9 @@ from tideline_runtime.metrics import SHARED_METRICS, Histogram, Metric, declared
 from tideline_runtime.settings import ServiceSettings, declared_settings
 from tideline_runtime.table_settings import per_table_fields, settings_by_service
 
-CHART = Path(__file__).resolve().parent.parent / "charts/tideline"
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts/tideline"
+DESCRIPTION = "Chart.yaml"
 SCHEMA = "values.schema.json"
 DASHBOARD = "files/dashboard.json"
 DEFINITION = "crds/huditables.yaml"
@@ -165,6 +169,12 @@ def definition(current: str) -> str:
     return before + begin + "".join(indent + line for line in lines) + indent + end + after
 
 
+def description(current: str) -> str:
+    """Return the text of Chart.yaml: `current` with the version of the distribution, which the images have as their tag, too."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return re.sub(r"^(version|appVersion): .*$", rf"\1: {version}", current, flags=re.MULTILINE)
+
+
 def dashboard(metrics: Iterable[Metric]) -> str:
     """Return Grafana's dashboard: a row per member, first what all services have, and a panel per metric."""
     shared = {metric.name for metric in SHARED_METRICS}
@@ -263,9 +273,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     current = schema_path.read_text()
     wanted = {schema_path: (current, values_schema(current, classes))}
     wanted[dashboard_path] = (dashboard_path.read_text() if dashboard_path.exists() else "", dashboard(metrics))
-    definition_path = arguments.chart / DEFINITION
-    definition_text = definition_path.read_text()
-    wanted[definition_path] = (definition_text, definition(definition_text))
+    for name, generated_from in ((DEFINITION, definition), (DESCRIPTION, description)):
+        text = (arguments.chart / name).read_text()
+        wanted[arguments.chart / name] = (text, generated_from(text))
     stale = 0
     for path, (found, generated) in wanted.items():
         if found == generated:

@@ -28,8 +28,8 @@ JAVA_OPTIONS, MAVEN_MIRROR = "JDK_JAVA_OPTIONS", "TIDELINE_MAVEN_MIRROR"
 HOME_IN_BUILD = Path("/root")
 BILL_IN_IMAGE = "usr/share/tideline/bom.json"
 READABLE = 0o644
-INPUTS = ("docker", "libs", "requirements", "services")
-"""Folders of the repository that the builds read."""
+INPUTS = ("docker", "libs", "pyproject.toml", "requirements", "services")
+"""What of the repository the builds read, but for the README: it only describes the wheel."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def test_no_value_is_a_secret():
 def test_generated_files_are_current_and_check_finds_a_difference(script, tmp_path, capsys):
     for folder in ("files", "crds"):
         (tmp_path / folder).mkdir()
-    for name in (script.SCHEMA, script.DASHBOARD, script.DEFINITION):
+    for name in (script.SCHEMA, script.DASHBOARD, script.DEFINITION, script.DESCRIPTION):
         (tmp_path / name).write_text((CHART / name).read_text())
     schema = json.loads((tmp_path / script.SCHEMA).read_text())
     del schema["definitions"]["mirrorSettings"]["properties"]["batch_entries"]
@@ -161,14 +161,21 @@ def test_generated_files_are_current_and_check_finds_a_difference(script, tmp_pa
     (tmp_path / script.SCHEMA).write_text(json.dumps(schema))
     defined = (tmp_path / script.DEFINITION).read_text()
     (tmp_path / script.DEFINITION).write_text(defined.replace("clean_min_commits", "clean_commits"))
+    chart = (tmp_path / script.DESCRIPTION).read_text()
+    (tmp_path / script.DESCRIPTION).write_text(re.sub(r"(?m)^appVersion: .*$", "appVersion: 0.0.9", chart))
     assert script.main(["--chart", str(tmp_path), "--check"]) == 1
     assert '"batch_entries"' in (error := capsys.readouterr().err)
     assert re.search(r"^-\s+clean_commits:$", error, re.MULTILINE)
+    assert re.search(r"^-appVersion: 0.0.9$", error, re.MULTILINE)
     assert script.main(["--chart", str(tmp_path)]) == 0
     written = json.loads((tmp_path / script.SCHEMA).read_text())
     assert written["definitions"]["mirrorSettings"]["properties"]["batch_entries"]["maximum"] == 5000
     assert written["definitions"]["name"]["description"] == "Written by hand."
     assert (tmp_path / script.DEFINITION).read_text() == defined
+    version = tomllib.loads((REPOSITORY_ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (
+        yaml.safe_load((tmp_path / script.DESCRIPTION).read_text()).items() >= {"version": version, "appVersion": version}.items()
+    )
     assert script.main(["--chart", str(tmp_path), "--check"]) == 0
 
 
@@ -223,12 +230,6 @@ def test_alerts_use_declared_metrics_and_have_a_runbook(alert, metrics):
 def test_runbooks_are_those_of_the_alerts():
     described = re.findall(r"^### (Tideline\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert described == [alert["alert"] for alert in ALERTS]
-
-
-def test_the_chart_has_the_version_of_the_distribution():
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = tomllib.loads((REPOSITORY_ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert {chart["version"], chart["appVersion"]} == {version}
 
 
 def test_the_memory_of_the_launcher_holds_its_workers():
