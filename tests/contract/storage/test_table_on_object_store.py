@@ -53,8 +53,8 @@ def test_by_the_public_api(base_path):
     assert tideline.open(base_path).delete(["b"]).rows_deleted == 1
     assert made.lookup(["a", "b"]).to_pylist() == [{"id": "a", "day": "é", "fare": 120.0}]
     assert [c["before"]["id"] for c in made.changes(since=since).read().to_pylist()] == ["b"]
-    assert made.compact(options={"hoodie.compact.inline.max.delta.commits": 1}).log_files_merged > 0
-    options = made.share()
+    assert made.maintenance.compact(options={"hoodie.compact.inline.max.delta.commits": 1}).log_files_merged > 0
+    options = made.maintenance.share()
     assert options["hoodie.write.lock.provider"].endswith("StorageBasedLockProvider")
     tideline.open(base_path).upsert(rows)
     assert made.read(["id"], "fare > 100").to_pylist() == [{"id": "b"}]

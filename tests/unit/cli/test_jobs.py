@@ -37,7 +37,7 @@ def test_a_listed_plan_is_cancelled(cli, done, refused, merging, filled, tmp_pat
     assert "1 log files written since went back" in done("job", "cancel", merging, compaction).text
     assert done("read", merging).plain_rows() == rows
     assert "is rolled" in refused("job", "cancel", merging, compaction)
-    assert tideline.open(str(filled)).cancel_plan(clustering).service == "clustering"
+    assert tideline.open(str(filled)).maintenance.cancel_plan(clustering).service == "clustering"
     assert done("job", "list", f"{tmp_path}/*", "--json").document == {"jobs": [], "errors": {}}
     planned(done, "compaction", merging, EAGER)
     done("run", "compaction", merging)

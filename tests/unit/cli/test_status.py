@@ -178,7 +178,7 @@ def test_maintain_does_what_is_due_once(cli, done, merging, filled):
 def test_maintain_runs_the_plans_that_wait(merging):
     opened = Table.open(str(merging))
     planned = request_compaction(opened, {"hoodie.compact.inline.max.delta.commits": 1})
-    steps = {str(step.service): step for step in tideline.open(str(merging)).maintain()}
+    steps = {str(step.service): step for step in tideline.open(str(merging)).maintenance.run_due()}
     assert steps["compaction"].instants == (planned,)
     assert steps["compaction"].rows == 2
     assert [a.instant for a in opened.refresh().completed_writes() if a.action is Action.COMPACTION] == [planned]

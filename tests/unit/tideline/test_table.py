@@ -27,17 +27,17 @@ def data_files(folder: Path) -> list[Path]:
 
 def test_a_created_table_tells_what_it_is(table: tideline.Table, tmp_path: Path) -> None:
     assert (table.name, table.path) == ("trips", f"file:{tmp_path}/trips")
-    assert (table.key, table.partition, table.ordering) == (("id",), ("day",), "updated_at")
+    assert (table.inspect.key, table.inspect.partition, table.inspect.ordering) == (("id",), ("day",), "updated_at")
     assert table.schema == SCHEMA
-    assert tideline.open(tmp_path / "trips").type == table.type
-    assert table.type in repr(table)
+    assert tideline.open(tmp_path / "trips").inspect.type == table.inspect.type
+    assert table.inspect.type in repr(table)
 
 
 @pytest.mark.parametrize("several", [tuple, list])
 def test_key_and_partition_take_names(several, tmp_path: Path) -> None:
     made = tideline.create(tmp_path / "t", schema=SCHEMA, key=several(["id", "updated_at"]), partition=several(["day"]))
     made.upsert(trips_of(*FIRST, ("a", "mon", 1.0, 2)))
-    assert made.key == ("id", "updated_at")
+    assert made.inspect.key == ("id", "updated_at")
     assert ids(made.read()) == ["a", "a", "b", "c"]
     assert made.lookup(trips_of(("a", "", None, 2)))["fare"].to_pylist() == [1.0]
     assert made.lookup([{"id": "a", "updated_at": 1}, {"id": "x", "updated_at": 1}])["fare"].to_pylist() == [90.0]
@@ -172,17 +172,17 @@ def test_time_travel_takes_instants_times_and_dates(table: tideline.Table) -> No
 
 def test_read_optimized_leaves_out_log_files(table: tideline.Table) -> None:
     table.upsert(trips_of(("a", "mon", 95.0, 2)))
-    expected = 90.0 if table.type == "mor" else 95.0
+    expected = 90.0 if table.inspect.type == "mor" else 95.0
     assert table.read(where="id = 'a'", read_optimized=True)["fare"].to_pylist() == [expected]
 
 
 def test_cluster_rewrites_small_files(table: tideline.Table) -> None:
-    none = table.cluster(options={"tideline.clustering.min.input.files": 9})
+    none = table.maintenance.cluster(options={"tideline.clustering.min.input.files": 9})
     assert not none
     assert "9 or more files" in none.reason
     table.bulk_insert(trips_of(("d", "mon", 1.0, 1)))
     before = sorted_rows(table.read())
-    done = table.cluster(options=NOW)
+    done = table.maintenance.cluster(options=NOW)
     assert done
     assert (done.rows_rewritten, done.files_written, done.reason) == (3, 1, "")
     assert sorted_rows(table.read()) == before
@@ -190,32 +190,32 @@ def test_cluster_rewrites_small_files(table: tideline.Table) -> None:
 
 
 def test_compact_merges_log_files(table: tideline.Table) -> None:
-    if table.type == "cow":
+    if table.inspect.type == "cow":
         with pytest.raises(tideline.errors.UnsupportedTable):
-            table.compact()
+            table.maintenance.compact()
         return
-    none = table.compact()
+    none = table.maintenance.compact()
     assert not none
     assert "1 delta commit(s) since" in none.reason
     table.upsert(trips_of(("a", "mon", 95.0, 2)))
-    done = table.compact(options=NOW)
+    done = table.maintenance.compact(options=NOW)
     assert done
     assert (done.log_files_merged, done.files_written) == (1, 1)
     assert table.read(where="id = 'a'", read_optimized=True)["fare"].to_pylist() == [95.0]
 
 
 def test_log_compact_merges_log_files_into_one(table: tideline.Table) -> None:
-    if table.type == "cow":
+    if table.inspect.type == "cow":
         with pytest.raises(tideline.errors.UnsupportedTable):
-            table.log_compact()
+            table.maintenance.log_compact()
         return
     for number in range(3):
         table.upsert(trips_of(("a", "mon", 95.0 + number, 2 + number)))
     before, optimized = sorted_rows(table.read()), sorted_rows(table.read(read_optimized=True))
-    none = table.log_compact()
+    none = table.maintenance.log_compact()
     assert not none
     assert "at most 3 log file(s)" in none.reason
-    done = table.log_compact(options={"hoodie.log.compaction.blocks.threshold": 3})
+    done = table.maintenance.log_compact(options={"hoodie.log.compaction.blocks.threshold": 3})
     assert done
     assert (done.log_files_merged, done.files_written) == (3, 1)
     assert sorted_rows(table.read()) == before
@@ -223,17 +223,17 @@ def test_log_compact_merges_log_files_into_one(table: tideline.Table) -> None:
 
 
 def test_clean_and_archive_remove_what_is_old(table: tideline.Table, tmp_path: Path) -> None:
-    assert not table.clean()
-    assert not table.archive()
-    assert "keeps all 1 completed writes" in table.clean().reason
-    assert "keeps all 1 completed writes" in table.archive().reason
-    if table.type == "mor":  # archival keeps the delta commits that the next compaction counts
+    assert not table.maintenance.clean()
+    assert not table.maintenance.archive()
+    assert "keeps all 1 completed writes" in table.maintenance.clean().reason
+    assert "keeps all 1 completed writes" in table.maintenance.archive().reason
+    if table.inspect.type == "mor":  # archival keeps the delta commits that the next compaction counts
         table.upsert(trips_of(("a", "mon", 95.0, 2)))
-        table.compact(options=NOW)
+        table.maintenance.compact(options=NOW)
     for at in range(5):
         table.insert_overwrite(trips_of((f"n{at}", "mon", 1.0, at)))
     files = data_files(tmp_path / "trips")
-    cleaned = table.clean(options={"hoodie.cleaner.commits.retained": 1})
+    cleaned = table.maintenance.clean(options={"hoodie.cleaner.commits.retained": 1})
     assert cleaned
     assert len(data_files(tmp_path / "trips")) == len(files) - cleaned.files_deleted < len(files)
     few = {
@@ -242,7 +242,7 @@ def test_clean_and_archive_remove_what_is_old(table: tideline.Table, tmp_path: P
         "hoodie.keep.max.commits": 3,
         "tideline.archive.min.age": 0,
     }
-    archived = table.archive(options=few)
+    archived = table.maintenance.archive(options=few)
     assert archived
     assert archived.instants
     assert (tmp_path / "trips" / archived.file).exists()
@@ -250,23 +250,23 @@ def test_clean_and_archive_remove_what_is_old(table: tideline.Table, tmp_path: P
 
 
 def test_a_savepoint_is_restored(table: tideline.Table) -> None:
-    kept = table.savepoint(comment="before the import")
-    assert [s.instant for s in table.savepoints()] == [kept.instant]
+    kept = table.maintenance.create_savepoint(comment="before the import")
+    assert [s.instant for s in table.inspect.savepoints()] == [kept.instant]
     gone = table.upsert(trips_of(("d", "mon", 1.0, 1)))
-    preview = table.restore(kept.instant, dry_run=True)
+    preview = table.maintenance.restore(kept.instant, dry_run=True)
     assert (preview.instant, preview.undone) == ("", (gone.instant,))
     assert "d" in ids(table.read())
-    done = table.restore(kept.instant)
+    done = table.maintenance.restore(kept.instant)
     assert done.undone == (gone.instant,)
     assert ids(table.read()) == ["a", "b", "c"]
-    table.delete_savepoint(kept.instant)
-    assert table.savepoints() == ()
+    table.maintenance.delete_savepoint(kept.instant)
+    assert table.inspect.savepoints() == ()
     with pytest.raises(InstantNotFound):
-        table.restore(kept.instant)
+        table.maintenance.restore(kept.instant)
 
 
 def test_roll_back_dead_finds_nothing_in_a_sound_table(table: tideline.Table) -> None:
-    assert table.roll_back_dead() == ()
+    assert table.maintenance.roll_back_dead() == ()
 
 
 def test_requests_that_make_no_sense_are_rejected(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_requests_that_make_no_sense_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatch, match="tip"):
         made.upsert(pa.table({"id": ["a"], "tip": [1]}))
     with pytest.raises(InvalidOption):
-        made.share("zookeeper")
+        made.maintenance.share("zookeeper")
 
 
 def test_locks_by_url_serve_a_table(tmp_path: Path) -> None:
@@ -296,16 +296,24 @@ def test_locks_by_url_serve_a_table(tmp_path: Path) -> None:
 
 
 def test_a_shared_table_is_written_under_hudis_lock(table: tideline.Table, tmp_path: Path) -> None:
-    options = table.share(lock_expiry_min=7)
+    options = table.maintenance.share(lock_expiry_min=7)
     assert options["hoodie.write.lock.provider"].endswith("FileSystemBasedLockProvider")
-    assert table.share() == options
+    assert table.maintenance.share() == options
     table.upsert(trips_of(("d", "tue", 1.0, 1)))
     other = tideline.open(table.path)
     other.delete(["a"])
     assert ids(table.read()) == ["b", "c", "d"]
-    assert other.share() == options
+    assert other.maintenance.share() == options
     with pytest.raises(tideline.errors.UnsupportedTable):
-        table.archive()
+        table.maintenance.archive()
+
+
+def test_inspect_tells_what_is_due_and_what_fits(table: tideline.Table) -> None:
+    found = table.inspect.status()
+    assert (found.type, found.sequence > 0, found.backlog.small_files >= 0) == (table.inspect.type, True, True)
+    assert {str(verdict.service) for verdict in found.verdicts} >= {"clustering", "compaction", "clean"}
+    assert all(verdict.why for verdict in found.verdicts)
+    assert table.inspect.advise().proposed_index
 
 
 def test_all_errors_are_exported() -> None:
@@ -331,18 +339,18 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
         made.delete(["a"])
     made.delete([{"id": "a", "day": "mon"}])
     assert ids(tideline.open(tmp_path / "t").read()) == ["b", "c", "z"]
-    resized = made.resize_buckets(8, partition_rules="^tue,4")
+    resized = made.maintenance.resize_buckets(8, partition_rules="^tue,4")
     assert (bool(resized), resized.attempts, [(one.partition, one.reason) for one in resized.skipped]) == (
         True,
         1,
         [("tue", tideline.SkipReason.SAME_NUMBER)],
     )
-    again = made.resize_buckets(8)
+    again = made.maintenance.resize_buckets(8)
     assert (bool(again), again.instant, [one.partition for one in again.skipped]) == (False, "", ["mon", "tue"])
-    assert made.resize_buckets(4, partition_rules="", overwrite=True).instant
-    made.cluster()
-    assert made.cluster(options={"hoodie.clustering.plan.strategy.sort.columns": "day"}).instant
-    assert made.share()["hoodie.bucket.index.num.buckets"] == "4"
+    assert made.maintenance.resize_buckets(4, partition_rules="", overwrite=True).instant
+    made.maintenance.cluster()
+    assert made.maintenance.cluster(options={"hoodie.clustering.plan.strategy.sort.columns": "day"}).instant
+    assert made.maintenance.share()["hoodie.bucket.index.num.buckets"] == "4"
     with pytest.raises(InvalidOption, match="without a number of buckets"):
         tideline.create(tmp_path / "u", schema=SCHEMA, key="id", index=BucketIndex())
 
@@ -351,7 +359,7 @@ def test_keys_inside_of_structs(tmp_path: Path) -> None:
     place = pa.struct([("id", pa.int64()), ("city", pa.string()), ("ts", pa.int64())])
     schema = pa.schema([("a", place), ("v", pa.string())])
     made = tideline.create(tmp_path / "t", schema=schema, key="a.id", partition="a.city", ordering="a.ts", type="mor")
-    assert (made.key, made.partition, made.ordering) == (("a.id",), ("a.city",), "a.ts")
+    assert (made.inspect.key, made.inspect.partition, made.inspect.ordering) == (("a.id",), ("a.city",), "a.ts")
     made.upsert(pa.table({"a": [{"id": n, "city": f"c{n % 2}", "ts": 5} for n in range(4)], "v": list("abcd")}, schema))
     made.upsert(pa.table({"a": [{"id": n, "city": f"c{n % 2}", "ts": n + 4} for n in range(4)], "v": list("ABCD")}, schema))
     assert sorted(made.read(["v"])["v"].to_pylist()) == ["B", "C", "D", "a"]

@@ -30,7 +30,7 @@ REQUIRED: dict[str, Any] = {
 
 def functions() -> Iterator[tuple[str, str]]:
     """Yield each public function, and each of its arguments that has a type."""
-    for owner in (tideline, tideline.Table, tideline.Query):
+    for owner in (tideline, tideline.Table, tideline.Maintenance, tideline.Inspection, tideline.Query):
         for name, found in inspect.getmembers(owner, inspect.isfunction):
             if not name.startswith("_"):
                 for argument, parameter in inspect.signature(found).parameters.items():
@@ -48,7 +48,14 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> tideline.Table:
 @pytest.mark.parametrize(("function", "argument"), list(functions()))
 def test_an_argument_of_another_type_is_refused_by_name(opened: tideline.Table, function: str, argument: str) -> None:
     owner, _, name = function.partition(".")
-    called: Callable[..., object] = getattr({"tideline": tideline, "Table": opened, "Query": opened.incremental()}[owner], name)
+    owners = {
+        "tideline": tideline,
+        "Table": opened,
+        "Maintenance": opened.maintenance,
+        "Inspection": opened.inspect,
+        "Query": opened.incremental(),
+    }
+    called: Callable[..., object] = getattr(owners[owner], name)
     given = {n: REQUIRED[n] for n, p in inspect.signature(called).parameters.items() if p.default is p.empty}
     with pytest.raises(TidelineError) as caught:
         called(**{**given, argument: object()})
@@ -67,7 +74,7 @@ def test_an_argument_of_another_type_is_refused_by_name(opened: tideline.Table, 
         (lambda table, _: table.sample("1"), "argument 'buckets' of type str"),
         (lambda table, _: table.sample([True]), "argument 'buckets' of type list"),
         (lambda table, _: table.read([1]), "argument 'columns' of type list"),
-        (lambda table, _: table.maintain(min_files="8"), "argument 'min_files' of type str"),
+        (lambda table, _: table.maintenance.run_due(min_files="8"), "argument 'min_files' of type str"),
         (lambda table, _: table.upsert(trips_of(), options={1: "a"}), "argument 'options' of type dict"),
         (lambda _, path: tideline.create(path, schema=SCHEMA, key="id", ordering=["ts"]), "argument 'ordering' of type list"),
         (lambda _, path: tideline.create(path, schema=SCHEMA, key={"id": 1}), "argument 'key' of type dict"),
@@ -90,3 +97,8 @@ def test_wrong_types_that_ended_in_errors_of_python(
 def test_names_may_come_one_by_one(opened: tideline.Table) -> None:
     assert opened.read(name for name in ("id", "day")).column_names == ["id", "day"]
     assert opened.read(pa.array(["id"]).to_pylist()).column_names == ["id"]
+
+
+def test_the_table_itself_reads_and_writes() -> None:
+    """Services and administration are behind `maintenance`, looking behind `inspect`."""
+    assert len([name for name in dir(tideline.Table) if not name.startswith("_")]) <= 21

@@ -1,6 +1,8 @@
 from . import errors
 from .engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint, SkippedPartition, SkipReason
 from .indexes import BloomIndex, BucketIndex, RecordIndex
+from .inspection import Inspection
+from .maintenance import Maintenance
 from .opening import create, open
 from .query import Query
 from .results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration, ServiceResult
@@ -16,6 +18,8 @@ __all__ = [
     "Commit",
     "Compaction",
     "DataFile",
+    "Inspection",
+    "Maintenance",
     "MaintenanceStep",
     "Query",
     "RecordIndex",

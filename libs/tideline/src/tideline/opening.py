@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from tideline.checked import checked
 from tideline.indexes import KeyIndex, RecordIndex, index_request
+from tideline.opened import Options
 from tideline.rows import Schema, column_list, schema_from
-from tideline.table import Options, Table
+from tideline.table import Table
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import config
 from tideline_table import table as engine
@@ -67,11 +68,11 @@ def create(
     engine.create_table(base_path, request)
     table = open(base_path, options=options, locks=locks)
     if isinstance(index, RecordIndex):
-        table.create_index("record_index")
+        table.maintenance.create_metadata("record_index")
     elif config.Options(options)[config.METADATA_ENABLE]:
-        table.create_index()
+        table.maintenance.create_metadata()
     if config.Options(options)[config.METADATA_COLUMN_STATISTICS]:
-        table.create_index("column_stats")
+        table.maintenance.create_metadata("column_stats")
     return table
 
 

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tideline import services
+import tideline  # its names are imported when they are used: reads and writes need neither door
 from tideline.checked import checked_methods
-from tideline.indexes import BucketIndex, named_buckets
+from tideline.opened import Opened, Options
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
-from tideline.results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration
+from tideline.results import Commit
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
-from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import action
 from tideline_table import table as engine
-from tideline_table.errors import InvalidOption, SchemaMismatch
+from tideline_table.errors import SchemaMismatch
 from tideline_table.extras import extra
 from tideline_table.hudi import Point
-from tideline_table.metadata_table import Finding
 from tideline_table.schema import field_path, fit_rows, named_field, named_values
-from tideline_table.table import HeldLease, Lease
+from tideline_table.table import HeldLease
 from tideline_table.writer import Operation
 
 if TYPE_CHECKING:
     import duckdb
 
-    from tideline.engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint
     from tideline.relation import TableDataset
-
-Options = Mapping[str, object] | None
 
 
 @checked_methods
@@ -45,11 +40,10 @@ class Table:
     """
 
     def __init__(self, table: engine.Table, locks: str = "") -> None:
-        self._table = table
-        self._locks = locks
+        self._opened = Opened(table, locks)
 
     def __repr__(self) -> str:
-        return f"<tideline.Table {self.name} at {self.path}, {self.type}>"
+        return f"<tideline.Table {self.name} at {self.path}, {self.inspect.type}>"
 
     @property
     def path(self) -> str:
@@ -62,33 +56,24 @@ class Table:
         return self._table.definition.name
 
     @property
-    def type(self) -> str:
-        """`cow` (copy-on-write) or `mor` (merge-on-read)."""
-        return self._table.definition.type.name.lower()
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The columns of the record key."""
-        return tuple(self._table.definition.keygen.key_fields)
-
-    @property
-    def partition(self) -> tuple[str, ...]:
-        """The columns of the partition path."""
-        return tuple(self._table.definition.keygen.partition_fields)
-
-    @property
-    def ordering(self) -> str:
-        """The column that decides which version of a row wins. If it is empty, the later write wins."""
-        return self._table.definition.ordering_field
-
-    @property
     def schema(self) -> pa.Schema:
-        """The columns, without meta fields, as of the last read, write or `refresh`."""
+        """The columns, without meta fields, as of now."""
+        self._table.refresh()
         return self._table.schema
 
-    def refresh(self) -> None:
-        """Load the commits of other writers. Reads and writes do this themselves."""
-        self._table.refresh()
+    @property
+    def maintenance(self) -> tideline.Maintenance:
+        """The table services and administration: compact, cluster, clean, savepoints, restore, the metadata table, sharing."""
+        return tideline.Maintenance(self._opened)
+
+    @property
+    def inspect(self) -> tideline.Inspection:
+        """What the table is and holds: its definition, status, files, savepoints, leases."""
+        return tideline.Inspection(self._opened)
+
+    @property
+    def _table(self) -> engine.Table:
+        return self._opened.table
 
     # --- writing --------------------------------------------------------------------------------------------------------------
 
@@ -127,7 +112,7 @@ class Table:
         table does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes
         nothing.
         """
-        return self._write(self._keys(keys, self.schema), Operation.DELETE, options)
+        return self._write(self._keys(keys, self._table.schema), Operation.DELETE, options)
 
     def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
         """Delete the content of these partition paths, given as in `_hoodie_partition_path`."""
@@ -180,9 +165,10 @@ class Table:
         self._table.refresh()
         instant = self._table.instant_of(as_of)
         schema = self._table.schema_at(instant)
-        fields = [named_field(schema, name) for name in self.key]
-        given = fit_rows(named_values(self._keys(keys, schema), self.key), pa.schema(fields))
-        wanted = self._table.definition.keygen.written_keys(given).to_pylist()
+        keygen = self._table.definition.keygen
+        fields = [named_field(schema, name) for name in keygen.key_fields]
+        given = fit_rows(named_values(self._keys(keys, schema), keygen.key_fields), pa.schema(fields))
+        wanted = keygen.written_keys(given).to_pylist()
         names = chosen_columns(columns, schema, meta_fields=meta_fields)
         return self._table.look_up(wanted, names, instant, expression_of(where, schema))
 
@@ -229,20 +215,14 @@ class Table:
 
         return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
 
-    def files(self, *, as_of: Point = "") -> tuple[DataFile, ...]:
-        """Return the files that a query reads, for engines that read Parquet files by name (docs/other-readers.md).
-
-        Where a file has `log_files`, the base file alone is not the newest rows. Raises the errors of `scan`.
-        """
-        self._table.refresh()
-        return engine.data_files(self._table, as_of)
-
     def _keys(self, keys: Keys, schema: pa.Schema) -> pa.Table:
-        given = keys_from(keys, schema, self.key, self.partition)
-        missing = [name for name in self.key if not field_path(given.schema, name)]
+        keygen = self._table.definition.keygen
+        given = keys_from(keys, schema, tuple(keygen.key_fields), tuple(keygen.partition_fields))
+        missing = [name for name in keygen.key_fields if not field_path(given.schema, name)]
         if missing:
             raise SchemaMismatch(
-                f"keys without column(s) {', '.join(map(repr, missing))}", expected=f"the key columns {', '.join(self.key)}"
+                f"keys without column(s) {', '.join(map(repr, missing))}",
+                expected=f"the key columns {', '.join(keygen.key_fields)}",
             )
         return given
 
@@ -261,189 +241,3 @@ class Table:
         reader needs.
         """
         return engine.HeldLease(self._table, as_of, after=after, holder=holder, reads=reads, ttl_s=ttl_s)
-
-    def leases(self) -> tuple[Lease, ...]:
-        """Return the live reader leases of all readers, the one that holds cleaning back furthest first."""
-        return tuple(engine.leases_of(self._table))
-
-    def release_lease(self, lease_id: str) -> None:
-        """End a lease of any reader. Raises `InstantNotFound` if there is none with this id."""
-        engine.release_lease(self._table, lease_id)
-
-    # --- table services -------------------------------------------------------------------------------------------------------
-
-    def cluster(self, *, options: Options = None) -> Clustering:
-        """Plan and run a clustering in this process: rewrite small files of a partition as fewer, sorted files.
-
-        If no plan is due, run the oldest pending one. Raises `WriteConflict` after a conflict or if another process runs the plan.
-        """
-        return services.cluster(self._table, options)
-
-    def resize_buckets(
-        self, number: int | None = None, *, partition_rules: str | None = None, overwrite: bool = False, options: Options = None
-    ) -> Resize:
-        """Change the numbers of buckets of a table with a bucket index, and move its rows. The result is false if nothing changed.
-
-        `partition_rules` replaces the rules that give partitions their numbers (as for `create`). `number` is that of all other
-        partitions. What the caller does not name stays. One commit rewrites the partitions whose number changes, and no others. It
-        splits each bucket in place, so a new number must be a multiple of the present one. With `overwrite`, any number is allowed;
-        more rows are then in memory at a time.
-
-        In a table with consistent hashing, name no number: sizes decide which buckets are split or merged, between the options
-        `hoodie.bucket.index.min.num.buckets` and `hoodie.bucket.index.max.num.buckets`. Partitions with a pending compaction or
-        clustering are left out.
-
-        The result names all partitions that stay as they are, each with the reason. Raises `InvalidOption` for an impossible
-        number, `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or
-        has no bucket index.
-        """
-        own = self._table
-        if number is None and partition_rules is None and not overwrite:
-            resized = action.resize_rings(own, options=options)
-            return Resize.to(resized.committed, resized.skipped, own.state.sequence)
-        done = action.resize_buckets(own, number, partition_buckets=partition_rules, overwrite=overwrite, options=options)
-        return Resize.to(done, action.partitions_of_same_number(own, done), own.state.sequence)
-
-    def compact(self, *, options: Options = None) -> Compaction:
-        """Plan and run a compaction of a merge-on-read table: merge log files into base files. Raises the errors of `cluster`."""
-        return services.compact(self._table, options)
-
-    def log_compact(self, *, options: Options = None) -> Compaction:
-        """Plan and run a log compaction of a merge-on-read table: merge the log files of a slice into one, without its base file.
-
-        It takes slices with `hoodie.log.compaction.blocks.threshold` log files or more; writers go on meanwhile. Raises the
-        errors of `cluster`, and `UnsupportedTable` for a table that Apache Hudi writes, too.
-        """
-        return services.compact(self._table, options, logs_only=True)
-
-    def clean(self, *, options: Options = None) -> Clean:
-        """Plan and run a clean: delete files that no query of the retained commits reads (`hoodie.cleaner.commits.retained`)."""
-        return services.clean(self._table, options)
-
-    def archive(self, *, options: Options = None) -> Archival:
-        """Plan and run an archival: move old instants from the timeline into an archive file (`hoodie.keep.max.commits`)."""
-        return services.archive(self._table, options)
-
-    def maintain(
-        self, *, dry_run: bool = False, min_files: int = 8, min_commits: int = 4, options: Options = None
-    ) -> tuple[MaintenanceStep, ...]:
-        """Run everything that is due, once, in this process, and return a report with a step for each table service.
-
-        The order is: rollback of dead writers, compaction, log compaction (if switched on), clustering, clean, archival. Pending
-        plans that no process runs are run, too. A clustering is due if a partition has `min_files` small files and `min_commits`
-        writes completed since the last clustering. If a service fails, the others still run, and its step has the `error`. With
-        `dry_run`, nothing is written: the report says what is due.
-        """
-        rules = action.Rules(action.Trigger(min_files, min_commits), options=dict(options or {}))
-        self._table.refresh()
-        if not dry_run:
-            self._table.check_writable(keyed=False)
-        return action.maintain(self._table, rules, dry_run=dry_run)
-
-    def cancel_plan(self, instant: str) -> Cancelled:
-        """Cancel the pending plan of a table service, whether or not an executor runs it. No row of the table changes.
-
-        Raises `InstantNotFound`, `UnsupportedTable` for what cannot be cancelled: cleans and archivals that have begun, and plans
-        other than clusterings in a table shared with Apache Hudi.
-        """
-        return action.cancel_plan(self._table, instant)
-
-    def roll_back_dead(self) -> tuple[str, ...]:
-        """Roll back writes whose writer has no recent heartbeat, finish an interrupted restore, and return the undone instants."""
-        self._table.refresh()
-        return tuple(action.roll_back_dead(self._table))
-
-    # --- metadata table -------------------------------------------------------------------------------------------------------
-
-    def create_index(self, types: str | Iterable[str] = "files", columns: str | Iterable[str] = ()) -> None:
-        """Create the metadata table, or add partitions to it.
-
-        Apache Hudi's readers take the files of the table from `files` instead of listing folders, and leave out files by the
-        bounds of `columns` in `column_stats` (by default all columns that writers record). `bloom_filters` has the Bloom filter
-        of each base file, for writers of Apache Hudi that take the table over. `record_index` says where each record key is.
-
-        From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
-        `UnsupportedTable` for a table that Apache Hudi also writes or that lies in an object store without conditional puts,
-        `DuplicateKey` for a record index of keys that two file groups hold, and `WriteConflict` if files are always replaced
-        and cleaned before their keys are read.
-        """
-        action.create_index(self._table, column_list(types), column_list(columns))
-
-    def drop_index(self, types: str | Iterable[str] = "files") -> None:
-        """Delete partitions of the metadata table; without `files`, all of it goes.
-
-        Raises `IndexNotFound` if they are not there.
-        """
-        action.drop_index(self._table, column_list(types))
-
-    def check(self, *, repair: bool = False, deep: bool = False) -> tuple[Finding, ...]:
-        """Compare the data files with what their commits recorded, and the metadata table with both.
-
-        Return the differences that are left.
-
-        Sizes, the footers of base files and the blocks of log files are compared, with `deep` all bytes of base files too.
-        `repair` writes a metadata table that differs again, from the table log. It does not bring back data files that are gone, and
-        raises `WriteConflict` as `create_index`.
-        """
-        found = action.check_index(self._table, deep=deep)
-        if repair and any(finding.is_repairable for finding in found):
-            action.repair_index(self._table)
-            found = action.check_index(self._table, deep=deep)
-        return tuple(found)
-
-    # --- savepoints and sharing -----------------------------------------------------------------------------------------------
-
-    def savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
-        """Keep the table readable as of a completed write (default: the newest one), whatever is cleaned later.
-
-        Raises `SavepointRefused` if that state cannot be kept.
-        """
-        return action.create_savepoint(self._table, instant, comment=comment, user=user)
-
-    def savepoints(self) -> tuple[Savepoint, ...]:
-        """Return the savepoints, oldest first."""
-        self._table.refresh()
-        return tuple(found for _, found in sorted(self._table.timeline.state.savepoints.items()))
-
-    def delete_savepoint(self, instant: str) -> None:
-        """Delete a savepoint. The next clean may delete the files that only this savepoint kept."""
-        action.delete_savepoint(self._table, instant)
-
-    def restore(self, instant: str, *, dry_run: bool = False) -> Restoration:
-        """Restore the table to the savepoint of `instant`. Newer writes are undone permanently, and writes under way fail.
-
-        `dry_run` only returns what would be lost, without an instant. Raises `InstantNotFound` if there is no such savepoint.
-        """
-        self._table.refresh()
-        if not dry_run:
-            done = action.restore_to_savepoint(self._table, instant)
-            return Restoration(done.instant, instant, done.undone, done.fenced, done.savepoints, done.files_deleted)
-        lost = action.preview_restore(self._table, instant)
-        undone, ended = ([at for at, _ in named] for named in (lost.undone, lost.fenced))
-        return Restoration("", instant, tuple(undone), tuple(ended), lost.savepoints, 0)
-
-    def share(
-        self,
-        lock: str = "",
-        *,
-        lock_expiry_min: int = engine.DEFAULT_EXPIRE_MIN,
-        index: BucketIndex | None = None,
-    ) -> dict[str, str]:
-        """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
-
-        `lock` is `filesystem` or `storage`, by default what fits the storage. A table that is already shared keeps its lock.
-        `index` names the bucket index of a table that Apache Hudi created, where its rows leave that open.
-        """
-        if self._table.sharing is None or lock:
-            kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)
-            sharing = engine.Sharing(kind, lock_expiry_min)
-            self._table = engine.share_table(self._table, sharing, open_hudi_lock, named_buckets(index))
-            attach_lock(self._table, self._locks)
-        return self._table.hudi_options()
-
-
-def _lock_kind(lock: str) -> engine.HudiLockKind:
-    try:
-        return engine.HudiLockKind(lock)
-    except ValueError:
-        raise InvalidOption(f"lock {lock!r}", expected=f"one of {', '.join(engine.HudiLockKind)}") from None

@@ -32,7 +32,7 @@ def test_a_writer_may_leave_the_run_to_the_launcher(tmp_path):
     (planned,) = table.upsert(rows_of([("a", "p", 2, "y")])).inline
     assert not planned.is_run
     assert [a.instant for a in table._table.state.pending_compactions()] == [planned.instant]
-    assert table.compact().instant == planned.instant
+    assert table.maintenance.compact().instant == planned.instant
 
 
 def test_a_writer_clusters_after_n_commits(tmp_path):

@@ -1,0 +1,76 @@
+"""`Inspection`, what `table.inspect` tells about one table."""
+
+from __future__ import annotations
+
+from tideline.checked import checked_methods
+from tideline.engine_results import DataFile, Savepoint
+from tideline.opened import Opened, Options
+from tideline_table import action
+from tideline_table import table as engine
+from tideline_table.action import TableStatus
+from tideline_table.hudi import Point
+from tideline_table.metadata_table import Finding
+from tideline_table.table import Advice, Lease
+
+
+@checked_methods
+class Inspection:
+    """What a table is and holds. Nothing here writes, and all but the definition is of the newest state."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    @property
+    def type(self) -> str:
+        """`cow` (copy-on-write) or `mor` (merge-on-read)."""
+        return self._opened.table.definition.type.name.lower()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the record key."""
+        return tuple(self._opened.table.definition.keygen.key_fields)
+
+    @property
+    def partition(self) -> tuple[str, ...]:
+        """The columns of the partition path."""
+        return tuple(self._opened.table.definition.keygen.partition_fields)
+
+    @property
+    def ordering(self) -> str:
+        """The column that decides which version of a row wins. If it is empty, the later write wins."""
+        return self._opened.table.definition.ordering_field
+
+    def status(self, *, options: Options = None) -> TableStatus:
+        """Return what `tideline status` prints: which services are due and why, last runs, backlog, pending plans, findings."""
+        return action.examine(self._table, action.Rules(options=dict(options or {})))
+
+    def advise(self) -> Advice:
+        """Return which index, buckets and sort columns fit the table, from a sample of keys, footers and commits."""
+        return engine.advise(self._table)
+
+    def files(self, *, as_of: Point = "") -> tuple[DataFile, ...]:
+        """Return the files that a query reads, for engines that read Parquet files by name (docs/other-readers.md).
+
+        Where a file has `log_files`, the base file alone is not the newest rows. Raises the errors of `scan`.
+        """
+        return engine.data_files(self._table, as_of)
+
+    def check(self, *, deep: bool = False) -> tuple[Finding, ...]:
+        """Compare the data files with what their commits recorded, and the metadata table with both. Return the differences.
+
+        Sizes, the footers of base files and the blocks of log files are compared, with `deep` all bytes of base files too.
+        """
+        return tuple(action.check_index(self._table, deep=deep))
+
+    def savepoints(self) -> tuple[Savepoint, ...]:
+        """Return the savepoints, oldest first."""
+        return tuple(found for _, found in sorted(self._table.timeline.state.savepoints.items()))
+
+    def leases(self) -> tuple[Lease, ...]:
+        """Return the live reader leases of all readers, the one that holds cleaning back furthest first."""
+        return tuple(engine.leases_of(self._table))
+
+    @property
+    def _table(self) -> engine.Table:
+        self._opened.table.refresh()
+        return self._opened.table
