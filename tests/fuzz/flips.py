@@ -19,10 +19,11 @@ from tests.unit.table.tables import new_table, open_table, rows_of
 from tideline_table.action import create_index, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
+from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER
 from tideline_table.log.entry import LOG_FOLDER
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType
+from tideline_table.table import IDENTITY_PATH, Table, TableType
 from tideline_table.writer import Operation
 
 ROWS = 300
@@ -32,7 +33,7 @@ ROWS = 300
 class Kind:
     """A kind of table: its options, and whether it has a metadata table.
 
-    With a `folder`, the bits of all files there are flipped.
+    With a `folder`, the bits of all files there are flipped, with a `file` those of that one.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Kind:
     indexed: bool = False
     merges: bool = True
     folder: str = ""
+    file: str = ""
     has_checkpoint: bool = True
 
 
@@ -51,6 +53,9 @@ KINDS = (
     Kind("parquet logs beside a metadata table", "parquet", indexed=True),
     Kind("checkpoint", merges=False, folder=CHECKPOINT_FOLDER),
     Kind("table log", folder=LOG_FOLDER, has_checkpoint=False),
+    Kind("properties of copy-on-write", merges=False, file=PROPERTIES_PATH),
+    Kind("properties of merge-on-read", file=PROPERTIES_PATH),
+    Kind("identity", file=IDENTITY_PATH),
 )
 Answers = tuple[pa.Table, ...]
 
@@ -74,6 +79,8 @@ class Damaged:
             storage.delete(POINTER)
         if kind.folder:
             self.paths = [found.path for found in storage.list_objects(kind.folder)]
+        if kind.file:
+            self.paths = [kind.file]
         self.sound = self.answers()
 
     def _write(self, table: Table, numbers: range, ts: int, operation: Operation) -> None:

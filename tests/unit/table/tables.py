@@ -18,13 +18,14 @@ from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.properties import change_properties
+from tideline_table.hudi.properties import PROPERTIES_PATH, change_properties, format_properties, read_properties
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
 from tideline_table.storage import LocalStorage, MemoryStorage, Storage
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import IDENTITY_PATH, Table, TableRequest, create_table
+from tideline_table.table.identity import create_identity
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema(
@@ -201,3 +202,11 @@ class History:
         self.step(at, Action.CLEAN, State.NONE, State.REQUESTED, {"plan": plan}, "CLEAN")
         self.step(at, Action.CLEAN, State.REQUESTED, State.INFLIGHT, {}, "CLEAN")
         self.step(at, Action.CLEAN, State.INFLIGHT, State.COMPLETED, {"metadata": metadata}, "CLEAN")
+
+
+def declare(storage: Storage, **changes: str) -> None:
+    """Make the table one that was created with other properties (`__` for a dot), which no request asks for."""
+    named = {key.replace("__", "."): value for key, value in changes.items()}
+    storage.put(PROPERTIES_PATH, format_properties({**read_properties(storage), **named}, "by hand"))
+    storage.delete(IDENTITY_PATH)
+    create_identity(storage, ManualClock())

@@ -10,10 +10,9 @@ from tests.unit.table.tables import contents, create, listing, new_table, open_t
 
 from tideline_table.action import roll_back_dead, run_clean, run_clustering, schedule_archival, schedule_clean, schedule_clustering
 from tideline_table.clock import ManualClock
-from tideline_table.errors import TableFrozen, TableNotFound
+from tideline_table.errors import CorruptMetadata, TableFrozen, TableNotFound
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import read_properties
-from tideline_table.merge import OVERWRITE_PAYLOAD
 from tideline_table.storage import Folder, LocalStorage, MemoryStorage, Storage
 from tideline_table.table import Table
 
@@ -94,13 +93,15 @@ def test_the_empty_folder_of_a_downgrade_is_passed_over(tmp_path: Path) -> None:
     assert contents(table) == [ROW]
 
 
-def test_other_properties_hold_from_the_next_write_on(place: tuple[Table, Counting, ManualClock]) -> None:
+def test_properties_of_the_creation_that_change_stop_writers(place: tuple[Table, Counting, ManualClock]) -> None:
     table, storage, _ = place
+    before = storage.read(p.PROPERTIES_PATH)
+    declare(storage, **{p.PRECOMBINE_FIELD: "v"})
+    with pytest.raises(CorruptMetadata, match=r"precombine\.field=v; expected hoodie\.table\.precombine\.field=ts"):
+        write(table, [("a", "p", 0, "by another rule")])
+    storage.put(p.PROPERTIES_PATH, before)
     write(table, [("a", "p", 0, "earlier by its ordering value")])
     assert contents(table) == [ROW]
-    declare(storage, **{p.PRECOMBINE_FIELD: "", p.PAYLOAD_CLASS: OVERWRITE_PAYLOAD})
-    write(table, [("a", "p", 0, "written later")])
-    assert contents(table) == [("a", "p", 0, "written later")]
 
 
 def test_looking_costs_one_listing_and_no_reading(place: tuple[Table, Counting, ManualClock]) -> None:

@@ -5,7 +5,7 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from tests.unit.table.tables import QUIET, SCHEMA, contents, create, listing, new_table, open_table, rows_of, write
+from tests.unit.table.tables import QUIET, SCHEMA, contents, create, declare, listing, new_table, open_table, rows_of, write
 
 from tideline_table.action import run_clean, run_clustering, schedule_clean, schedule_clustering, write_rows
 from tideline_table.clock import ManualClock
@@ -169,17 +169,13 @@ def test_broken_properties(table, content):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hoodie_populate_meta_fields": "false"}, "meta fields"),
-        ({"hoodie_datasource_write_drop_partition_columns": "true"}, "drops its partition columns"),
+        ({"hoodie__populate__meta__fields": "false"}, "meta fields"),
+        ({"hoodie__datasource__write__drop__partition__columns": "true"}, "drops its partition columns"),
     ],
 )
 def test_tables_that_are_only_read(table, changes, words):
-    key = {"hoodie_populate_meta_fields": "hoodie.populate.meta.fields"}.get(
-        *changes, "hoodie.datasource.write.drop.partition.columns"
-    )
     storage = table[1]
-    properties = {**parse_properties(storage.read(PROPERTIES_PATH)), key: next(iter(changes.values()))}
-    storage.put(PROPERTIES_PATH, format_properties(properties, "test"))
+    declare(storage, **changes)
     opened = open_table(storage, table[2])
     refused((opened, storage, None), rows_of([("c", "p", 1, "x")]), Operation.UPSERT, UnsupportedTable, words)
 
@@ -374,7 +370,24 @@ def test_an_ordering_field_that_the_rows_do_not_have_is_named():
     table, storage, clock = new_table(type=TableType.MOR)
     for ts in (1, 2):
         write(table, [("a", "p", ts, "x")])
-    properties = dict(read_properties(storage))
-    storage.put(PROPERTIES_PATH, format_properties({**properties, "hoodie.table.precombine.field": "t4"}, "by hand"))
+    declare(storage, hoodie__table__precombine__field="t4")
     with pytest.raises(SchemaMismatch, match="no column or field of a struct 't4'"):
         contents(open_table(storage, clock))
+
+
+@pytest.mark.parametrize(
+    "key", ["hoodie.table.type", "hoodie.datasource.write.hive_style_partitioning", "hoodie.table.recordkey.fields"]
+)
+@pytest.mark.parametrize("flip", ["name", "value"])
+def test_a_property_of_the_creation_that_changed_is_named_with_its_value(table, key, flip):
+    """Without an entry for its type, a merge-on-read table would be read without its log files."""
+    _, storage, clock = table
+    properties = dict(read_properties(storage))
+    value = properties.pop(key)
+    kept = {f"{key}s": value} if flip == "name" else {key: {"true": "false", "false": "true"}.get(value, "MERGE_ON_READ")}
+    storage.put(PROPERTIES_PATH, format_properties({**properties, **kept}, "by hand"))
+    with pytest.raises(CorruptMetadata) as caught:
+        open_table(storage, clock)
+    assert key in str(caught.value)
+    assert {"hoodie.table.type": "COPY_ON_WRITE"}.get(key, value) in str(caught.value.expected)
+    assert "restore" in caught.value.remedy

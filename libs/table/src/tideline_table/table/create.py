@@ -40,7 +40,7 @@ from tideline_table.schema import (
 )
 from tideline_table.storage import Storage, exists, open_storage, root_uri
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
-from tideline_table.table.definition import TableType, new_properties
+from tideline_table.table.definition import TableType, fixed_properties, new_properties
 from tideline_table.table.identity import create_identity
 from tideline_table.table.remains import check_no_remains
 from tideline_table.table.store_probe import probe_conditional_put
@@ -102,12 +102,6 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
     index = requested_index(request)
-    create_identity(storage, clock, index.text if index is not None else request.index_type)
-    if index is not None and index.rules:
-        # Before hoodie.properties: with rules there and without this file, Apache Hudi's readers leave out buckets by another
-        # number.
-        rules = RulesFile(FIRST_INSTANT, index.rules.given, index.number)
-        _put_once(storage, base_path, rules.path, rules.content)
     properties = new_properties(
         request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
@@ -116,6 +110,12 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
         properties[INDEX_TYPE.key] = request.index_type
     if index is not None:
         properties.update({**index.properties, **({PLAIN_KEYS: "true"} if index.is_cut_from_keys else {})})
+    create_identity(storage, clock, index.text if index is not None else request.index_type, fixed_properties(properties))
+    if index is not None and index.rules:
+        # Before hoodie.properties: with rules there and without this file, Apache Hudi's readers leave out buckets by another
+        # number.
+        rules = RulesFile(FIRST_INSTANT, index.rules.given, index.number)
+        _put_once(storage, base_path, rules.path, rules.content)
     content = format_properties(properties, f"Created by Tideline at {clock.now().astimezone(UTC).isoformat()}")
     _put_once(storage, base_path, PROPERTIES_PATH, content)
 

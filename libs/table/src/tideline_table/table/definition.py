@@ -15,8 +15,38 @@ from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
 from tideline_table.storage import Storage
-from tideline_table.table.declared_keys import keygen_properties, read_keygen
+from tideline_table.table.declared_keys import KEY_SETTINGS, keygen_properties, read_keygen
 from tideline_table.table.declared_merging import POSTGRES_ON_BASE_FILES, POSTGRES_ORDERING, POSTGRES_PAYLOAD, read_merging
+
+_FIXED = KEY_SETTINGS | {
+    p.TYPE,
+    p.KEY_FIELDS,
+    p.PARTITION_FIELDS,
+    p.PRECOMBINE_FIELD,
+    p.KEYGEN_CLASS,
+    p.PARTITION_PATH_FIELD,
+    p.HIVE_STYLE,
+    p.URL_ENCODE,
+    p.PAYLOAD_CLASS,
+    p.POPULATE_META_FIELDS,
+    p.DROP_PARTITION_COLUMNS,
+    p.ARCHIVE_FOLDER,
+}
+
+
+_FLAGS = (
+    p.HIVE_STYLE,
+    p.URL_ENCODE,
+    p.POPULATE_META_FIELDS,
+    p.DROP_PARTITION_COLUMNS,
+    p.COMPLEX_NEW_ENCODING,
+    p.LOGICAL_TIMESTAMPS,
+)
+
+
+def fixed_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return those of `properties` that no action changes, and with other values of which files would show other rows."""
+    return {key: value for key, value in sorted(properties.items()) if key in _FIXED}
 
 
 class TableType(enum.StrEnum):
@@ -134,9 +164,16 @@ class TableDefinition:
             raise CorruptMetadata(
                 f"{p.PROPERTIES_PATH} with {p.VERSION}={version_text!r}", expected="a number", remedy="restore the file"
             )
-        type_text = properties.get(p.TYPE, TableType.COW)
+        type_text = properties.get(p.TYPE, "")
         if type_text not in set(TableType):
-            raise CorruptMetadata(f"{p.PROPERTIES_PATH} with {p.TYPE}={type_text!r}", expected=" or ".join(TableType))
+            raise CorruptMetadata(
+                f"{p.PROPERTIES_PATH} with {p.TYPE}={type_text!r}", expected=" or ".join(TableType), remedy="restore the file"
+            )
+        for key in _FLAGS:
+            if properties.get(key, "").lower() not in ("", "true", "false"):
+                raise CorruptMetadata(
+                    f"{p.PROPERTIES_PATH} with {key}={properties[key]!r}", expected="true or false", remedy="restore the file"
+                )
         for key, usual in ((p.BOOTSTRAP_BASE_PATH, ""), (p.TABLE_FORMAT, "native")):
             if properties.get(key, usual) not in ("", usual):
                 raise UnsupportedTable(f"table {name!r} has {key}={properties[key]}", expected=f"a table without {key}")

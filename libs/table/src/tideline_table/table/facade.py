@@ -270,6 +270,8 @@ class Table:
                 check_stands(self.storage, self.identity)
                 definition = TableDefinition.read(self.storage, self.base_path)
                 check_not_upgraded(definition.properties)
+                if self.identity is not None:
+                    self.identity.check_declared(definition.properties)
                 definition.check_writable(keyed=keyed)
                 check_index(definition, self.identity, self.timeline)
                 self._declared, self._properties_seen = definition, found

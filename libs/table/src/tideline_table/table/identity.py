@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tideline_table.clock import Clock
 from tideline_table.errors import (
@@ -18,9 +19,10 @@ from tideline_table.errors import (
     TableFrozen,
     UnsupportedTable,
 )
+from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.index.bucket import BY_PARTITION
 from tideline_table.index.scope import KEPT_TYPES
-from tideline_table.json_text import parse_json
+from tideline_table.json_text import parse_sealed, sealed
 from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.storage import Storage
 
@@ -39,6 +41,9 @@ class TableIdentity:
     changed."""
     formerly: tuple[str, ...] = ()
     """The base paths at which the table was before it was copied or moved: plans made there name files below them."""
+    declared: Mapping[str, str] = field(default_factory=dict)
+    """The properties that decide what rows the files hold, as the table was created with them (`fixed_properties`). Empty for a
+    table that Apache Hudi created."""
 
     def index_after(self, resize: BucketResize | None) -> str:
         """Return `index` with the numbers of buckets of a resize; None leaves those of the creation."""
@@ -56,14 +61,26 @@ class TableIdentity:
                 remedy="if this is a copy or was moved on purpose, give it an identity of its own: tideline adopt PATH",
             )
 
+    def check_declared(self, properties: Mapping[str, str]) -> None:
+        """Raise `CorruptMetadata` for properties in which one of `declared` has another value. No digest covers `hoodie.properties`."""
+        for key, value in self.declared.items():
+            if properties.get(key) != value:
+                found = f"{key}={properties[key]}" if key in properties else f"no {key}"
+                raise CorruptMetadata(
+                    f"{PROPERTIES_PATH} with {found}",
+                    expected=f"{key}={value}, with which the table was created ({IDENTITY_PATH})",
+                    remedy="set it back, or restore the file from a copy; for another definition, write the rows into a new table",
+                )
+
 
 def read_identity(storage: Storage) -> TableIdentity | None:
     """Return the identity, None for a table without a Tideline log. Raises `CorruptMetadata`."""
     try:
-        document = parse_json(storage.read(IDENTITY_PATH))
+        document = parse_sealed(storage.read(IDENTITY_PATH))
         uid, base_path = str(document["uid"]), str(document["base_path"])
         formerly = tuple(str(path) for path in document.get("formerly", ()))
-        return TableIdentity(uid, base_path, str(document.get("index", "")), formerly)
+        declared = {str(key): str(value) for key, value in dict(document.get("declared", {})).items()}
+        return TableIdentity(uid, base_path, str(document.get("index", "")), formerly, declared)
     except ObjectNotFound:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -112,20 +129,23 @@ def check_index_unchanged(
         )
 
 
-def _content(storage: Storage, clock: Clock, index: str, formerly: Sequence[str] = ()) -> bytes:
+def _content(storage: Storage, clock: Clock, index: str, declared: Mapping[str, str], formerly: Sequence[str] = ()) -> bytes:
     created = clock.now().isoformat()
     document = {"format": _FORMAT, "uid": str(uuid.uuid4()), "base_path": storage.root, "created": created}
-    return json.dumps({**document, **({"index": index} if index else {}), **({"formerly": formerly} if formerly else {})}).encode()
+    more = {"index": index, "declared": dict(declared), "formerly": formerly}
+    return sealed(json.dumps({**document, **{name: value for name, value in more.items() if value}}).encode())
 
 
-def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIdentity:
-    """Create the identity and return it; concurrent callers all get the same one. `index`: as `TableIdentity.index`.
+def create_identity(
+    storage: Storage, clock: Clock, index: str = "", declared: Mapping[str, str] = MappingProxyType({})
+) -> TableIdentity:
+    """Create the identity and return it; concurrent callers all get the same one. `index`, `declared`: as in `TableIdentity`.
 
-    Raises `TableExists` if a creation with another index began here and did not end.
+    Raises `TableExists` if a creation with another index or other properties began here and did not end.
     """
     # An existing identity was left by a creation that did not reach hoodie.properties: continue with it.
     with contextlib.suppress(ObjectExists):
-        storage.put_if_absent(IDENTITY_PATH, _content(storage, clock, index))
+        storage.put_if_absent(IDENTITY_PATH, _content(storage, clock, index, declared))
     identity = read_identity(storage)
     assert identity is not None
     if identity.index != index:
@@ -134,6 +154,13 @@ def create_identity(storage: Storage, clock: Clock, index: str = "") -> TableIde
             expected=index or "no index",
             remedy="create it as it was begun, or in an empty folder",
         )
+    for key in sorted(identity.declared.keys() | declared.keys()):
+        if identity.declared.get(key) != declared.get(key):
+            raise TableExists(
+                f"the beginning of a table with {key}={identity.declared.get(key, '')} at {storage.root}",
+                expected=f"{key}={declared.get(key, '')}",
+                remedy="create it as it was begun, or in an empty folder",
+            )
     return identity
 
 
@@ -152,9 +179,10 @@ def replace_identity(storage: Storage, clock: Clock, opened: TableIdentity | Non
             remedy="to stop its open writers and give it another uid all the same, confirm it: --yes, or in_place=True",
         )
     known = read_identity(storage)
-    index, formerly = (known.index, (*known.formerly, known.base_path)) if known is not None else ("", ())
+    index, declared = (known.index, known.declared) if known is not None else ("", {})
+    formerly = (*known.formerly, known.base_path) if known is not None else ()
     others = [path for path in dict.fromkeys(formerly) if path != storage.root]
-    storage.put(IDENTITY_PATH, _content(storage, clock, index, others))
+    storage.put(IDENTITY_PATH, _content(storage, clock, index, declared, others))
     identity = read_identity(storage)
     assert identity is not None
     return identity

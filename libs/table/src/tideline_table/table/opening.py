@@ -27,8 +27,8 @@ def open_timeline(
 ) -> tuple[TableIdentity | None, ActiveTimeline]:
     """Return the identity and the timeline of a table, loaded. The identity is None if the table has no log that can be used.
 
-    A table that Apache Hudi upgraded is read by its timeline only: since then, the log lacks writes. Raises `UnsupportedTable`
-    for an exclusive table whose properties say another version without the timeline of it, and `TableIncomplete` if the log,
+    A table that Apache Hudi upgraded is read by its timeline only: since then, the log lacks writes. Raises `CorruptMetadata` for an
+    exclusive table whose properties differ from those of its creation (`TableIdentity.check_declared`), `UnsupportedTable` for an exclusive table whose properties say another version without the timeline of it, and `TableIncomplete` if the log,
     the identity or the timeline was lost.
     """
     if identity is None:
@@ -46,6 +46,7 @@ def open_timeline(
             )
         return None, HudiTimeline(replica, definition.properties, was_exclusive=sharing is None)
     if sharing is None:
+        identity.check_declared(definition.properties)
         return identity, ExclusiveTimeline(replica, _rule_of(definition))
     opened = hudi_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if hudi_lock else None
     shared = SharedTimeline(replica, opened)

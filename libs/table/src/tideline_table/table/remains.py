@@ -14,7 +14,7 @@ from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, RESTORE_LOG
 from tideline_table.log.entry import LOG_FOLDER, entry_path
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
-from tideline_table.table.definition import TableDefinition
+from tideline_table.table.definition import TableDefinition, fixed_properties
 from tideline_table.table.identity import IDENTITY_PATH, TableIdentity, create_identity, read_identity
 
 _FIRST, _SECOND = TimelineFolders(), TimelineFolders.from_properties({p.LAYOUT: "2"})
@@ -73,7 +73,8 @@ def renew_identity(storage: Storage, clock: Clock | None = None) -> TableIdentit
     """
     if read_identity(storage) is not None or not _log_remains(storage):
         return None
-    return create_identity(storage, clock or SystemClock(), TableDefinition.read(storage, storage.root).index_text)
+    definition = TableDefinition.read(storage, storage.root)
+    return create_identity(storage, clock or SystemClock(), definition.index_text, fixed_properties(definition.properties))
 
 
 def _begins_sharing(state: TableState) -> bool:

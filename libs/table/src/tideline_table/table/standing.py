@@ -59,6 +59,7 @@ def _check_standing(table: Table) -> None:
         check_version(properties)
         return
     check_not_upgraded(properties)
+    table.identity.check_declared(properties)
     check_no_other_writer(table.timeline, table.storage.list_folder(TimelineFolders().active), repairs=False)
 
 
