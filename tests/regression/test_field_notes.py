@@ -372,7 +372,7 @@ def test_hudi_6938_7401_11440_archival_waits_for_the_cleaning_of_what_was_replac
     assert seen_by_others(cow.storage, cow.clock) == expected
     assert schedule_clean(cow.other, FEW)
     run_clean(cow.other)
-    done, _ = archive(cow.other, FEW)
+    done, *_ = archive(cow.other, FEW)
     assert done is not None
     assert replacing in done.instants
     assert seen_by_others(cow.storage, cow.clock) == expected
@@ -384,14 +384,14 @@ def test_hudi_10964_17879_8567_a_stuck_inflight_instant_is_named_repaired_and_pa
     for n in range(4):
         write(cow.other, [("z", "q", n, "x")])
     cow.clock.advance(TASK_S)
-    done, _ = archive(cow.other, FEW)
+    done, *_ = archive(cow.other, FEW)
     assert done is None or max(done.instants) < stuck.instant
     options = cow.other.options.merged(FEW)
     assert f"{stuck.instant} is inflight" in held_back(cow.other.state, options, cow.clock.now()).reason
     assert any(stuck.instant in problem for problem in health_of(cow.other).problems)
     assert roll_back_dead(cow.other) == [stuck.instant]
     cow.clock.advance(TASK_S)
-    done, _ = archive(cow.other, FEW)
+    done, *_ = archive(cow.other, FEW)
     assert done is not None
     assert stuck.instant in done.instants
     assert seen_by_others(cow.storage, cow.clock) == contents(cow.other)

@@ -15,6 +15,7 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_result
 from tideline_cli.tables import committed_document
 from tideline_table.action import (
+    PREVIEWED,
     REWRITES,
     SERVICES,
     ClusteringPreview,
@@ -104,7 +105,7 @@ def _previewed(service: TableService, table: Table, where: str) -> Callable[[boo
     if service is TableService.CLUSTERING:
         clustering = preview_clustering(table, where=where)
         return lambda as_json: _print_clustering(clustering, as_json=as_json)
-    if service is TableService.ARCHIVAL:
+    if service not in PREVIEWED:
         found = decide(table, service, Rules(trigger=None))
         return lambda as_json: _print_decision(service, found, as_json=as_json)
     document = preview_plan(service, table)

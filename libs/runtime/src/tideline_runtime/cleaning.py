@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.policy import TablePolicy
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import CleaningPolicy, Outcome, Rules, TableService, Verdict
+from tideline_table.action import SERVICES, CleaningPolicy, Outcome, Rules, TableService, Verdict
 from tideline_table.config import CLEAN_POLICY, Options
 from tideline_table.log import TableState
 from tideline_table.table import Table
 
-CLEANED = (TableService.CLEAN, TableService.ARCHIVAL)
+CLEANED = tuple(name for name, service in SERVICES.items() if service.deletes and service.has_plans)
 """The services that only the cleaner plans."""
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tideline_table.action import TableService
+from tideline_table.action import REWRITES, TableService
 from tideline_table.errors import InvalidOption
 
 MODULE = "tideline_spark.application"
-SERVICES = (TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION)
+SERVICES = tuple(REWRITES)
 SEVERAL = "several"
 _LOCAL_CORES = "number of cores in this process; 0: all, or the cluster of spark-submit"
 

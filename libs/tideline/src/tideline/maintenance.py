@@ -78,12 +78,7 @@ class Maintenance:
         """
         table = self._table
         table.refresh()
-        done = action.run_archival(table, options=options)
-        found = action.delete_late_files(table, options)
-        answer = action.request_archival(table, options, found.cleaned_up)
-        instant, reason = ("", answer.why) if isinstance(answer, action.Reason) else (answer, "")
-        if instant:
-            done = action.run_archival(table, instant, options=options)
+        done, found, reason = action.archive(table, options)
         if done is None:
             return Archival(reason=reason, late_files_deleted=found.deleted)
         return Archival(instant=done.instant, instants=done.instants, file=done.path, late_files_deleted=found.deleted)

@@ -106,7 +106,7 @@ class CleanerService:
             _log.info("incomplete files deleted", table=table.uid, name=table.definition.name, files=len(deleted))
 
     def _archive(self, table: Table) -> None:
-        done, cleanup = archive(table)
+        done, cleanup, _ = archive(table)
         if cleanup.deleted:
             self._context.metrics.increment(LATE_FILES, len(cleanup.deleted), table=table.uid)
             _log.warning(

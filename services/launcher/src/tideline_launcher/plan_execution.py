@@ -200,7 +200,7 @@ class LauncherService:
         key, attempt = request.key, request.attempt
         self._seen.add((spec.name, key))
         table = self._tables.by_uid(key.table_uid)
-        if table is not None and REWRITES[request.service].failed_plan_stays:
+        if table is not None and REWRITES[request.service].begins_slices:
             with suppress(StorageError):
                 forget_given_up(table.storage, key.instant)  # an earlier launcher may have given up the plan
         self._histories[key] = replace(self._histories[key], condition=None)
@@ -325,7 +325,7 @@ class LauncherService:
         if table is None:
             return
         history = self._histories.pop(plan.key)
-        if not REWRITES[plan.service].failed_plan_stays:
+        if not REWRITES[plan.service].begins_slices:
             # No application runs the plan any more. The rollback frees its file groups for a new plan.
             roll_back(table.timeline, plan.key.instant, force=True)
         else:
@@ -335,7 +335,7 @@ class LauncherService:
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)
         why = "its error is permanent" if history.is_hopeless else f"{history.failures} attempts failed"
-        if REWRITES[plan.service].failed_plan_stays:
+        if REWRITES[plan.service].begins_slices:
             now = self._context.clock.now().isoformat()
             with suppress(StorageError):  # without the record, this launcher tries again
                 keep_given_up(table.storage, GivenUp(plan.key.instant, plan.service.value, history.attempt, why, now))

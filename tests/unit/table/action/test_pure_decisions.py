@@ -126,7 +126,7 @@ def test_savepoints_and_restore(decided: list[Action]) -> None:
 def test_archival(decided: list[Action]) -> None:
     table, _ = place(shared=False, kind=TableType.COW)
     live(table)
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     assert decided.count(Action.ARCHIVAL) == 3
 

@@ -12,22 +12,18 @@ from tideline_runtime.planning.arbitration import Choice, arbitrate, score
 from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds, View
 from tideline_runtime.planning.examination import examine
 from tideline_runtime.planning.ledger import DAY, Ledger, Ledgers
-from tideline_runtime.planning.pressure import EARLY, Pressure, pressure_of
 
 __all__ = [
     "DAY",
-    "EARLY",
     "Choice",
     "Demand",
     "Held",
     "HeldBy",
     "Ledger",
     "Ledgers",
-    "Pressure",
     "Thresholds",
     "View",
     "arbitrate",
     "examine",
-    "pressure_of",
     "score",
 ]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tideline_runtime.planning.demand import Demand, Held, HeldBy
-from tideline_runtime.planning.pressure import EARLY
 from tideline_runtime.policy import Fleet
+from tideline_table.action import EARLY
 
 FILE_BYTES = 4 << 20
 """Cost of opening one file, in bytes that a reader could read instead. Spark assumes the same (spark.sql.files.openCostInBytes)."""

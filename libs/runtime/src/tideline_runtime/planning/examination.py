@@ -11,10 +11,19 @@ from datetime import datetime, timedelta
 from tideline_runtime.planning.demand import SHORTEST_BACKOFF_S, Demand, Held, HeldBy, Thresholds, View
 from tideline_runtime.planning.ledger import Ledger
 from tideline_runtime.planning.left_over import left_over, plans_of
-from tideline_runtime.planning.pressure import EARLY, Pressure, pressure_of
 from tideline_runtime.policy import TablePolicy, is_open, next_change
-from tideline_table.action import REWRITES, Due, Reason, TableService, Trigger, backlog_of, pending_bytes, plan_bytes
-from tideline_table.config import LOG_COMPACTION_ENABLE
+from tideline_table.action import (
+    EARLY,
+    REWRITES,
+    Due,
+    Pressure,
+    Reason,
+    TableService,
+    Trigger,
+    backlog_of,
+    pending_bytes,
+    plan_bytes,
+)
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord, TableState
 
@@ -24,8 +33,7 @@ PLANNED = tuple(name for name in TableService if name in REWRITES)
 
 def services_of(view: View) -> tuple[TableService, ...]:
     """Return the services that are examined for a table: log compaction where it is possible and switched on."""
-    merges = view.has_mergeable_logs and view.options[LOG_COMPACTION_ENABLE]
-    return PLANNED if merges else tuple(service for service in PLANNED if service is not TableService.LOG_COMPACTION)
+    return tuple(name for name in PLANNED if REWRITES[name].is_examined(view))
 
 
 def examine(
@@ -43,10 +51,13 @@ def examine(
     pause = policy.paused_at(now)
     if pause is not None:
         return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
-    pressure = pressure_of(service, policy.objectives, backlog_of(view.state, view.options), now)
+    pressure = REWRITES[service].pressure(policy.objectives, backlog_of(view.state, view.options), now)
     wanted = _demand(service, view, policy, thresholds, pressure, None, now)
-    if service is TableService.LOG_COMPACTION and isinstance(wanted, Demand):
-        wanted = _unless_compacted(wanted, examine(TableService.COMPACTION, view, policy, thresholds, ledger, now))
+    better = REWRITES[service].yields_to
+    if better is not None and isinstance(wanted, Demand):
+        other = examine(better, view, policy, thresholds, ledger, now)
+        if isinstance(other, Demand):
+            wanted = Held(HeldBy.NOT_DUE, f"a {better} is due, which merges the same log files ({other.why})")
     if isinstance(wanted, Held):
         times = [at for at in (wanted.until, pressure.early_at) if at is not None and at > now]
         return replace(wanted, until=min(times, default=None))
@@ -60,17 +71,10 @@ def examine(
     return _within_budget(service, view, policy, thresholds, pressure, wanted, ledger, now)
 
 
-def _unless_compacted(wanted: Demand, compaction: Demand | Held) -> Demand | Held:
-    """Return the demand for a log compaction, unless a compaction may be published now, which merges the same log files."""
-    if isinstance(compaction, Held):
-        return wanted
-    return Held(HeldBy.NOT_DUE, f"a compaction is due, which merges the same log files ({compaction.why})")
-
-
 def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Thresholds, now: datetime, max_bytes: int) -> Demand | Held:
     """Return the demand for a plan of at most `max_bytes`; `Held` if no plan is that small."""
     limit = max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes)
-    pressure = pressure_of(demand.service, policy.objectives, backlog_of(view.state, view.options), now)
+    pressure = REWRITES[demand.service].pressure(policy.objectives, backlog_of(view.state, view.options), now)
     return _demand(demand.service, view, policy, thresholds, pressure, limit, now)
 
 
@@ -168,7 +172,7 @@ def _backing_off_until(service: TableService, state: TableState, thresholds: Thr
             failed.append(ended)
     if not failed:
         return None
-    if REWRITES[service].failed_plan_stays:
+    if REWRITES[service].begins_slices:
         return max(failed) + timedelta(seconds=thresholds.interval_s)
     pause_s = min(thresholds.backoff_max_s, thresholds.backoff_s * 2.0 ** min(len(failed) - 1, 30))
     return max(failed) + timedelta(seconds=max(SHORTEST_BACKOFF_S, pause_s))

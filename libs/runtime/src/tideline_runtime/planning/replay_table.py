@@ -11,14 +11,12 @@ from tideline_table.action import (
     REWRITES,
     Due,
     Reason,
-    TableService,
     action_name,
     backlog_of,
     find_log_compaction_conflict,
     is_mergeable,
     plan_bytes,
     planned_slices,
-    service_of,
 )
 from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile, log_file_name
@@ -30,11 +28,6 @@ START_S = 20.0
 """Assumed time from a plan to its first byte."""
 BYTES_PER_S = 50 << 20
 """Assumed speed of a job, in bytes of input."""
-_ACTIONS = {
-    TableService.CLUSTERING: (Action.REPLACE_COMMIT, "CLUSTER"),
-    TableService.COMPACTION: (Action.COMPACTION, "COMPACT"),
-    TableService.LOG_COMPACTION: (Action.LOG_COMPACTION, "LOG_COMPACT"),
-}
 _TOKEN, _MERGED_TOKEN = "0-0-0", "1-0-0"
 """Write tokens in the names of simulated log files. The token of a log compaction sorts after the token of a write."""
 
@@ -86,13 +79,13 @@ class SimulatedTable:
         if entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
             return
         metadata, service = entry.body.metadata, action_name(entry.action, entry.operation)
-        if service not in _ACTIONS:
+        if service not in REWRITES:
             self._write(entry, metadata, counts=counts)
             return
         if counts:
             self.tally.recorded_jobs += 1
             self.tally.recorded_bytes += sum(stat.file_size_bytes for stat in metadata.stats)
-        if service != TableService.LOG_COMPACTION:
+        if entry.action is not Action.LOG_COMPACTION:
             self._follow(metadata)
 
     def publish(self, demand: Demand, root: str, now: datetime) -> tuple[str, float] | None:
@@ -104,8 +97,8 @@ class SimulatedTable:
         if not isinstance(found, Due):
             return None
         instant = self._instant(now)
-        action, operation = _ACTIONS[demand.service]
-        self._record(instant, action, State.REQUESTED, operation, now)
+        rewrite = REWRITES[demand.service]
+        self._record(instant, rewrite.action, State.REQUESTED, rewrite.operation, now)
         self.state.plans[instant] = found.body
         size = plan_bytes(self.state, self.state.planned_groups(instant), demand.service)
         return instant, START_S + size / BYTES_PER_S
@@ -124,11 +117,11 @@ class SimulatedTable:
             return
         groups = self.state.planned_groups(instant)
         slices = [found for group in groups if (found := self.state.latest_slice(group)) is not None]
-        match service_of(record):
-            case TableService.CLUSTERING:
+        match record.action:
+            case Action.REPLACE_COMMIT:
                 written = self._cluster(instant, slices)
                 self.tally.clusterings += 1
-            case TableService.LOG_COMPACTION:
+            case Action.LOG_COMPACTION:
                 planned = planned_slices(self.state.plans[instant].plan, instant)  # type: ignore[arg-type, union-attr]
                 if find_log_compaction_conflict(self.state, instant, planned) is not None:
                     self._roll_back(instant, now)

@@ -9,11 +9,10 @@ from typing import Any
 
 from tideline_runtime.policy.fields import OPTION, SETTING, nested
 from tideline_runtime.policy.window import Window
-from tideline_table.action import Objectives, TableService
+from tideline_table.action import SERVICES, Objectives, TableService
 
 PRIORITY = 50
 """Priority of a table without one."""
-STOPPED_BY_PAUSE = frozenset(TableService) - {TableService.ROLLBACK}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,7 +68,7 @@ class TablePolicy:
 
     def wants(self, service: TableService, now: datetime) -> bool:
         """Return whether the service may change the table at `now`: it is on, and no pause stops it."""
-        return self.is_on(service) and (service not in STOPPED_BY_PAUSE or self.paused_at(now) is None)
+        return self.is_on(service) and (SERVICES[service].mends or self.paused_at(now) is None)
 
     @property
     def options(self) -> dict[str, str]:

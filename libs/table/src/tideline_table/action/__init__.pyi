@@ -7,6 +7,7 @@ from .archival.run import (
     run_archival,
     schedule_archival,
 )
+from .backlog import EARLY, Backlog, Objectives, Pressure, backlog_of
 from .clean.plan import CleaningPolicy
 from .clean.run import request_clean, run_clean, schedule_clean
 from .clustering.decision import decide_clustering, why_not_carried_over
@@ -45,7 +46,6 @@ from .log_compaction.run import (
     why_not_log_compacted,
 )
 from .log_compaction.task import merge_log
-from .maintenance.backlog import Backlog, Objectives, backlog_of
 from .maintenance.cancel import Adopted, Cancelled, adopt, cancel_plan
 from .maintenance.document import (
     failure_document,
@@ -101,6 +101,7 @@ from .write.write_set import MarkerCheck
 
 __all__ = [
     "DEFAULT_TRIGGER",
+    "EARLY",
     "EARLY_CHECK_S",
     "INDEX_TYPES",
     "PREVIEWED",
@@ -128,6 +129,7 @@ __all__ = [
     "OnConflict",
     "Outcome",
     "PendingJob",
+    "Pressure",
     "Preview",
     "Ran",
     "RangeSplit",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TypeVar
 
+from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_TARGET_FILE_SIZE, Options
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State, time_from_instant
@@ -121,6 +122,14 @@ def obstacle(state: TableState, alone: Action | None = None) -> Reason | None:
         return Reason(f"compaction {cancelled} is being cancelled", end)
     pending = next((a.instant for a in state.pending() if a.action is alone), None)
     return Reason(f"{alone} {pending} is pending already; run it first", f"the end of {alone} {pending}") if pending else None
+
+
+def small_file_limit(options: Options) -> int:
+    """Return the size below which a slice is small.
+
+    It is held below the target size: outputs of clustering are no candidates again.
+    """
+    return min(options[CLUSTERING_SMALL_FILE_LIMIT], options[CLUSTERING_TARGET_FILE_SIZE])
 
 
 def oldest_of(instants: Iterable[str], zone: tzinfo = UTC) -> datetime | None:

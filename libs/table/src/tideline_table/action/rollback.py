@@ -16,6 +16,7 @@ class Rollback(Service):
     name = TableService.ROLLBACK
     deletes = True
     has_plans = False
+    mends = True
 
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
         """Return that there is nothing to plan."""

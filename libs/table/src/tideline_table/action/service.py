@@ -14,10 +14,12 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, service_of
+from tideline_table.action.backlog import Backlog, Objectives, Pressure
+from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, service_of, taken_groups
 from tideline_table.config import Options
 from tideline_table.coordination.committed import Committed
-from tideline_table.file_group.slice import FileSlice
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.instant import Action
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import CompactionPlanned, Plan, path_named
 from tideline_table.log.state import TableState
@@ -85,6 +87,10 @@ class Service(ABC):
     deletes: ClassVar[bool] = False
     """Whether a run deletes files and writes none."""
     has_plans: ClassVar[bool] = True
+    mends: ClassVar[bool] = False
+    """Whether it ends what dead writers left. A pause does not stop it."""
+    cancels_where_shared: ClassVar[bool] = False
+    """Whether a plan can be cancelled in a table that Apache Hudi writes, too (docs/design/cancelling-plans.md)."""
 
     def excluded(self, table: Table) -> Reason | None:
         """Return why the kind of the table excludes the service, None if it does not."""
@@ -168,6 +174,10 @@ class TableView(Protocol):
         """Whether the table has log files."""
 
     @property
+    def has_mergeable_logs(self) -> bool:
+        """Whether log files can be merged into log files."""
+
+    @property
     def has_buckets(self) -> bool:
         """Whether the table has a bucket index."""
 
@@ -193,8 +203,15 @@ class Gain:
 class Rewrite(Service):
     """Clustering, compaction, log compaction: their plans name file groups, their tasks may run on Spark, and their runs commit."""
 
-    failed_plan_stays: ClassVar[bool] = False
-    """Whether a plan whose run failed stays pending, because writers already append to the slices that it begins."""
+    action: ClassVar[Action]
+    operation: ClassVar[str]
+    """With `action`: what the log records for its plans and commits."""
+    begins_slices: ClassVar[bool] = False
+    """Whether writers append to the slices that a plan begins, before it runs. So a plan whose run failed stays pending."""
+    is_for_logs: ClassVar[bool] = False
+    """Whether it merges log files: a plan takes no slice without them."""
+    yields_to: ClassVar[TableService | None] = None
+    """The service whose due plan takes the same files and makes one of this service needless."""
     splits_tasks: ClassVar[bool] = False
     """Whether several executors may share one task (`cluster_on_executors`)."""
 
@@ -202,6 +219,27 @@ class Rewrite(Service):
         """Return why no plan of this service is possible or may be made now, None if one may be due."""
         del view
         return None
+
+    def is_examined(self, view: TableView) -> bool:
+        """Return whether the planner examines a table for this service."""
+        del view
+        return True
+
+    def reads(self, found: FileSlice) -> FileSlice:
+        """Return the files of a slice that a plan names."""
+        return found
+
+    def cost(self, found: FileSlice) -> int:
+        """Return the bytes that a plan reads of a slice."""
+        return found.total_bytes
+
+    def taken(self, state: TableState) -> dict[FileGroupId, str]:
+        """Return file group → instant of the pending plan for which a plan of this service leaves the group out."""
+        return taken_groups(state)
+
+    @abstractmethod
+    def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
+        """Return how close a table is to the objectives that this service keeps. Pure."""
 
     @abstractmethod
     def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:

@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tideline_table.action.decision import Check, Due, Reason, TableService, taken_groups
+from tideline_table.action.decision import Check, Due, Reason, TableService
+from tideline_table.action.service import Rewrite
+from tideline_table.action.services import REWRITES
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.instant import Action
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import ClusteringPlanned, CompactionPlanned
 from tideline_table.log.state import TableState
 
 
-def plan_bytes(state: TableState, groups: Sequence[FileGroupId], service: TableService = TableService.COMPACTION) -> int:
-    """Return the bytes that a plan of these file groups reads from their latest slices. A log compaction reads log files only."""
-    slices = [found for group in groups if (found := state.latest_slice(group)) is not None]
-    if service is TableService.LOG_COMPACTION:
-        return sum(log.size_bytes for found in slices for log in found.applied.log_files)
-    return sum(found.total_bytes for found in slices)
+def plan_bytes(state: TableState, groups: Sequence[FileGroupId], service: TableService) -> int:
+    """Return the bytes that a plan of these file groups reads from their latest slices."""
+    slices = (found for group in groups if (found := state.latest_slice(group)) is not None)
+    return sum(map(REWRITES[service].cost, slices))
 
 
 def pending_rewrites(state: TableState) -> list[tuple[TableService, ActionRecord]]:
@@ -26,12 +27,8 @@ def pending_rewrites(state: TableState) -> list[tuple[TableService, ActionRecord
 
     The list leaves out log compactions that Apache Hudi planned.
     """
-    merges = (record for record in state.pending_log_compactions() if not record.is_by_hudi)
-    return [
-        *((TableService.CLUSTERING, record) for record in state.pending_clusterings()),
-        *((TableService.COMPACTION, record) for record in state.pending_compactions()),
-        *((TableService.LOG_COMPACTION, record) for record in merges),
-    ]
+    found = ((name, record) for name, rewrite in REWRITES.items() for record in rewrite.pending(state))
+    return [(name, record) for name, record in found if not (record.is_by_hudi and record.action is Action.LOG_COMPACTION)]
 
 
 def pending_bytes(state: TableState) -> int:
@@ -45,21 +42,21 @@ def plan_check(service: TableService, max_bytes: int | None = None) -> Check:
     A plan is refused if it names a file group twice, one that another pending plan takes, one that does not exist or was replaced,
     or files that are not those of the group's latest slice; and a compaction of a slice without log files.
     """
+    rewrite = REWRITES[service]
 
     def check(state: TableState, due: Due) -> Reason | None:
         if not isinstance(due.body, ClusteringPlanned | CompactionPlanned):
             return None
         groups = due.body.groups
         twice = [group.file_id for group, count in Counter(groups).items() if count > 1]
-        merges = service is TableService.LOG_COMPACTION
-        taken = {**taken_groups(state), **(state.groups_under_log_compaction() if merges else {})}
+        taken = rewrite.taken(state)
         met = next((group for group in groups if group in taken), None)
         if not groups or twice:
             return Reason(f"the plan is not sound: it names {f'file group {twice[0]} twice' if twice else 'no file group'}")
         if met is not None:
             return Reason(f"the plan overlaps plan {taken[met]}: both name file group {met.file_id}")
         for group, named in zip(groups, _named_files(due.body), strict=True):
-            wrong = _misfit(service, state.latest_slice(group), named)
+            wrong = _misfit(rewrite, state.latest_slice(group), named)
             if wrong:
                 return Reason(f"the plan does not fit the table: file group {group.file_id} {wrong}")
         size = plan_bytes(state, groups, service)
@@ -70,15 +67,14 @@ def plan_check(service: TableService, max_bytes: int | None = None) -> Check:
     return check
 
 
-def _misfit(service: TableService, found: FileSlice | None, named: frozenset[str]) -> str:
+def _misfit(rewrite: Rewrite, found: FileSlice | None, named: frozenset[str]) -> str:
     if found is None:
         return "does not exist or was replaced"
-    if service is not TableService.CLUSTERING and not found.log_files:
+    if rewrite.is_for_logs and not found.log_files:
         return "has no log files"
-    # A log compaction names the log files that a reader opens, the others all of the slice.
-    logs = found.applied.log_files if service is TableService.LOG_COMPACTION else found.log_files
-    names = {found.base_file} if found.base_file else set()
-    return "" if named == names | {log.name for log in logs} else "has other files than the plan names"
+    read = rewrite.reads(found)
+    names = {read.base_file} if read.base_file else set()
+    return "" if named == names | {log.name for log in read.log_files} else "has other files than the plan names"
 
 
 def _named_files(plan: ClusteringPlanned | CompactionPlanned) -> list[frozenset[str]]:

@@ -101,7 +101,7 @@ def test_instants_move_from_the_timeline_to_the_archive(old):
     table, storage, clock = old
     rows, before = contents(table), timeline(storage)
     documents = {name: storage.read(f".hoodie/{name}") for name in before}
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     gone = before - timeline(storage)
     assert timeline(storage) < before
@@ -122,12 +122,12 @@ def test_instants_move_from_the_timeline_to_the_archive(old):
     assert contents(table) == rows
     assert contents(open_table(storage, clock, "other")) == rows
     assert seen_by_others(storage, clock) == rows
-    assert archive(table, FEW) == (None, OrphanCleanup())
+    assert archive(table, FEW)[:2] == (None, OrphanCleanup())
 
 
 def test_the_clustering_is_archived_with_its_plan_and_what_it_replaced(old):
     table, storage, _ = old
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     entries = [e for e in entries_of(storage, done.path) if e["actionType"] == "replacecommit"]
     assert [e["actionState"] for e in entries] == ["REQUESTED", "INFLIGHT", "COMPLETED"]
     assert entries[0]["hoodieRequestedReplaceMetadata"]["operationType"] == "CLUSTER"
@@ -201,7 +201,7 @@ def test_time_travel_goes_as_far_back_as_files_do():
         at = write(table, [("a", "p", n, f"x{n}"), (f"k{n}", "p", n, "y")]).instant
         seen[at] = contents(table)
     clock.advance(OLD_S)
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     assert len(done.instants) == 4
     assert {at: contents(table, at) for at in seen} == seen
@@ -241,14 +241,14 @@ def test_a_late_file_of_a_fenced_write_never_becomes_visible(old, row: Row):
     assert any(".log." in path for path in late) == (table.definition.type is TableType.MOR and row is UPDATE)
     assert seen_by_others(storage, clock) == contents(table)
     live(table, 5)
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     assert max(done.instants) < fenced, "its tasks may still run"
     clock.advance(TASK_S)
-    done, cleanup = archive(table, FEW)
+    done, cleanup, _ = archive(table, FEW)
     assert set(cleanup.deleted) == late
     assert fenced in table.state.actions, "a cleanup that finds something proves nothing"
-    done, cleanup = archive(table, FEW)
+    done, cleanup, _ = archive(table, FEW)
     assert done is not None
     assert cleanup == OrphanCleanup(frozenset({fenced}))
     assert fenced in done.instants
@@ -273,9 +273,9 @@ def test_a_late_file_of_what_a_restore_took_back_never_becomes_visible(old, is_r
     fenced, late = write_late(storage, clock, ("late", "elsewhere", 99, "late"), undo)
     assert {path.partition("/")[0] for path in late} == {"elsewhere"}
     aged(table, clock)
-    _, cleanup = archive(table, FEW)
+    _, cleanup, _ = archive(table, FEW)
     assert set(cleanup.deleted) == late
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     assert fenced in done.instants
     assert seen_by_others(storage, clock) == contents(table)
@@ -288,7 +288,7 @@ def test_without_the_cleanup_it_does(old, row: Row, monkeypatch):
     fenced, _ = write_late(storage, clock, row)
     aged(table, clock)
     monkeypatch.setattr(table_archival, "delete_late_files", lambda *_: OrphanCleanup(frozenset({fenced})))
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     assert fenced in done.instants
     assert row in seen_by_others(storage, clock)
@@ -302,7 +302,7 @@ def test_a_writer_that_wakes_up_after_its_instant_was_forgotten(old):
     clock.advance(DEATH_S)
     roll_back_dead(table)
     aged(table, clock)
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     assert transaction.instant in done.instants
     with pytest.raises(TransactionRolledBack):
@@ -479,6 +479,6 @@ def test_savepoints_and_archival():
     assert archive(table, FEW)[0] is None
     assert table.state.archived_before == kept
     delete_savepoint(table, kept)
-    done, _ = archive(table, FEW)
+    done, *_ = archive(table, FEW)
     assert done is not None
     assert kept in done.instants

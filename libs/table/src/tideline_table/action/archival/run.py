@@ -185,13 +185,17 @@ def _check_leases(table: Table, own: ActionRecord, plan: ArchivedInstants) -> No
         )
 
 
-def archive(table: Table, options: Mapping[str, object] | None = None) -> tuple[Archival | None, OrphanCleanup]:
-    """Run a pending plan, clean up late files, plan and run. Return the last archival and the result of the cleanup."""
+def archive(table: Table, options: Mapping[str, object] | None = None) -> tuple[Archival | None, OrphanCleanup, str]:
+    """Run a pending plan, delete late files of rolled-back writes, plan and run.
+
+    Return the last archival, the result of the deletion, and why there is no new plan (empty if there is one).
+    """
     done = run_archival(table, options=options)
     found = delete_late_files(table, options)
-    if schedule_archival(table, options, found.cleaned_up) is not None:
-        done = run_archival(table, options=options)
-    return done, found
+    answer = request_archival(table, options, found.cleaned_up)
+    if isinstance(answer, Reason):
+        return done, found, answer.why
+    return run_archival(table, answer, options=options) or done, found, ""
 
 
 def _check_ours(table: Table) -> None:

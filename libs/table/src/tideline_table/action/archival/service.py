@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tideline_table.action.archival.plan import plan_archival
-from tideline_table.action.archival.run import Archival, delete_late_files, request_archival, run_archival
+from tideline_table.action.archival.run import Archival, archive, delete_late_files, request_archival, run_archival
 from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
 from tideline_table.action.service import Ran, RunTasks, Service, Settings, Step
 from tideline_table.config import ARCHIVE_AUTOMATIC, Options
@@ -49,14 +49,10 @@ class Archiving(Service):
     def maintain(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> Step:
         """Run a pending plan, delete late files, then plan and run; report the last run."""
         del trigger
-        done = run_archival(table, options=options)
-        found = delete_late_files(table, options)
-        answer = request_archival(table, options, found.cleaned_up)
-        if isinstance(answer, str):
-            done = run_archival(table, answer, options=options) or done
+        done, found, reason = archive(table, options)
         if done is not None:
-            return Step.of(self.name, [self._ran(done)], answer, why)
-        return Step(self.name, "nothing", answer.why if isinstance(answer, Reason) else why, files=len(found.deleted))
+            return Step.of(self.name, [self._ran(done)], "", why)
+        return Step(self.name, "nothing", reason or why, files=len(found.deleted))
 
     def _ran(self, done: Archival) -> Ran:
         text = f"archival {done.instant} completed: {len(done.instants)} instants in {done.path}"

@@ -19,8 +19,8 @@ from tideline_table.action.clustering.execution_strategy import OrderedBy
 from tideline_table.action.clustering.partition_filter import filter_text, filtered_partitions
 from tideline_table.action.clustering.plan_document import group_document, strategy_params
 from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLAN_STRATEGIES
-from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy, small_file_limit
-from tideline_table.action.decision import Due, Reason, Trigger, obstacle, taken_groups, within
+from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy
+from tideline_table.action.decision import Due, Reason, Trigger, obstacle, small_file_limit, taken_groups, within
 from tideline_table.config import (
     CLUSTERING_EXECUTION_STRATEGY,
     CLUSTERING_GROUP_MIN_BYTES,

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tideline_table.action.clustering.column_ranges import ColumnRange, Ranges
+from tideline_table.action.decision import small_file_limit
 from tideline_table.config import (
     CLUSTERING_EARLIEST_COMMIT,
     CLUSTERING_MAX_GROUP_BYTES,
     CLUSTERING_PLAN_STRATEGY,
-    CLUSTERING_SMALL_FILE_LIMIT,
-    CLUSTERING_TARGET_FILE_SIZE,
     LAYOUT_STRATEGY,
     Options,
     column_list,
@@ -56,14 +55,6 @@ class PlanStrategy:
     """A partition filter mode that overrides the option; empty: none."""
     single_output: bool = False
     """Whether each group becomes one file, whatever the target size, and may consist of one slice."""
-
-
-def small_file_limit(options: Options) -> int:
-    """Return the size below which a slice is small.
-
-    It is held below the target size: outputs of clustering are no candidates again.
-    """
-    return min(options[CLUSTERING_SMALL_FILE_LIMIT], options[CLUSTERING_TARGET_FILE_SIZE])
 
 
 def is_small(file_slice: FileSlice, context: PlanContext) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from tideline_table.action.backlog import Backlog, Objectives, Pressure
 from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.run import cluster_here, refused_clustering, request_clustering, run_clustering
@@ -21,7 +22,8 @@ from tideline_table.config import (
 )
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.hudi.instant import State
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.action import CLUSTER
 from tideline_table.log.plan import ClusteringPlanned, Plan, path_named
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
@@ -31,7 +33,9 @@ class Clustering(Rewrite):
     """Rewrites small files as fewer, sorted ones."""
 
     name = TableService.CLUSTERING
+    action, operation = Action.REPLACE_COMMIT, CLUSTER
     splits_tasks = True
+    cancels_where_shared = True
 
     def inline(self, table: Table, options: Options) -> Inline | None:
         """See `Service.inline`. Not for tables with buckets, whose files do not become fewer."""
@@ -53,6 +57,14 @@ class Clustering(Rewrite):
     def why_not_planned(self, view: TableView) -> Reason | None:
         """See `Rewrite.why_not_planned`."""
         return why_not_carried_over(view.options, is_merge_on_read=view.is_merge_on_read, is_shared=view.is_shared)
+
+    def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
+        """See `Rewrite.pressure`."""
+        del now
+        bound = objectives.small_files
+        if bound is None:
+            return Pressure()
+        return Pressure(found.small_files / bound, f"{found.small_files} small files, objective {bound}")
 
     def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
         """See `Rewrite.thresholds`."""

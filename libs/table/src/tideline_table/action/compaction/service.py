@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from tideline_table.action.backlog import Backlog, Objectives, Pressure, pressure_of_logs
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction
 from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
@@ -23,7 +24,9 @@ from tideline_table.action.service import (
 from tideline_table.config import COMPACT_INLINE, COMPACT_SCHEDULE_INLINE, COMPACTION_DELTA_COMMITS, Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.instant import Action
 from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.log.action import COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
@@ -33,7 +36,9 @@ class Compaction(Rewrite):
     """Merges log files into base files."""
 
     name = TableService.COMPACTION
-    failed_plan_stays = True
+    action, operation = Action.COMPACTION, COMPACT
+    begins_slices = True
+    is_for_logs = True
 
     def excluded(self, table: Table) -> Reason | None:
         """See `Service.excluded`."""
@@ -54,6 +59,10 @@ class Compaction(Rewrite):
     def why_not_planned(self, view: TableView) -> Reason | None:
         """See `Rewrite.why_not_planned`."""
         return None if view.is_merge_on_read else Reason("only merge-on-read tables have log files to merge")
+
+    def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
+        """See `Rewrite.pressure`."""
+        return pressure_of_logs(objectives, found, now)
 
     def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
         """See `Rewrite.thresholds`."""

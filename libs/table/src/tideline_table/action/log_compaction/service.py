@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from tideline_table.action.backlog import Backlog, Objectives, Pressure
 from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
 from tideline_table.action.log_compaction.plan import plan_log_compaction
 from tideline_table.action.log_compaction.run import (
@@ -14,12 +15,26 @@ from tideline_table.action.log_compaction.run import (
     why_not_log_compacted,
 )
 from tideline_table.action.log_compaction.task import LogCompactionTask, merge_log
-from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, TableView, merged_logs, operation_files
+from tideline_table.action.service import (
+    Gain,
+    Inline,
+    Ran,
+    Rewrite,
+    RunTasks,
+    Settings,
+    TableView,
+    logs_applied,
+    merged_logs,
+    operation_files,
+)
 from tideline_table.config import LOG_COMPACTION_ENABLE, LOG_COMPACTION_INLINE, Options
 from tideline_table.coordination.committed import Committed
-from tideline_table.file_group.slice import FileSlice
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.instant import Action
 from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.log.action import LOG_COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
+from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
 
 
@@ -27,6 +42,9 @@ class LogCompaction(Rewrite):
     """Merges many log files of a slice into one, and leaves its base file as it is."""
 
     name = TableService.LOG_COMPACTION
+    action, operation = Action.LOG_COMPACTION, LOG_COMPACT
+    is_for_logs = True
+    yields_to = TableService.COMPACTION
 
     def excluded(self, table: Table) -> Reason | None:
         """See `Service.excluded`."""
@@ -54,6 +72,27 @@ class LogCompaction(Rewrite):
         if pending is None:
             return None
         return Reason(f"log compaction {pending.instant} is pending", f"the end of log compaction {pending.instant}")
+
+    def is_examined(self, view: TableView) -> bool:
+        """See `Rewrite.is_examined`: where it is possible and switched on."""
+        return view.has_mergeable_logs and view.options[LOG_COMPACTION_ENABLE]
+
+    def reads(self, found: FileSlice) -> FileSlice:
+        """See `Rewrite.reads`: the log files that a reader opens."""
+        return found.applied
+
+    def cost(self, found: FileSlice) -> int:
+        """See `Rewrite.cost`."""
+        return logs_applied([found])
+
+    def taken(self, state: TableState) -> dict[FileGroupId, str]:
+        """See `Rewrite.taken`. A slice has at most one plan of this service."""
+        return {**super().taken(state), **state.groups_under_log_compaction()}
+
+    def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
+        """See `Rewrite.pressure`. A log compaction has no objectives."""
+        del objectives, found, now
+        return Pressure()
 
     def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
         """See `Rewrite.thresholds`. The options alone say from how many log files on a slice is merged."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tideline_table.action.decision import TableService, service_of
 from tideline_table.action.planned_run import is_run_by_hudi
+from tideline_table.action.services import REWRITES, SERVICES
 from tideline_table.coordination import roll_back
 from tideline_table.coordination.unscheduling import planned_moves
 from tideline_table.errors import InstantNotFound, UnsupportedTable, WriteConflict
@@ -41,7 +42,7 @@ def cancel_plan(table: Table, instant: str) -> Cancelled:
     record = table.state.actions.get(instant)
     service = _check_cancellable(table, instant, record)
     assert record is not None
-    moves = planned_moves(table.state, instant) if service is TableService.COMPACTION else ()
+    moves = planned_moves(table.state, instant) if service in REWRITES and REWRITES[service].begins_slices else ()
     rollback = roll_back(table.timeline, instant, force=True, cancel=True)
     if rollback is None:
         now = table.refresh().actions.get(instant)
@@ -61,7 +62,7 @@ def _check_cancellable(table: Table, instant: str, record: ActionRecord | None) 
     if record is None:
         pending = ", ".join(a.instant for a in table.state.pending() if service_of(a) is not None)
         raise InstantNotFound(f"instant {instant}", expected=f"a pending plan of this table: {pending or 'it has none'}")
-    if service is None or service is TableService.ROLLBACK:
+    if service is None or not SERVICES[service].has_plans:
         found = f"{record.action} {instant} is no plan of a table service"
         raise UnsupportedTable(found, expected="a plan", remedy="stop its process, then: tideline run rollback PATH")
     if not record.is_pending:
@@ -70,7 +71,7 @@ def _check_cancellable(table: Table, instant: str, record: ActionRecord | None) 
         raise UnsupportedTable(
             f"{service} {instant} is run by Apache Hudi", expected="a plan that Tideline runs", remedy="wait for it"
         )
-    if table.is_shared and service is not TableService.CLUSTERING:
+    if table.is_shared and not SERVICES[service].cancels_where_shared:
         # Apache Hudi begins a plan without the common lock, and its writers may have read the plan already
         # (docs/design/cancelling-plans.md).
         raise UnsupportedTable(
@@ -89,10 +90,6 @@ class Adopted:
     cancelled: tuple[Cancelled, ...]
 
 
-_ANY_TIME = (TableService.COMPACTION, TableService.LOG_COMPACTION)
-"""Besides clusterings, the plans that can be cancelled after they have begun."""
-
-
 def adopt(table: Table, *, in_place: bool = False) -> Adopted:
     """Give a copied or moved table a new identity (`Table.adopt`, with its errors), and cancel the plans that were pending in the original.
 
@@ -102,11 +99,11 @@ def adopt(table: Table, *, in_place: bool = False) -> Adopted:
     cancelled = []
     for record in list(table.refresh().pending()):
         service = service_of(record)
-        if record.fenced_by or service in (None, TableService.ROLLBACK) or is_run_by_hudi(table, record, table.options):
+        if service is None or not SERVICES[service].has_plans or record.fenced_by or is_run_by_hudi(table, record, table.options):
             continue
-        if service is not TableService.CLUSTERING and (
-            table.is_shared or (service not in _ANY_TIME and record.state is State.INFLIGHT)
-        ):
+        if table.is_shared and not SERVICES[service].cancels_where_shared:
             continue
+        if service not in REWRITES and record.state is State.INFLIGHT:
+            continue  # it deletes files before it ends
         cancelled.append(cancel_plan(table, record.instant))
     return Adopted(identity, tuple(cancelled))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
+from tideline_table.action.backlog import Backlog, Objectives, backlog_of
 from tideline_table.action.decision import TableService, service_of
-from tideline_table.action.maintenance.backlog import Backlog, Objectives, backlog_of
 from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, verdicts_of
 from tideline_table.coordination import is_alive
 from tideline_table.errors import TidelineError

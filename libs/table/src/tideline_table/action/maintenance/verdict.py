@@ -9,8 +9,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tideline_table.action.backlog import Objectives
 from tideline_table.action.decision import Due, Reason, TableService, Trigger
-from tideline_table.action.maintenance.backlog import Objectives
 from tideline_table.action.services import SERVICES
 from tideline_table.coordination import is_alive
 from tideline_table.errors import TidelineError

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
-from tideline_table.action.clustering.plan_strategy import small_file_limit
-from tideline_table.action.decision import oldest_of
+from tideline_table.action.decision import oldest_of, small_file_limit
 from tideline_table.config import Options
 from tideline_table.log.state import TableState
 from tideline_table.table.findings import most_log_files
+
+EARLY = 0.8
+"""Used-up part of an objective from which the service is due, so that its plan ends before the bound is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +62,32 @@ def backlog_of(state: TableState, options: Options, zone: tzinfo = UTC) -> Backl
         most_log_files=most_log_files(state),
         oldest_log=oldest_of((log.instant for file_slice in slices for log in file_slice.log_files), zone),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """The largest used-up part of the objectives of a service, the objective in one line, and when time alone makes the service due.
+
+    `early_at` is the time (UTC) at which the age of the oldest log reaches `EARLY` of its objective; None without such an objective.
+    """
+
+    part: float = 0.0
+    why: str = ""
+    early_at: datetime | None = None
+
+
+def pressure_of_logs(objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
+    """Return how close a table is to the objectives of its log files."""
+    parts = [Pressure()]
+    ratio = objectives.log_to_base_ratio
+    if ratio is not None:
+        text = f"log files have {found.log_to_base_ratio:.2f} of the bytes of base files, objective {ratio:g}"
+        parts.append(Pressure(found.log_to_base_ratio / ratio, text))
+    age_s = objectives.unmerged_log_age_s
+    if age_s is not None and found.oldest_log is not None:
+        waited_s = (now - found.oldest_log).total_seconds()
+        text = f"the oldest unmerged log is {waited_s / 3600:.1f} h old, objective {age_s / 3600:g} h"
+        early_at = found.oldest_log + timedelta(seconds=EARLY * age_s)
+        parts.append(Pressure(waited_s / age_s if age_s else float("inf"), text, early_at))
+    most = max(parts, key=lambda p: p.part)
+    return Pressure(most.part, most.why, next((p.early_at for p in parts if p.early_at is not None), None))
