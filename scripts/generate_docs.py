@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from tideline import errors
 from tideline_events.envelope import KINDS
 from tideline_events.schema import revisions
 from tideline_events.topics import TOPICS, Topic
@@ -151,6 +152,31 @@ def events_page() -> str:
     return "\n".join(parts)
 
 
+_ERRORS_PREAMBLE = """# Errors
+
+What Python callers catch, from `tideline.errors`. Each error has `found`, `expected` and `remedy`, and `recovery` says what to do: retry
+the same call, refresh (read the table and decide again), or stop (the same call fails again). The engine raises these or a
+subclass, whose name stands in the text of a traceback. The command exits with code 2 for `InvalidInput` and a damaged metadata
+table, with 1 for all others.
+"""
+
+
+def errors_page() -> str:
+    """Return the page of the errors that callers catch."""
+    public = [getattr(errors, name) for name in errors.__all__ if name != "Recovery"]
+    own = [kind for kind in _below(errors.TidelineError) if kind.__module__ in ("tideline_table.errors", "tideline_locks.errors")]
+    rows = []
+    for kind in public:
+        inner = [found.__name__ for found in own if next(up for up in found.__mro__ if up in public) is kind and found is not kind]
+        recovery = "-" if kind is errors.TidelineError else kind.recovery.value
+        rows.append((f"`{kind.__name__}`", recovery, " ".join((kind.__doc__ or "").split()), ", ".join(sorted(inner)) or "-"))
+    return "\n".join([_GENERATED, _ERRORS_PREAMBLE, _table(("error", "what to do", "meaning", "subclasses"), rows)])
+
+
+def _below(kind: type[errors.TidelineError]) -> list[type[errors.TidelineError]]:
+    return [kind, *(found for sub in kind.__subclasses__() for found in _below(sub))]
+
+
 def _kept(topic: Topic) -> str:
     hours = f"{topic.retention_s // 3600} h"
     return f"the last record of each table; deletions {hours}" if topic.compacted else hours
@@ -199,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "metrics.md": metrics_page(declared_metrics()),
         "options.md": options_page(ALL_OPTIONS, SPARK_OPTIONS),
         "events.md": events_page(),
+        "errors.md": errors_page(),
         "policy.schema.json": policy_schema_text(),
     }
     stale = 0

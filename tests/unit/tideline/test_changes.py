@@ -8,7 +8,7 @@ import pytest
 from tests.unit.tideline.conftest import SCHEMA, ids, trips_of
 
 import tideline
-from tideline.errors import InstantNotFound, InvalidOption
+from tideline.errors import InstantNotFound, InvalidInput
 
 
 def test_changes_have_images_and_continue_where_they_ended(table: tideline.Table) -> None:
@@ -55,5 +55,5 @@ def test_points_are_sequences_instants_and_dates(table: tideline.Table) -> None:
     assert table.changes(until=done.sequence).until == done.sequence
     with pytest.raises(InstantNotFound):
         table.changes(since=10_000)
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidInput):
         table.changes(since="last week")

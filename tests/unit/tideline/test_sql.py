@@ -19,7 +19,7 @@ from tests.unit.table.fixtures import unpacked
 from tests.unit.tideline.conftest import ids, trips_of
 
 import tideline
-from tideline.errors import SchemaMismatch, UnsupportedTable
+from tideline.errors import InvalidInput, SchemaMismatch
 from tideline_table.table.query import Snapshot
 
 MOMENT = datetime(2026, 1, 1, 12, 30, 0, 123456, UTC)
@@ -259,5 +259,5 @@ def test_tables_that_apache_hudi_wrote_are_queried(tmp_path: Path) -> None:
     assert table.sql(f"select count(*), max(fare) from {base.name}").fetchall() == [(8, max(rows["fare"].to_pylist()))]
     assert isinstance(table.changes().until, str)
     assert table.changes(since=table.changes().until).read().num_rows == 0
-    with pytest.raises(UnsupportedTable, match="only Apache Hudi writes"):
+    with pytest.raises(InvalidInput, match="only Apache Hudi writes"):
         table.upsert(rows)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 
-from tideline_cli.errors import InvalidInput
 from tideline_cli.typed_values import BadValue, column_from_text
+from tideline_table.errors import InvalidInput
 
 # With one thread, Arrow's errors have row numbers, and the cores stay free for the engine.
 _READ = pv.ReadOptions(use_threads=False)

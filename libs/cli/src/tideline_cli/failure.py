@@ -8,51 +8,14 @@ import traceback
 
 from typer.exceptions import TyperException
 
-from tideline_cli.errors import InvalidInput
 from tideline_cli.report import printable
-from tideline_table.errors import (
-    CleanRefused,
-    DuplicateKey,
-    IndexDamaged,
-    IndexExists,
-    IndexNotFound,
-    InstantNotFound,
-    InvalidOption,
-    InvalidPredicate,
-    InvalidRecord,
-    SavepointRefused,
-    SchemaMismatch,
-    TableExists,
-    TableNotFound,
-    TidelineError,
-    UnsafePath,
-    UnsupportedTable,
-)
+from tideline_table.errors import IndexDamaged, InvalidInput, TidelineError
 
 DEBUG = "TIDELINE_DEBUG"
 """Environment variable: `1` prints tracebacks."""
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
-
-_BAD_INPUT: tuple[type[TidelineError], ...] = (
-    CleanRefused,
-    DuplicateKey,
-    IndexDamaged,
-    IndexExists,
-    IndexNotFound,
-    InstantNotFound,
-    InvalidInput,
-    InvalidOption,
-    InvalidPredicate,
-    InvalidRecord,
-    SavepointRefused,
-    SchemaMismatch,
-    TableExists,
-    TableNotFound,
-    UnsafePath,
-    UnsupportedTable,
-)
 
 
 def report_failure(error: BaseException) -> int:
@@ -75,7 +38,7 @@ def report_failure(error: BaseException) -> int:
         error = refused_write(error, repr(error.filename) if error.filename else "standard output") or error
     if isinstance(error, TidelineError):
         _print_line(str(error))
-        return EXIT_BAD_INPUT if isinstance(error, _BAD_INPUT) else EXIT_FAILED
+        return EXIT_BAD_INPUT if isinstance(error, InvalidInput | IndexDamaged) else EXIT_FAILED
     _print_line(f"unexpected {type(error).__name__}: {error}; run the command again with {DEBUG}=1 for the traceback")
     return EXIT_FAILED
 

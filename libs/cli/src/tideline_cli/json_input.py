@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_cli.errors import InvalidInput
 from tideline_cli.typed_values import BadValue, column_from_json, column_from_text, holds_decimals, loads
+from tideline_table.errors import InvalidInput
 from tideline_table.schema import ZONED
 
 CHUNK_ROWS = 50_000

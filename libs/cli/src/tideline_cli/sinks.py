@@ -15,9 +15,8 @@ import pyarrow.csv as pv
 import pyarrow.parquet as pq
 import simplejson
 
-from tideline_cli.errors import InvalidInput
 from tideline_cli.json_values import json_column, json_rows, text_column
-from tideline_table.errors import InvalidOption, StorageFull
+from tideline_table.errors import InvalidInput, InvalidOption, StorageFull
 from tideline_table.storage import refused_write, writing
 
 

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tideline_cli.csv_input import infer_csv_schema, read_csv_rows
-from tideline_cli.errors import InvalidInput
 from tideline_cli.json_input import infer_json_schema, read_json_rows
 from tideline_cli.report import print_warning
-from tideline_table.errors import CorruptMetadata
+from tideline_table.errors import CorruptMetadata, InvalidInput
 from tideline_table.schema import IS_DELETED, arrow_from_avro, storable_rows, storable_schema
 
 STDIN = "-"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tideline_table.errors import Recovery, TidelineError
+from tideline_table.errors import Conflict, InvalidInput, Recovery, Unavailable
 
 
-class LockTimeout(TidelineError):
+class LockTimeout(Unavailable):
     """The lock could not be acquired within `wait_s`.
 
     `holder` has held it since `since` (UTC). Both are None if the lock was free but other waiters were first, or if the caller's
     view of the table was older than `greatest`, the greatest granted head of the table log. Otherwise `greatest` is None.
     """
-
-    recovery = Recovery.RETRY
 
     def __init__(
         self, name: str, *, waited_s: float, holder: str | None, since: datetime | None, greatest: int | None = None
@@ -39,26 +37,24 @@ class LockTimeout(TidelineError):
         self.greatest = greatest
 
 
-class LockUnreachable(TidelineError):
+class LockUnreachable(Unavailable):
     """The store of the leases does not answer, or reports a failure that may be temporary.
 
     The last request may have taken effect. A lease that it granted expires without a request.
     """
 
-    recovery = Recovery.RETRY
 
-
-class LockAccessDenied(TidelineError):
+class LockAccessDenied(Unavailable):
     """The store of the leases rejects these credentials."""
 
+    recovery = Recovery.STOP
 
-class StaleFence(TidelineError):
+
+class StaleFence(Conflict):
     """The caller saw an older head of the table log than an earlier holder of this lock.
 
     `fence` is the fence of the caller, `greatest` the greatest granted one. Read the log, then try again.
     """
-
-    recovery = Recovery.REFRESH
 
     def __init__(self, name: str, *, fence: int, greatest: int) -> None:
         super().__init__(
@@ -71,10 +67,8 @@ class StaleFence(TidelineError):
         self.greatest = greatest
 
 
-class LeaseLost(TidelineError):
+class LeaseLost(Conflict):
     """The holder lost the lease: it expired, another owner took it over, or its store forgot it."""
-
-    recovery = Recovery.REFRESH
 
     def __init__(self, name: str, *, owner: str, why: str) -> None:
         super().__init__(
@@ -85,5 +79,5 @@ class LeaseLost(TidelineError):
         self.owner = owner
 
 
-class InvalidLease(TidelineError):
+class InvalidLease(InvalidInput):
     """A lock name, owner, duration or fence that every provider rejects."""

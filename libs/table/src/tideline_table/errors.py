@@ -63,13 +63,35 @@ class MissingExtra(TidelineError, ImportError):
         super().__init__(f"package {package!r} is not installed", expected=f"the extra {extra!r} of Tideline", remedy=command)
 
 
+# --- what callers catch: one class for each thing that they can do (docs/errors.md) -----------------------------------------------
+
+
+class InvalidInput(TidelineError):
+    """The request, its options or its rows are wrong, or do not fit the table. Nothing was written."""
+
+
+class Conflict(TidelineError):
+    """Another process changed what this one read or wrote. Its work is undone: read again, decide again, then retry."""
+
+    recovery = Recovery.REFRESH
+
+
+class Unavailable(TidelineError):
+    """Storage, a lock, the clock or the source of the rows does not serve now. The same call may succeed later."""
+
+    recovery = Recovery.RETRY
+
+
+class DamagedTable(TidelineError):
+    """Files of the table are missing or damaged, or contradict each other. Nothing was changed. An operator has to decide."""
+
+
 # --- storage -------------------------------------------------------------------------------------------------------------
 
 
-class StorageError(TidelineError):
+class StorageError(Unavailable):
     """An object store or disk reported a failure that may be temporary."""
 
-    recovery = Recovery.RETRY
     changed_nothing = False
     """Whether the failed call is known to have changed nothing. If False, it may have taken effect."""
 
@@ -87,7 +109,7 @@ class StorageFull(StorageRefused):
     recovery = Recovery.RETRY
 
 
-class ObjectNotFound(TidelineError):
+class ObjectNotFound(DamagedTable):
     """The named object does not exist."""
 
     def __init__(self, path: str) -> None:
@@ -95,62 +117,58 @@ class ObjectNotFound(TidelineError):
         self.path = path
 
 
-class ObjectExists(TidelineError):
+class ObjectExists(Conflict):
     """A put-if-absent failed because an object of that name exists."""
-
-    recovery = Recovery.REFRESH
 
     def __init__(self, path: str) -> None:
         super().__init__(f"an object exists at {path!r}")
         self.path = path
 
 
-class UnsafePath(TidelineError):
+class UnsafePath(InvalidInput):
     """A path that leads out of its root folder, or that no table may contain."""
 
 
 # --- input ---------------------------------------------------------------------------------------------------------------
 
 
-class TableNotFound(TidelineError):
+class TableNotFound(InvalidInput):
     """No Hudi table exists at the base path."""
 
 
-class TableExists(TidelineError):
+class TableExists(InvalidInput):
     """A table already exists at the base path."""
 
 
-class UnsupportedTable(TidelineError):
+class UnsupportedTable(InvalidInput):
     """The table is valid, but this operation does not support its kind."""
 
 
-class InvalidOption(TidelineError):
+class InvalidOption(InvalidInput):
     """An unknown option, or a value that its declaration does not allow."""
 
 
-class InvalidPredicate(TidelineError):
+class InvalidPredicate(InvalidInput):
     """A filter text that cannot be parsed, or that does not match the columns of the table."""
 
 
-class SchemaMismatch(TidelineError):
+class SchemaMismatch(InvalidInput):
     """Rows whose schema does not match the schema of the table."""
 
 
-class InvalidRecord(TidelineError):
+class InvalidRecord(InvalidInput):
     """A row that cannot be written, for example because of a null record key or an unsafe partition value."""
 
 
-class SourceFailed(TidelineError):
+class SourceFailed(Unavailable):
     """The source of the rows to write failed before their end, for a reason outside the table. Nothing was written."""
 
-    recovery = Recovery.RETRY
 
-
-class DuplicateKey(TidelineError):
+class DuplicateKey(InvalidInput):
     """An insert found a duplicate key and its duplicate policy is to fail."""
 
 
-class InstantNotFound(TidelineError):
+class InstantNotFound(InvalidInput):
     """An instant that the table does not contain."""
 
 
@@ -162,14 +180,14 @@ class HistoryRewritten(HistoryUnavailable):
     """A restore removed writes that the reader of the changes has read already. Begin again with a snapshot query."""
 
 
-class WritesMissed(TidelineError):
+class WritesMissed(DamagedTable):
     """Apache Hudi archived writes of a shared table before Tideline adopted them, so the table's content is unknown."""
 
 
 # --- state on storage that is not what it should be -----------------------------------------------------------------------
 
 
-class CorruptMetadata(TidelineError):
+class CorruptMetadata(DamagedTable):
     """A timeline file, plan, properties file or table log entry that cannot be parsed."""
 
 
@@ -212,46 +230,42 @@ def parsing(document: str, expected: str) -> Iterator[None]:
         ) from None
 
 
-class TableFrozen(TidelineError):
+class TableFrozen(DamagedTable):
     """The table must not be written until an operator has decided about the problem that was found."""
 
 
-class ClockSkew(TidelineError):
+class ClockSkew(Unavailable):
     """A clock or an instant is too far ahead of the store's time, which dates the files of the table. Nothing was written."""
-
-    recovery = Recovery.RETRY
 
 
 # --- transactions --------------------------------------------------------------------------------------------------------
 
 
-class SavepointRefused(TidelineError):
+class SavepointRefused(InvalidInput):
     """In the current state of the table, the savepoint cannot be made or restored. Nothing was changed."""
 
 
-class CleanRefused(TidelineError):
+class CleanRefused(InvalidInput):
     """A clean would delete a larger part of the table than the options allow. Nothing was deleted."""
 
 
-class IndexExists(TidelineError):
+class IndexExists(InvalidInput):
     """The table already has a metadata table. Nothing was changed."""
 
 
-class IndexNotFound(TidelineError):
+class IndexNotFound(InvalidInput):
     """The table has no metadata table. Nothing was changed."""
 
 
-class IndexDamaged(TidelineError):
+class IndexDamaged(DamagedTable):
     """The metadata table is missing what the operation needs, cannot be read, or contradicts the table log. Nothing was changed."""
 
 
-class WriteConflict(TidelineError):
+class WriteConflict(Conflict):
     """Another writer or table service changed what this transaction read or wrote.
 
     `with_instant` is the instant of the other transaction. This transaction is rolled back. Read the table again, then retry.
     """
-
-    recovery = Recovery.REFRESH
 
     def __init__(self, found: str, *, with_instant: str, expected: str = "", remedy: str = "read again and retry") -> None:
         super().__init__(found, expected=expected, remedy=remedy)
@@ -266,22 +280,18 @@ class RestorePending(WriteConflict):
     """Restore `with_instant` is pending. Nothing may be written until it has completed."""
 
 
-class BacklogTooLarge(TidelineError):
+class BacklogTooLarge(Unavailable):
     """Compaction has not kept up with the writers, and `tideline.write.backlog.response` refuses more writes.
 
     Nothing was written.
     """
 
-    recovery = Recovery.RETRY
 
-
-class ProgressMoved(TidelineError):
+class ProgressMoved(Conflict):
     """The stored progress is not the value that the commit expected: another writer committed the same input, or more.
 
     The transaction is rolled back and not retried. `key` names the progress, `held` is its current value (None: never set).
     """
-
-    recovery = Recovery.REFRESH
 
     def __init__(self, found: str, *, key: str, held: str | None, expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy)
@@ -289,10 +299,8 @@ class ProgressMoved(TidelineError):
         self.held = held
 
 
-class TransactionRolledBack(TidelineError):
+class TransactionRolledBack(Conflict):
     """Another writer rolled this transaction back, usually because its heartbeat expired. Its files will never become visible."""
-
-    recovery = Recovery.REFRESH
 
 
 class RestoredMeanwhile(TransactionRolledBack):
@@ -305,15 +313,15 @@ class CommitUnknown(TidelineError):
     recovery = Recovery.REFRESH
 
 
-class AppendOutrun(TidelineError):
+class AppendOutrun(Unavailable):
     """Other writers appended to the table log first in every attempt. Nothing was appended."""
 
-    recovery = Recovery.RETRY
 
-
-class IllegalTransition(TidelineError):
+class IllegalTransition(Conflict):
     """A transition that the life cycle of the action does not allow."""
 
+    recovery = Recovery.STOP
 
-class VerificationFailed(TidelineError):
+
+class VerificationFailed(DamagedTable):
     """The check of an operation before its commit (row counts, key hashes) failed. Nothing became visible."""

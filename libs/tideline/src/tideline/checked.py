@@ -94,7 +94,7 @@ _CHECKS: dict[str, tuple[Check, str]] = {
 
 
 def checked(function: F) -> F:
-    """Return the function, which raises `InvalidOption` for an argument of another type than its annotation says."""
+    """Return the function, which raises `InvalidInput` for an argument of another type than its annotation says."""
     signature = inspect.signature(function)
     checks = {
         name: _CHECKS[found.annotation]

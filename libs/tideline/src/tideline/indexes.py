@@ -52,7 +52,7 @@ KeyIndex = BucketIndex | BloomIndex | RecordIndex
 
 
 def index_request(index: KeyIndex | None) -> dict[str, Any]:
-    """Return the fields of a `TableRequest` for `index`, none for None. Raises `InvalidOption` for half a request."""
+    """Return the fields of a `TableRequest` for `index`, none for None. Raises `InvalidInput` for half a request."""
     match index:
         case None:
             return {}

@@ -23,7 +23,7 @@ class Maintenance:
     """Table services that run in this process, savepoints, the metadata table, and sharing with Apache Hudi.
 
     A service plans and runs; if no plan is due, it runs the oldest pending one. Its result is false, and has the reason, if there
-    was nothing to do. It raises `WriteConflict` after a conflict, and if another process runs the plan.
+    was nothing to do. It raises `Conflict` after a conflict, and if another process runs the plan.
     """
 
     def __init__(self, opened: Opened) -> None:
@@ -61,7 +61,7 @@ class Maintenance:
     def log_compact(self, *, options: Options = None) -> Compaction:
         """Merge the log files of a slice of a merge-on-read table into one, without its base file, while writers go on.
 
-        It takes slices with `hoodie.log.compaction.blocks.threshold` log files or more. Raises `UnsupportedTable` for a table that
+        It takes slices with `hoodie.log.compaction.blocks.threshold` log files or more. Raises `InvalidInput` for a table that
         Apache Hudi writes, too.
         """
         return self._compact(TableService.LOG_COMPACTION, options)
@@ -97,9 +97,8 @@ class Maintenance:
         `hoodie.bucket.index.min.num.buckets` and `hoodie.bucket.index.max.num.buckets`. Partitions with a pending compaction or
         clustering are left out.
 
-        The result names all partitions that stay as they are, each with the reason. Raises `InvalidOption` for an impossible
-        number, `WriteConflict` if other writers committed during all attempts, `UnsupportedTable` for a table that is shared or
-        has no bucket index.
+        The result names all partitions that stay as they are, each with the reason. Raises `InvalidInput` for an impossible
+        number and for a table that is shared or has no bucket index, `Conflict` if other writers committed during all attempts.
         """
         own = self._table
         if number is None and partition_rules is None and not overwrite:
@@ -111,7 +110,7 @@ class Maintenance:
     def cancel_plan(self, instant: str) -> Cancelled:
         """Cancel the pending plan of a table service, whether or not an executor runs it. No row of the table changes.
 
-        Raises `InstantNotFound`, `UnsupportedTable` for what cannot be cancelled: cleans and archivals that have begun, and plans
+        Raises `InstantNotFound`, `InvalidInput` for what cannot be cancelled: cleans and archivals that have begun, and plans
         other than clusterings in a table shared with Apache Hudi.
         """
         return action.cancel_plan(self._table, instant)
@@ -128,24 +127,23 @@ class Maintenance:
         bounds of `columns` in `column_stats` (by default all columns that writers record). `bloom_filters` has the Bloom filter
         of each base file, for writers of Apache Hudi that take the table over. `record_index` says where each record key is.
 
-        From then on each commit updates it. Raises `IndexExists` if they are there, `InvalidOption` for other types,
-        `UnsupportedTable` for a table that Apache Hudi also writes or that lies in an object store without conditional puts,
-        `DuplicateKey` for a record index of keys that two file groups hold, and `WriteConflict` if files are always replaced
-        and cleaned before their keys are read.
+        From then on each commit updates it. Raises `InvalidInput` if they are there, for other parts, for a table that
+        Apache Hudi also writes or that lies in an object store without conditional puts, and for a record index of keys that two
+        file groups hold; `Conflict` if files are always replaced and cleaned before their keys are read.
         """
         action.create_index(self._table, column_list(parts), column_list(columns))
 
     def drop_metadata(self, parts: str | Iterable[str] = "files") -> None:
         """Delete parts of the metadata table; `files` takes all others along.
 
-        Raises `IndexNotFound` if they are not there.
+        Raises `InvalidInput` if they are not there.
         """
         action.drop_index(self._table, column_list(parts))
 
     def repair_metadata(self) -> tuple[Finding, ...]:
         """Write a metadata table that differs again, from the table log. Return the differences that are left.
 
-        Data files that are gone stay gone. Raises `WriteConflict` as `create_metadata`.
+        Data files that are gone stay gone. Raises `Conflict` as `create_metadata`.
         """
         if any(finding.is_repairable for finding in action.check_index(self._table)):
             action.repair_index(self._table)
@@ -154,7 +152,7 @@ class Maintenance:
     def create_savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
         """Keep the table readable as of a completed write (default: the newest one), whatever is cleaned later.
 
-        Raises `SavepointRefused` if that state cannot be kept.
+        Raises `InvalidInput` if that state cannot be kept.
         """
         return action.create_savepoint(self._table, instant, comment=comment, user=user)
 

@@ -45,7 +45,7 @@ def create(
     `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without it, each
     writer chooses by `hoodie.index.type`.
 
-    Raises `TableExists`, `SchemaMismatch`, `InvalidOption` or `UnsupportedTable`, and then creates nothing.
+    Raises `TableExists`, `SchemaMismatch` or `InvalidInput`, and then creates nothing.
     """
     if type.upper() not in engine.TableType.__members__:
         raise InvalidOption(f"table type {type!r}", expected="cow or mor")
@@ -82,7 +82,7 @@ def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = 
 
     `options` apply to all calls on this table (docs/options.md). `locks` is the URL of the lock at which writers queue,
     `redis://...` or `storage:`; without it the table log alone decides between writers. A table that is shared with Apache Hudi is
-    always written under the lock of both. Raises `TableNotFound`, `UnsupportedTable`, `CorruptMetadata`, `InvalidOption`.
+    always written under the lock of both. Raises `TableNotFound`, `InvalidInput`, `DamagedTable`.
     """
     table = engine.Table.open(os.fspath(path), options=options, hudi_lock=open_hudi_lock)
     attach_lock(table, locks)

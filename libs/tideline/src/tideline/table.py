@@ -35,7 +35,7 @@ class Table:
     """An open table, made by `tideline.create` or `tideline.open`. It can be shared between threads.
 
     A read sees what is committed when it begins. Each write is one atomic commit. A write that conflicts with another one is
-    repeated on the new state up to `tideline.write.conflict.retries` times, then it raises `WriteConflict`. `options` of a call are
+    repeated on the new state up to `tideline.write.conflict.retries` times, then it raises `Conflict`. `options` of a call are
     added to those of the table. Errors are in `tideline.errors`.
     """
 
@@ -80,8 +80,8 @@ class Table:
     def upsert(self, rows: Rows, *, options: Options = None) -> Commit:
         """Insert rows, and replace the rows whose key the table already holds.
 
-        `rows` have the Arrow PyCapsule interface. All writes raise `SchemaMismatch` and `InvalidRecord` before anything is written,
-        and `WriteConflict` as described for the class.
+        `rows` have the Arrow PyCapsule interface. All writes raise `SchemaMismatch` and `InvalidInput` before anything is written,
+        and `Conflict` as described for the class.
         """
         return self._write(table_from(rows), Operation.UPSERT, options)
 
@@ -175,7 +175,7 @@ class Table:
     def sample(self, buckets: Iterable[int], out_of: int | None = None, *, as_of: Point = "", meta_fields: bool = False) -> Query:
         """Return a query of the rows whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`.
 
-        Raises `InvalidOption` unless `out_of` divides that number, `UnsupportedTable` for a table without a bucket index.
+        Raises `InvalidInput` unless `out_of` divides that number, and for a table without a bucket index.
         """
         self._table.refresh()
         instant = self._table.instant_of(as_of)
@@ -236,8 +236,8 @@ class Table:
         """Hold a reader lease while a `with` block runs: cleaning and archival keep what queries as of `as_of` (default: now) read.
 
         With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease. If this process
-        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `UnsupportedTable` for a table that Apache
-        Hudi writes, `InstantNotFound` for a cleaned instant, `WriteConflict` while a pending clean or archival takes what the
+        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `InvalidInput` for a table that Apache
+        Hudi writes, `InstantNotFound` for a cleaned instant, `Conflict` while a pending clean or archival takes what the
         reader needs.
         """
         return engine.HeldLease(self._table, as_of, after=after, holder=holder, reads=reads, ttl_s=ttl_s)
