@@ -93,26 +93,24 @@ flowchart LR
 ```
 
 ```python
-from tideline_events import TIMELINE, EventConsumer, open_event_log
-from tideline_runtime.transitions import backfill
-from tideline_table.clock import SystemClock
+from tideline_events import EventConsumer, Transition, open_event_log
+from tideline_runtime.transitions import TableLogs
 
 events = open_event_log("kafka://kafka-1:9092,kafka-2:9092")  # or sqlite:///data/events.db
-consumer = EventConsumer(
-    events.subscribe([TIMELINE.name], "reports"),
-    group="reports",
-    backfill=lambda uid, first, last: backfill(tables[uid], first, last),  # tables: your open tables by uid
-    dead_letters=events.publisher("reports"),
-    clock=SystemClock(),
-)
-for event in consumer.poll(timeout_s=5):
-    print(event.sequence, event.action, event.to_state, event.rows_inserted)
-consumer.commit()  # after the events are processed
+consumer = EventConsumer(events, "reports", backfill=TableLogs(), member="reports-0")  # another member name in each process
+while True:
+    for event in consumer.poll(timeout_s=5):
+        if isinstance(event, Transition) and event.datachange:
+            print(event.table.name, event.sequence, event.operation, event.rows_inserted, event.partitions)
+    consumer.commit()  # after the events are processed
 ```
 
 - **Record.** The key is the table's uid. The value is an Avro datum of a schema below, without a schema id. The envelope is CloudEvents 1.0 in Kafka's binary mode: its attributes are headers `ce_*`.
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
-- **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has seen. If a `sequence` is missing, it reads these entries from the table log. `EventConsumer` does both.
+- **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: `TableLogs` opens the table at the base path in the event. `EventConsumer` does both.
+- **Positions.** `EventConsumer.commit` stores the last sequence of each table in `tideline.positions`. So nothing is lost if a consumer is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another. Without new events, a consumer compares its positions with `tideline.tables` every five minutes. A new group starts with the events in the topic; a table that the group meets later starts with the first entry that its log still has. A sink that stores the sequence with its results passes `seen` instead.
+- **Members.** Kafka divides the tables among the members of a group. With a `member` name a restarted process gets its tables back at once; the tables of a process that ended wait ten seconds for another member.
+- **Dead letters.** A record that is no event, or whose `sequence` the table log does not have, goes to `tideline.dead-letter`. If a table cannot be opened, its events are delivered all the same, and the missing ones are counted (`counts.missing`).
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
 - **Changed rows.** An event with `datachange` says that queries may return other rows from now on: filter by the header `ce_datachange`, which needs no schema. A restore changes rows when it becomes inflight, and says so when it is completed.
 - **Unknown counts.** A number of rows that the step does not know is null. In merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value.
@@ -179,7 +177,7 @@ def _below(kind: type[errors.TidelineError]) -> list[type[errors.TidelineError]]
 
 def _kept(topic: Topic) -> str:
     hours = f"{topic.retention_s // 3600} h"
-    return f"the last record of each table; deletions {hours}" if topic.compacted else hours
+    return f"the last record of each key; deletions {hours}" if topic.compacted else hours
 
 
 def _type_text(kind: object) -> str:

@@ -20,12 +20,11 @@ from tests.platform.processes import processes_that_name
 from tests.real.kafka import running_kafka
 from tests.real.redis import running_redis
 
-from tideline_events import TIMELINE, EventConsumer, EventLog, TransitionConsumer, open_event_log
+from tideline_events import EventConsumer, EventLog, TransitionConsumer, open_event_log
 from tideline_locks.table_lock import attach_lock
 from tideline_runtime.running import Running, read_running
-from tideline_runtime.transitions import backfill
+from tideline_runtime.transitions import TableLogs
 from tideline_table.action import write_rows
-from tideline_table.clock import SystemClock
 from tideline_table.hudi.instant import State
 from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
@@ -143,15 +142,7 @@ def has_cleaned(table: Table) -> bool:
 
 def check_events(event_log: EventLog, table: Table, process: subprocess.Popen[bytes]) -> None:
     head = table.refresh().sequence
-    publisher = event_log.publisher("test-consumer")
-    events = EventConsumer(
-        event_log.subscribe([TIMELINE.name], "test-consumer"),
-        group="test-consumer",
-        backfill=lambda _, first, last: backfill(table, first, last),
-        dead_letters=publisher,
-        clock=SystemClock(),
-        seen={table.uid: 0},
-    )
+    events = EventConsumer(event_log, "test-consumer", backfill=TableLogs(), seen=lambda: {table.uid: 0})
     consumer = TransitionConsumer(events)
     sequences: list[int] = []
 
@@ -162,7 +153,6 @@ def check_events(event_log: EventLog, table: Table, process: subprocess.Popen[by
     wait_for(is_complete, process)
     assert sequences == list(range(1, len(sequences) + 1))
     consumer.close()
-    publisher.close()
 
 
 def check_endpoints(running: Running) -> None:

@@ -57,7 +57,7 @@ class ProcessEventLog(MemoryEventLog):
         yield from list(super().table_records())
         faults.after(process, fault)
 
-    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> MemorySubscription:
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> MemorySubscription:
         world, process, faults = self._way
         positions = super().subscribe(topics, group, from_beginning=from_beginning).positions
         return _Subscription(world, process, faults, self.broker, group, positions)

@@ -22,6 +22,8 @@ from tideline_events import (
 )
 from tideline_events.envelope import stamped
 from tideline_events.log import POLL_LIMIT, check_records, check_subscription
+from tideline_events.positions import positions_in
+from tideline_events.topics import POSITIONS
 from tideline_table.clock import Clock
 
 _SLEEP_S = 0.002
@@ -64,8 +66,9 @@ class Broker:
             if self._epochs[writer_id] != epoch:
                 raise PublisherFenced(writer_id)
             for record in (stamped(record, now) for record in records):
-                if record.topic == TABLES.name:
-                    self.records = {o: r for o, r in self.records.items() if r.topic != TABLES.name or r.key != record.key}
+                if record.topic in (TABLES.name, POSITIONS.name):
+                    same = record.topic, record.key
+                    self.records = {o: r for o, r in self.records.items() if (r.topic, r.key) != same}
                 placed = Record(record.topic, record.key, record.value, record.headers, partition=0, offset=self.end)
                 self.records[self.end] = placed
                 self.end += 1
@@ -120,7 +123,11 @@ class MemoryEventLog:
             if isinstance(event, TableRecord):
                 yield event
 
-    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> MemorySubscription:
+    def positions(self, group: str) -> dict[str, int]:
+        """See `EventLog.positions`."""
+        return positions_in([r for r in list(self.broker.records.values()) if r.topic == POSITIONS.name], group)
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> MemorySubscription:
         """See `EventLog.subscribe`."""
         check_subscription(topics, group)
         positions = self.broker.join(group, topics, from_beginning=from_beginning)
@@ -161,6 +168,9 @@ class MemoryPublisher:
 class MemorySubscription:
     """`Subscription` that reads all records of its topics in the order of their publication."""
 
+    generation = 1
+    """See `Subscription.generation`: there are no partitions."""
+
     def __init__(self, broker: Broker, clock: Clock, group: str, positions: dict[str, int]) -> None:
         self.broker = broker
         self.group = group
@@ -179,6 +189,10 @@ class MemorySubscription:
         for record in records:
             self.positions[record.topic] = self._read[record.topic] = record.offset + 1
         return records
+
+    def owns(self, table_uid: str) -> bool:
+        """See `Subscription.owns`."""
+        return True
 
     def wait(self, left_s: float) -> None:
         """Until there may be something new, or for `left_s` at most."""

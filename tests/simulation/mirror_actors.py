@@ -16,13 +16,13 @@ from tests.simulation.topic_ledger import TopicLedger
 from tests.simulation.world import World
 
 from tideline_events import (
-    TIMELINE,
     CommitLost,
     EventConsumer,
     EventLogUnavailable,
     Hint,
     PublisherFenced,
     PublishUnknown,
+    TableIdentity,
     Transition,
     TransitionConsumer,
     encode,
@@ -125,16 +125,14 @@ def _follow(cluster: Cluster, process: Process) -> None:
     world, topics = cluster.world, cluster.topics
     table = cluster.open_once(process)
     log = topics.log(process)
-    with closing(log.subscribe([TIMELINE.name], GROUP)) as subscription:
-        events = EventConsumer(
-            subscription,
-            group=GROUP,
-            backfill=partial(_backfilled, table),
-            dead_letters=log.publisher(f"{GROUP}-dead"),
-            clock=SimulatedClock(world.scheduler, process),
-            seen={table.uid: topics.seen},
-        )
-        consumer = TransitionConsumer(events)
+    events = EventConsumer(
+        log,
+        GROUP,
+        backfill=partial(_backfilled, table),
+        clock=SimulatedClock(world.scheduler, process),
+        seen=lambda: {table.uid: topics.seen},
+    )
+    with closing(TransitionConsumer(events)) as consumer:
         while True:
             before = events.counts
             found = consumer.poll(30.0)
@@ -147,6 +145,6 @@ def _follow(cluster: Cluster, process: Process) -> None:
                 return
 
 
-def _backfilled(table: Table, uid: str, first: int, last: int) -> list[Transition]:
-    assert uid == table.uid
+def _backfilled(table: Table, identity: TableIdentity, first: int, last: int) -> list[Transition]:
+    assert identity.uid == table.uid
     return list(backfill(table, first, last))

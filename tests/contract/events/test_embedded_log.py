@@ -177,7 +177,7 @@ def test_a_foreign_file_is_refused(embedded: Deployment) -> None:
         embedded.log().ensure_topics()
 
 
-@pytest.mark.parametrize("statement", ["PRAGMA user_version = 2", "PRAGMA application_id = 7"])
+@pytest.mark.parametrize("statement", ["PRAGMA user_version = 3", "PRAGMA application_id = 7"])
 def test_the_database_of_another_application_or_version_is_refused(embedded: Deployment, statement: str) -> None:
     embedded.log().ensure_topics()
     with rows(embedded) as connection:

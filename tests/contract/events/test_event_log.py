@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -20,6 +21,7 @@ from tideline_events import (
     PublisherFenced,
     Record,
     TableDeleted,
+    TableIdentity,
     TableRecord,
     Transition,
     TransitionConsumer,
@@ -278,13 +280,12 @@ def test_ensure_topics_may_be_repeated(deployment: Deployment) -> None:
 def consumer(deployment: Deployment, group: str, log_of_table: list[Transition], uid: str) -> EventConsumer:
     """A consumer of all topics that were written by these tests; events of other tests' tables pass through."""
 
-    def backfill(table_uid: str, first: int, last: int) -> list[Transition]:
-        assert table_uid == uid
+    def backfill(table: TableIdentity, first: int, last: int) -> list[Transition]:
+        assert table.uid == uid
         return [event for event in log_of_table if first <= event.sequence <= last]
 
-    subscription = deployment.subscription([TIMELINE.name], group, from_beginning=False)
-    publisher = deployment.publisher(f"{group}-dead")
-    return EventConsumer(subscription, group=group, backfill=backfill, dead_letters=publisher, clock=deployment.clock)
+    events = EventConsumer(deployment.log(), group, backfill=backfill, from_beginning=False, clock=deployment.clock)
+    return deployment.stack.enter_context(closing(events))
 
 
 def deliver(deployment: Deployment, reader: TransitionConsumer, count: int) -> list[int]:

@@ -17,11 +17,13 @@ from tideline_events import (
     HINTS,
     TABLES,
     TIMELINE,
+    EventConsumer,
     EventLogUnavailable,
     PublisherFenced,
     PublishUnknown,
     Record,
     TopicMismatch,
+    Transition,
     decode,
     encode,
     open_event_log,
@@ -174,3 +176,37 @@ def test_a_killed_broker_loses_nothing_that_was_published(tmp_path: Path) -> Non
                 assert records, found
                 found += [decode(record).sequence for record in records]
     assert found == [0, 1, 2, 3, 4, 5]
+
+
+def test_members_that_are_killed_and_replaced_deliver_everything_and_nothing_committed_twice(on_kafka: Deployment) -> None:
+    """The second member fenced the dead-letter publisher of the first; a rebalance delivered again what was committed."""
+    group, uids = f"group-{new_uid()}", [new_uid() for _ in range(8)]
+    logs = {uid: transitions(uid, 1, 60) for uid in uids}
+    publisher = on_kafka.publisher(f"shard-{uids[0]}")
+    received: list[tuple[str, int]] = []
+
+    def member(name: str) -> EventConsumer:
+        return EventConsumer(
+            on_kafka.log(), group, backfill=lambda table, first, last: logs[table.uid][first - 1 : last], member=name
+        )
+
+    def read(consumer: EventConsumer) -> None:
+        events = [event for event in consumer.poll(0.2) if isinstance(event, Transition) and event.table_uid in logs]
+        received.extend((event.table_uid, event.sequence) for event in events)
+        consumer.commit()
+
+    members = [member("a"), member("b")]
+    deadline_s = on_kafka.clock.monotonic_s() + 120
+    for upto in range(20, 61, 20):
+        for uid in uids:
+            publisher.publish_transitions(uid, logs[uid][upto - 20 : upto], table_record(uid, upto))
+        while len(set(received)) < upto * len(uids):
+            assert on_kafka.clock.monotonic_s() < deadline_s, f"{len(set(received))} of {upto * len(uids)}"
+            for consumer in members:
+                read(consumer)
+        # The second member ends and comes back, so that partitions move to the other one and return.
+        members.pop().close()
+        members.append(member("b" if upto == 20 else f"c-{upto}"))
+    for consumer in members:
+        consumer.close()
+    assert sorted(received) == sorted((uid, sequence) for uid in uids for sequence in range(1, 61))

@@ -76,7 +76,7 @@ def test_options_that_only_a_producer_or_a_consumer_refuses() -> None:
         log.publisher("w")
     settings = KafkaSettings("127.0.0.1:1", client_options={"fetch.max.bytes": "10"})
     with pytest.raises(InvalidOption, match=r"has 'fetch.max.bytes'; .* must be >= `message.max.bytes`"):
-        KafkaSubscription(settings.client(), [TIMELINE.name], "group", 1, None, SystemClock())
+        KafkaSubscription(settings.client(), {TIMELINE.name: 1}, "group", 1, SystemClock(), from_beginning=True)
 
 
 @pytest.mark.parametrize(

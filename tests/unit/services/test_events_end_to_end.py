@@ -30,6 +30,13 @@ class LossySubscription:
             arrived += [record] * (1 + (isinstance(event, Transition) and event.sequence in self.twice))
         return arrived
 
+    @property
+    def generation(self):
+        return self.real.generation
+
+    def owns(self, table_uid):
+        return self.real.owns(table_uid)
+
     def commit(self):
         self.real.commit()
 
@@ -37,23 +44,26 @@ class LossySubscription:
         self.real.close()
 
 
+def lossy(subscribe, lost, twice):
+    return lambda *topics, **how: LossySubscription(subscribe(*topics, **how), lost, twice)
+
+
 @pytest.mark.parametrize("lost", [(), (1,), (2, 3, 7), (1, 2, 3, 4, 5, 6, 7, 8)])
 def test_every_transition_arrives_once_and_in_order(fleet, lost):
     tables = [fleet.create("a"), fleet.create("b")]
     opened = {t.uid: t for t in tables}
     mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror", batch_entries=3)
-    letters = fleet.event_log.publisher("consumer")
-    subscription = LossySubscription(fleet.event_log.subscribe([TIMELINE.name], "reader"), lost, twice=(4, 9))
+    fleet.event_log.subscribe = lossy(fleet.event_log.subscribe, lost, twice=(4, 9))
     events = EventConsumer(
-        subscription,
-        group="reader",
-        backfill=lambda uid, first, last: backfill(opened[uid], first, last),
-        dead_letters=letters,
+        fleet.event_log,
+        "reader",
+        backfill=lambda table, first, last: backfill(opened[table.uid], first, last),
         clock=fleet.clock,
-        seen=dict.fromkeys(opened, 0),
+        seen=lambda: dict.fromkeys(opened, 0),
     )
+    del fleet.event_log.subscribe
     arrived = []
-    with closing(letters), closing(TransitionConsumer(events)) as consumer:
+    with closing(TransitionConsumer(events)) as consumer:
         for n in range(2):
             for table in tables:
                 write(table, 10 * n)

@@ -32,7 +32,7 @@ from tideline_events.payload import (
     VerdictEvent,
 )
 from tideline_events.record import Record
-from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, TABLES, TIMELINE, TOPICS, Topic
+from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, POSITIONS, TABLES, TIMELINE, TOPICS, Topic
 
 __all__ = [
     "DEAD_LETTER",
@@ -40,6 +40,7 @@ __all__ = [
     "HINTS",
     "JOBS",
     "LOCKS",
+    "POSITIONS",
     "TABLES",
     "TIMELINE",
     "TOPICS",

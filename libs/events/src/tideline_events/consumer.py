@@ -1,61 +1,62 @@
 """Consume events: drop duplicates, fill gaps from the table log, move poison records to the dead-letter topic.
 
-`Deduplicator` decides; `EventConsumer` reads, fills gaps and publishes dead letters.
+`Deduplicator` decides; `EventConsumer` reads, fills gaps, stores positions and publishes dead letters.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tideline_events.envelope import TableDeleted, UnknownEvent, decode, encode
-from tideline_events.errors import PoisonEvent
-from tideline_events.log import Publisher, Subscription
-from tideline_events.payload import DeadLetter, Event, Transition
+from tideline_events.errors import CommitLost, PoisonEvent, PublisherFenced, PublishUnknown
+from tideline_events.log import EventLog, Publisher
+from tideline_events.payload import DeadLetter, Event, TableIdentity, TableRecord, Transition
+from tideline_events.positions import position_record
 from tideline_events.record import Record
-from tideline_table.clock import Clock
+from tideline_events.topics import TIMELINE
+from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import Recovery, TidelineError
 
-Backfill = Callable[[str, int, int], Iterable[Transition]]
-"""Takes a table uid, a first and a last sequence, both inclusive. Returns the transitions of this range from the table log, in
-order."""
+Backfill = Callable[[TableIdentity, int, int], Iterable[Transition]]
+"""Takes a table, a first and a last sequence, both inclusive. Returns the transitions of this range from the table log, in order.
+
+Raises `PoisonEvent` if the log of the table has not come to the last sequence."""
+MAX_JUMP = 100_000
+"""A transition so many sequences after the last known one must be confirmed by the table log."""
+RECONCILE_EVERY_S = 300.0
+"""Interval at which an idle consumer compares its positions with the state of the tables."""
+_BACKFILL_BATCH = 5000
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A gap before a transition: sequences `first` to `last`, both inclusive."""
-
-    first: int
-    last: int
-
-
 class Deduplicator:
-    """The last sequence seen of each table, which identifies duplicates and gaps: each transition of a table has its own sequence.
-
-    A table that is not in `seen` starts with the first transition that arrives. No transition before that one counts as missing.
-    """
+    """The last sequence seen of each table, which identifies duplicates and gaps: each transition of a table has its own sequence."""
 
     def __init__(self, seen: Mapping[str, int] | None = None) -> None:
         self._seen = dict(seen or {})
 
     @property
     def seen(self) -> Mapping[str, int]:
-        """Last sequence by table uid. A consumer that stores this mapping with its results finds gaps across a restart."""
+        """Last sequence by table uid."""
         return dict(self._seen)
 
     def is_duplicate(self, table_uid: str, sequence: int) -> bool:
         """Return whether the last sequence seen of the table is `sequence` or a greater one."""
         return sequence <= self._seen.get(table_uid, -1)
 
-    def missing_before(self, table_uid: str, sequence: int) -> Missing | None:
-        """Return the gap between the last sequence seen and `sequence`, or None."""
-        last = self._seen.get(table_uid)
-        return None if last is None or sequence <= last + 1 else Missing(last + 1, sequence - 1)
+    def known(self, table_uid: str) -> int | None:
+        """Return the last sequence seen of the table, None if none was."""
+        return self._seen.get(table_uid)
+
+    def last(self, table_uid: str) -> int:
+        """Return the last sequence seen of the table, 0 if none was."""
+        return self._seen.get(table_uid, 0)
 
     def mark(self, table_uid: str, sequence: int) -> None:
         """Record that all transitions of the table up to `sequence` were seen."""
@@ -75,29 +76,49 @@ class ConsumerCounts:
 
 
 class EventConsumer:
-    """Reads the events of a subscription: transitions of each table once and in order, other events as they arrive.
+    """Reads topics as a member of `group`: transitions of each table once and in order, other events as they arrive.
 
-    Events that `poll` returned count as seen. Call `commit` after processing them: after a restart, the subscription delivers
-    everything since the last commit again.
+    Call `commit` after processing what `poll` returned: it stores the position of each table in the event log. After a restart, or
+    when another member takes over, everything since the last commit is delivered again, also what the topics have lost meanwhile: it
+    is read from the table logs. If nothing arrives, the positions are compared with `tideline.tables`, so that a quiet table is not
+    left behind. A group starts with the oldest records in the topics, without `from_beginning` after the newest; tables that it meets
+    later start with their first transition.
+
+    `seen`: for sinks that store positions with their results. It returns the last processed sequence by table uid, and is called at
+    the start and when this member gets partitions of another one; then the event log holds no positions of the group. `member`: see
+    `EventLog.subscribe`.
     """
 
     def __init__(
         self,
-        subscription: Subscription,
-        *,
+        log: EventLog,
         group: str,
+        *,
         backfill: Backfill,
-        dead_letters: Publisher,
-        clock: Clock,
-        seen: Mapping[str, int] | None = None,
+        topics: Sequence[str] = (TIMELINE.name,),
+        from_beginning: bool = True,
+        member: str = "",
+        seen: Callable[[], Mapping[str, int]] | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self._subscription = subscription
+        self._event_log = log
         self._group = group
         self._backfill = backfill
-        self._dead_letters = dead_letters
-        self._clock = clock
-        self._deduplicator = Deduplicator(seen)
+        self._clock = clock or SystemClock()
+        self._stored = seen
+        self._subscription = log.subscribe(topics, group, from_beginning=from_beginning, member=member)
+        self._publisher: Publisher | None = None
+        self._deduplicator = Deduplicator()
+        self._generation = 0
+        self._follows_tables = TIMELINE.name in topics
+        self._is_new_group = True
+        self._starts: dict[str, int] = {}
+        """Of a new group: the state of tables as of its start, of which no event arrived."""
+        self._moved: set[str] = set()
         self._waiting: deque[Record] = deque()
+        self._behind: deque[TableRecord] = deque()
+        self._reconcile_at_s = self._clock.monotonic_s()
+        self._heads: dict[str, int] = {}
         self._counts = ConsumerCounts()
 
     @property
@@ -115,10 +136,14 @@ class EventConsumer:
 
         Raises errors of the event log and of the dead-letter topic, and errors of the backfill that a retry may cure. No event is
         lost: events before the failed record are returned first, and the next call continues with the same record. A record is sent
-        to the dead-letter topic if it is no event, and if its backfill fails with an error that no retry cures.
+        to the dead-letter topic if it is no event, or if it names a sequence that the table log has not come to. What a backfill
+        cannot give for another reason is counted as `missing`.
         """
         if not self._waiting:
             self._waiting.extend(self._subscription.poll(timeout_s))
+            self._load_positions()
+        if not self._waiting and self._generation and self._follows_tables and self._clock.monotonic_s() >= self._reconcile_at_s:
+            return list(self._reconciled())
         events: list[Event | TableDeleted] = []
         while self._waiting:
             try:
@@ -132,16 +157,66 @@ class EventConsumer:
         return events
 
     def commit(self) -> None:
-        """Commit what `poll` returned; do nothing while a record waits for a retry.
+        """Store durably that everything that `poll` returned is processed; do nothing while a record waits for a retry.
 
-        Raises `CommitLost` and `EventLogUnavailable`.
+        A commit that a rebalance made void is no error: its events are delivered again, here or to the member that reads them now.
+        Raises `EventLogUnavailable`, after which the call may be repeated.
         """
-        if not self._waiting:
+        if self._waiting:
+            return
+        if self._stored is None and (moved := [uid for uid in sorted(self._moved) if self._subscription.owns(uid)]):
+            # Before the offsets: a position that is ahead of them only makes records duplicates that were processed.
+            self._publish(*(position_record(self._group, uid, self._deduplicator.last(uid)) for uid in moved))
+        self._moved.clear()
+        try:
             self._subscription.commit()
+        except CommitLost as error:
+            _log.info("group %s: %s", self._group, error)
 
     def close(self) -> None:
-        """Close the subscription; the publisher of dead letters belongs to the caller."""
+        """Close the subscription and the publisher. What was not committed is delivered again."""
         self._subscription.close()
+        self._close_publisher()
+
+    def _load_positions(self) -> None:
+        """Read the positions after a change of partitions: other members may have processed tables of these partitions."""
+        if self._generation == self._subscription.generation:
+            return
+        generation = self._subscription.generation
+        stored = self._event_log.positions(self._group) if self._stored is None else self._stored()
+        self._is_new_group = self._is_new_group and not stored
+        for table_uid, sequence in stored.items():
+            self._deduplicator.mark(table_uid, sequence)
+        self._generation, self._reconcile_at_s = generation, self._clock.monotonic_s()
+
+    def _reconciled(self) -> list[Transition]:
+        """Return transitions of tables whose state is ahead of the position, at most a batch of one table."""
+        if not self._behind:
+            states = self._read_states()
+            self._behind.extend(state for state in states if self._subscription.owns(state.table_uid))
+        while self._behind:
+            state = self._behind[0]
+            last = self._deduplicator.known(state.table_uid)
+            if last is None and self._is_new_group:
+                self._starts[state.table_uid] = last = state.sequence
+            last = self._starts.get(state.table_uid, 0) if last is None else last
+            upto = min(state.sequence, last + _BACKFILL_BATCH)
+            if upto <= last:
+                self._behind.popleft()
+                continue
+            found = self._filled(state.table, last + 1, upto)
+            self._mark(state.table_uid, upto)
+            self._count(delivered=len(found))
+            if found:
+                return found
+        self._is_new_group = False
+        self._reconcile_at_s = self._clock.monotonic_s() + RECONCILE_EVERY_S
+        return []
+
+    def _read_states(self) -> list[TableRecord]:
+        states = list(self._event_log.table_records())
+        self._heads |= {state.table_uid: state.sequence for state in states}
+        return states
 
     def _accept(self, record: Record) -> list[Event | TableDeleted]:
         try:
@@ -154,31 +229,61 @@ class EventConsumer:
         except PoisonEvent as poison:
             self._send_to_dead_letters(record, str(poison))
             return []
-        except TidelineError as error:
-            if error.recovery is not Recovery.STOP:
-                raise
-            self._send_to_dead_letters(record, f"backfill failed: {error}")
-            return []
         self._count(delivered=1)
         return [event]
 
     def _in_order(self, transition: Transition) -> list[Transition]:
         """Return `transition` after the missing ones before it; empty for a duplicate."""
-        uid, sequence = transition.table_uid, transition.sequence
-        if self._deduplicator.is_duplicate(uid, sequence):
+        table, sequence = transition.table, transition.sequence
+        if self._deduplicator.is_duplicate(table.uid, sequence):
             self._count(duplicates=1)
             return []
+        last = self._deduplicator.known(table.uid)
+        if not self._is_plausible(transition, last or 0):
+            raise PoisonEvent(f"sequence {sequence} after {last or 0}", expected="a sequence that the table log has")
+        if last is None:
+            last = min(sequence - 1, self._starts.get(table.uid, sequence if self._is_new_group else 0))
         filled: list[Transition] = []
-        if gap := self._deduplicator.missing_before(uid, sequence):
-            found = {found.sequence: found for found in self._backfill(uid, gap.first, gap.last) if found.table_uid == uid}
-            filled = [found[number] for number in range(gap.first, gap.last + 1) if number in found]
-            lost_count = gap.last - gap.first + 1 - len(filled)
-            if lost_count:
-                _log.warning("table %s: %d transitions before sequence %d are no longer in its log", uid, lost_count, sequence)
-            self._count(backfilled=len(filled), missing=lost_count)
-        self._deduplicator.mark(uid, sequence)
+        if sequence > last + 1:
+            filled = self._filled(table, last + 1, sequence - 1)
+        self._mark(table.uid, sequence)
         self._count(delivered=1 + len(filled))
         return [*filled, transition]
+
+    def _is_plausible(self, transition: Transition, last: int) -> bool:
+        """Return whether the sequence is near to a known one, or the table log has it: a wrong one would hide all later events."""
+        table, sequence = transition.table, transition.sequence
+        if sequence <= max(last, self._heads.get(table.uid, 0)) + MAX_JUMP:
+            return True
+        self._read_states()
+        return sequence <= self._heads.get(table.uid, 0) + MAX_JUMP or bool(self._from_log(table, sequence, sequence))
+
+    def _filled(self, table: TableIdentity, first: int, last: int) -> list[Transition]:
+        """Return the transitions `first` to `last` that the table log still has, and count the rest as missing."""
+        found = {event.sequence: event for event in self._from_log(table, first, last) if event.table_uid == table.uid}
+        filled = [found[number] for number in range(first, last + 1) if number in found]
+        if lost_count := last - first + 1 - len(filled):
+            _log.warning("table %s: %d transitions from sequence %d on are not in its log", table.uid, lost_count, first)
+        self._count(backfilled=len(filled), missing=lost_count)
+        return filled
+
+    def _from_log(self, table: TableIdentity, first: int, last: int) -> list[Transition]:
+        try:
+            return list(self._backfill(table, first, last))
+        except PoisonEvent:
+            raise
+        except TidelineError as error:
+            if error.recovery is not Recovery.STOP:
+                raise
+            failure: Exception = error
+        except Exception as error:  # noqa: BLE001 - the function of the application must not end the delivery of all tables
+            failure = error
+        _log.error("table %s cannot be read to fill a gap: %r", table.uid, failure)
+        return []
+
+    def _mark(self, table_uid: str, sequence: int) -> None:
+        self._deduplicator.mark(table_uid, sequence)
+        self._moved.add(table_uid)
 
     def _send_to_dead_letters(self, record: Record, reason: str) -> None:
         letter = DeadLetter(
@@ -192,8 +297,28 @@ class EventConsumer:
             value=record.value,
             headers=record.headers,
         )
-        self._dead_letters.publish(encode(letter))
+        self._publish(encode(letter))
         self._count(dead=1)
+
+    def _publish(self, *records: Record) -> None:
+        """Publish by the publisher of this member, whose writer id no other member has."""
+        for is_last in (False, True):
+            try:
+                if self._publisher is None:
+                    self._publisher = self._event_log.publisher(f"{self._group}-{uuid.uuid4()}")
+                self._publisher.publish(*records)
+            except (PublisherFenced, PublishUnknown):
+                # The broker ended the transaction, for example. Published again, the records say the same.
+                self._close_publisher()
+                if is_last:
+                    raise
+            else:
+                return
+
+    def _close_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
 
     def _count(self, **more: int) -> None:
         self._counts = dataclasses.replace(self._counts, **{name: getattr(self._counts, name) + by for name, by in more.items()})

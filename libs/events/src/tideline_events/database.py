@@ -13,7 +13,7 @@ import tenacity
 from tideline_events.errors import EventLogCorrupt, EventLogUnavailable
 
 BUSY_TIMEOUT_S = 10.0
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 APPLICATION_ID = 0x54494445
 _PRIVATE_FOLDER = 0o700
 _PRIVATE_FILE = 0o600
@@ -28,7 +28,7 @@ _CREATE = (
         headers TEXT NOT NULL,
         recorded_us INTEGER NOT NULL)""",
     "CREATE INDEX records_by_topic ON records (topic, offset)",
-    "CREATE INDEX records_by_table ON records (key) WHERE topic = 'tideline.tables'",
+    "CREATE INDEX records_by_key ON records (topic, key) WHERE topic IN ('tideline.tables', 'tideline.positions')",
     "CREATE TABLE publishers (writer_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
     (
         "CREATE TABLE positions (group_name TEXT, topic TEXT, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, topic)) WITHOUT "

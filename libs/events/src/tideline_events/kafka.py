@@ -26,8 +26,9 @@ from tideline_events.kafka_subscription import KafkaSubscription, record_of
 from tideline_events.log import check_subscription
 from tideline_events.partitioner import partition_of
 from tideline_events.payload import TableRecord
+from tideline_events.positions import positions_in
 from tideline_events.record import Record
-from tideline_events.topics import TABLES, TOPICS, Topic
+from tideline_events.topics import POSITIONS, TABLES, TOPICS, Topic
 from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -93,21 +94,26 @@ class KafkaEventLog:
         """See `EventLog.cursor`. Reads the whole partition of the table: for many tables `table_records` costs less."""
         key = table_uid.encode()
         partition = partition_of(key, self._partition_count(TABLES.name))
-        return _table_record(self._last_records([partition]).get(key))
+        return _table_record(self._last_records(TABLES, [partition]).get(key))
 
     def table_records(self) -> Iterator[TableRecord]:
         """See `EventLog.table_records`."""
-        for record in self._last_records(range(self._partition_count(TABLES.name))).values():
+        for record in self._last_records(TABLES, range(self._partition_count(TABLES.name))).values():
             if (known := _table_record(record)) is not None:
                 yield known
 
-    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> KafkaSubscription:
+    def positions(self, group: str) -> dict[str, int]:
+        """See `EventLog.positions`."""
+        return positions_in(self._last_records(POSITIONS, range(self._partition_count(POSITIONS.name))).values(), group)
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> KafkaSubscription:
         """See `EventLog.subscribe`."""
         check_subscription(topics, group)
-        partitions = [TopicPartition(topic, p) for topic in topics for p in range(self._partition_count(topic))]
-        return KafkaSubscription(
-            self._settings.client(), topics, group, self._settings.timeout_s, None if from_beginning else partitions, self._clock
-        )
+        counts = {topic: self._partition_count(topic) for topic in topics}
+        client, timeout_s = self._settings.client(), self._settings.timeout_s
+        if member:
+            client["group.instance.id"] = member
+        return KafkaSubscription(client, counts, group, timeout_s, self._clock, from_beginning=from_beginning)
 
     def close(self) -> None:
         """See `EventLog.close`. The only connection of the log ends with this object."""
@@ -151,13 +157,13 @@ class KafkaEventLog:
         except tenacity.RetryError as error:
             raise EventLogUnavailable(missing, remedy="check the brokers, then retry") from error
 
-    def _last_records(self, partitions: Sequence[int]) -> dict[bytes, Record]:
-        """Return the last visible record of each key of `tideline.tables` in these partitions.
+    def _last_records(self, topic: Topic, partitions: Sequence[int]) -> dict[bytes, Record]:
+        """Return the last visible record of each key of a compacted topic in these partitions.
 
         Reads to the current end of the log, past open transactions, because a committed record may follow a record of another
         publisher's open transaction. The read therefore waits until the broker ends that transaction, at the latest at its timeout.
         """
-        ends = self._ends([TopicPartition(TABLES.name, partition) for partition in partitions])
+        ends = self._ends([TopicPartition(topic.name, partition) for partition in partitions])
         options = {
             "group.id": "tideline-cursor",
             "enable.auto.commit": False,
@@ -172,11 +178,11 @@ class KafkaEventLog:
         with accepted_options(client):
             opened = Consumer({**client, **options}, logger=_log)
         with closing(opened) as consumer:
-            consumer.assign([TopicPartition(TABLES.name, partition, OFFSET_BEGINNING) for partition in partitions])
+            consumer.assign([TopicPartition(topic.name, partition, OFFSET_BEGINNING) for partition in partitions])
             while ends:
                 message = consumer.poll(1.0)
                 if self._clock.monotonic_s() > deadline_s:
-                    raise EventLogUnavailable(f"{TABLES.name} could not be read to its end", remedy="check the brokers, then retry")
+                    raise EventLogUnavailable(f"{topic.name} could not be read to its end", remedy="check the brokers, then retry")
                 if message is None:
                     continue
                 error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
@@ -185,7 +191,7 @@ class KafkaEventLog:
                     if record.key is not None:
                         last[record.key] = record
                 elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name for it
-                    raise EventLogUnavailable(f"reading {TABLES.name}: {error.str()}", remedy="retry")
+                    raise EventLogUnavailable(f"reading {topic.name}: {error.str()}", remedy="retry")
                 elif offset >= ends.get(partition, 0):
                     ends.pop(partition, None)
         return last

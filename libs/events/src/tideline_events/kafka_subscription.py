@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tideline_events.errors import CommitLost, EventLogUnavailable
 from tideline_events.kafka_options import accepted_options
 from tideline_events.log import POLL_LIMIT
+from tideline_events.partitioner import partition_of
 from tideline_events.record import Record
 from tideline_table.clock import Clock
 
@@ -33,12 +34,14 @@ class KafkaSubscription:
     def __init__(
         self,
         client: Mapping[str, str | int | float | bool],
-        topics: Sequence[str],
+        partition_counts: Mapping[str, int],
         group: str,
         timeout_s: float,
-        start_at_end: list[TopicPartition] | None,
         clock: Clock,
+        *,
+        from_beginning: bool,
     ) -> None:
+        """`partition_counts`: the number of partitions of each topic to read."""
         options: dict[str, str | int | float | bool] = {
             **client,
             "group.id": group,
@@ -48,18 +51,25 @@ class KafkaSubscription:
             # A group without an offset starts at the oldest record: duplicates are harmless, missed records are not.
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
+            # Nobody reads the partitions of a killed member before its session ends.
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 2_000,
         }
         with accepted_options(client):
             self._consumer = Consumer(options, logger=_log)
         self._clock = clock
         self._group = group
+        self._counts = dict(partition_counts)
+        self._assigned: set[tuple[str, int]] = set()
+        self._generation = 0
         self._uncommitted: dict[tuple[str, int], int] = {}
         self._closed = False
         self._trouble: EventLogUnavailable | None = None
         try:
-            if start_at_end is not None:
-                self._settle_start(start_at_end, timeout_s)
-            self._consumer.subscribe(list(topics), on_revoke=self._forget)
+            if not from_beginning:
+                partitions = [TopicPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
+                self._settle_start(partitions, timeout_s)
+            self._consumer.subscribe(list(self._counts), on_assign=self._note, on_revoke=self._forget)
         except KafkaException as failure:
             self._consumer.close()
             raise EventLogUnavailable(f"joining group {group!r}: {failure.args[0].str()}", remedy="retry") from failure
@@ -92,6 +102,16 @@ class KafkaSubscription:
             return
         self._commit(offsets)
         self._uncommitted.clear()
+
+    @property
+    def generation(self) -> int:
+        """See `Subscription.generation`."""
+        return self._generation
+
+    def owns(self, table_uid: str) -> bool:
+        """See `Subscription.owns`."""
+        key = table_uid.encode()
+        return any((topic, partition_of(key, count)) in self._assigned for topic, count in self._counts.items())
 
     def close(self) -> None:
         """See `Subscription.close`."""
@@ -150,9 +170,14 @@ class KafkaSubscription:
             # The group already has members, and the first one committed the start for all.
             _log.info("group %s already has committed offsets", self._group)
 
+    def _note(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigned |= {(partition.topic, partition.partition) for partition in partitions}
+        self._generation += bool(partitions)
+
     def _forget(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget the offsets of partitions that another member took over: this member must not commit them."""
         for partition in partitions:
+            self._assigned.discard((partition.topic, partition.partition))
             self._uncommitted.pop((partition.topic, partition.partition), None)
 
 

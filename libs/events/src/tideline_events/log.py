@@ -51,6 +51,13 @@ class Subscription(Protocol):
     def commit(self) -> None:
         """Store durably that the group has read everything that `poll` returned. Errors: `CommitLost`, `EventLogUnavailable`."""
 
+    @property
+    def generation(self) -> int:
+        """A number that grows when this member gets partitions, which other members may have read meanwhile; 0 before it has any."""
+
+    def owns(self, table_uid: str) -> bool:
+        """Return whether this member reads the events of a table now. Another member of the group may own it."""
+
     def close(self) -> None:
         """Leave the group without committing; safe to call twice."""
 
@@ -77,11 +84,15 @@ class EventLog(Protocol):
     def table_records(self) -> Iterator[TableRecord]:
         """Yield the last visible record of every table, in no order. Unreadable records are skipped."""
 
-    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> Subscription:
+    def positions(self, group: str) -> dict[str, int]:
+        """Return the last sequence that a consumer group stored for each table, by table uid."""
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> Subscription:
         """Join a group. A group without offsets starts at the oldest record if `from_beginning`, else after the current newest.
 
-        Kafka divides partitions among members of a group; on the embedded log each member reads everything. Raises `InvalidOption`
-        for topics outside the contract, for no topics, and for an empty group name.
+        Kafka divides partitions among members of a group; on the embedded log each member reads everything. With `member`, a name
+        that is unique in the group and stays over restarts, a restarted member gets its partitions back without a rebalance. Raises
+        `InvalidOption` for topics outside the contract, for no topics, and for an empty group name.
         """
 
     def close(self) -> None:

@@ -20,8 +20,9 @@ from tideline_events.envelope import decode, stamped
 from tideline_events.errors import PoisonEvent, PublisherFenced
 from tideline_events.log import POLL_LIMIT, check_records, check_subscription, transition_records
 from tideline_events.payload import TableRecord, Transition
+from tideline_events.positions import positions_in
 from tideline_events.record import Record
-from tideline_events.topics import TABLES, TOPICS, Topic
+from tideline_events.topics import POSITIONS, TABLES, TOPICS, Topic
 from tideline_table.clock import Clock
 
 RETENTION_INTERVAL_S = 60.0
@@ -34,14 +35,20 @@ MAX_SLEEP_S = 0.05
 POLL_BYTES = 16 * 1024 * 1024
 
 _INSERT = "INSERT INTO records (topic, key, value, headers, recorded_us) VALUES (?, ?, ?, ?, ?)"
-_COMPACT = "DELETE FROM records WHERE topic = 'tideline.tables' AND key IS ? AND offset < ?"
+_COMPACT = {
+    TABLES.name: "DELETE FROM records WHERE topic = 'tideline.tables' AND key IS ? AND offset < ?",
+    POSITIONS.name: "DELETE FROM records WHERE topic = 'tideline.positions' AND key IS ? AND offset < ?",
+}
 _TABLES = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.tables'"
+_POSITIONS = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.positions'"
 _NEXT = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND offset >= ? ORDER BY offset LIMIT ?"
 _EXPIRE = """DELETE FROM records WHERE offset IN (SELECT offset FROM
     (SELECT offset, recorded_us FROM records WHERE topic = ? ORDER BY offset LIMIT ?) WHERE recorded_us < ?)"""
 _EXPIRE_DELETIONS = "DELETE FROM records WHERE topic = ? AND value IS NULL AND recorded_us < ?"
 _REMEMBER = """INSERT INTO positions VALUES (?, ?, ?) ON CONFLICT (group_name, topic)
     DO UPDATE SET next_offset = max(next_offset, excluded.next_offset)"""
+
+_Row = tuple[str, bytes | None, bytes | None, str, int]
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +87,11 @@ class SqliteEventLog:
         """See `EventLog.table_records`."""
         return self._records(_TABLES, ())
 
-    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True) -> SqliteSubscription:
+    def positions(self, group: str) -> dict[str, int]:
+        """See `EventLog.positions`."""
+        return positions_in(map(_record, self._rows(_POSITIONS, ())), group)
+
+    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> SqliteSubscription:  # noqa: ARG002 - no partitions
         """See `EventLog.subscribe`."""
         check_subscription(topics, group)
         connection = connect(self._path)
@@ -101,10 +112,12 @@ class SqliteEventLog:
     def close(self) -> None:
         """See `EventLog.close`. The log itself holds no connection."""
 
-    def _records(self, query: str, arguments: tuple[bytes, ...]) -> Iterator[TableRecord]:
+    def _rows(self, query: str, arguments: tuple[bytes, ...]) -> list[_Row]:
         with closing(connect(self._path)) as connection, translated(self._path):
-            rows = connection.execute(query, arguments).fetchall()
-        for row in rows:
+            return connection.execute(query, arguments).fetchall()
+
+    def _records(self, query: str, arguments: tuple[bytes, ...]) -> Iterator[TableRecord]:
+        for row in self._rows(query, arguments):
             try:
                 event = decode(_record(row))
             except PoisonEvent as poison:
@@ -141,8 +154,8 @@ class SqlitePublisher:
             for record in (stamped(record, now) for record in records):
                 row = (record.topic, record.key, record.value, headers_text(record.headers), _microseconds(now))
                 offset = self._connection.execute(_INSERT, row).lastrowid
-                if record.topic == TABLES.name:
-                    self._connection.execute(_COMPACT, (record.key, offset))
+                if (compact := _COMPACT.get(record.topic)) is not None:
+                    self._connection.execute(compact, (record.key, offset))
             self._expire(now)
 
     def close(self) -> None:
@@ -165,6 +178,9 @@ class SqlitePublisher:
 
 class SqliteSubscription:
     """`Subscription` that reads all records of its topics, in order of commit over all topics."""
+
+    generation = 1
+    """See `Subscription.generation`: there are no partitions."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, group: str, positions: dict[str, int]) -> None:
         self._path = path
@@ -192,6 +208,10 @@ class SqliteSubscription:
         with translated(self._path), writing(self._connection):
             self._connection.executemany(_REMEMBER, [(self._group, topic, offset) for topic, offset in self._uncommitted.items()])
         self._uncommitted.clear()
+
+    def owns(self, table_uid: str) -> bool:  # noqa: ARG002 - no partitions
+        """See `Subscription.owns`."""
+        return True
 
     def close(self) -> None:
         """See `Subscription.close`."""
@@ -228,7 +248,7 @@ class SqliteSubscription:
         return records
 
 
-def _record(row: tuple[str, bytes | None, bytes | None, str, int]) -> Record:
+def _record(row: _Row) -> Record:
     topic, key, value, headers, offset = row
     return Record(topic, key, value, headers_of(headers), partition=0, offset=offset)
 

@@ -38,6 +38,13 @@ DECISIONS = Topic(
 )
 HINTS = Topic("tideline.hints", HOUR_S, publisher="launcher; your writers", content="a table that services should refresh soon")
 DEAD_LETTER = Topic("tideline.dead-letter", 30 * DAY_S, publisher="consumers", content="records that a consumer could not process")
+POSITIONS = Topic(
+    "tideline.positions",
+    DAY_S,
+    compacted=True,
+    publisher="consumers",
+    content="the last sequence of each table that a consumer group processed; no CloudEvents (`EventConsumer`)",
+)
 
-TOPICS = (TIMELINE, TABLES, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER)
+TOPICS = (TIMELINE, TABLES, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER, POSITIONS)
 """All topics; `EventLog.ensure_topics` creates them."""

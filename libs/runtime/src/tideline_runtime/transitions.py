@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
-from tideline_events import TableIdentity, Transition
+from tideline_events import PoisonEvent, TableIdentity, Transition
 from tideline_table.action import action_name
+from tideline_table.errors import TableNotFound
 from tideline_table.hudi import (
     DATABASE,
     REPLACED_ROWS_KEY,
@@ -115,9 +117,12 @@ def _timeline_file(entry: Entry) -> str:
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
     """Yield transitions `first` to `last` (both inclusive) from the table log, for a consumer that found a gap.
 
-    Entries that were trimmed (`tideline.log.retention`) are left out; the state of the table includes their effect.
+    Entries that were trimmed (`tideline.log.retention`) are left out; the state of the table includes their effect. Raises
+    `PoisonEvent` if the log has not come to `last`.
     """
     identity, log = table_identity(table), table.timeline.log
+    if last > table.state.sequence and last > table.refresh().sequence:
+        raise PoisonEvent(f"sequence {last} of table {table.uid}", expected=f"at most {table.state.sequence}, the last log entry")
     sequence = max(first, log.trimmed_to() + 1)
     while sequence <= last:
         entries = list(islice(log.after(sequence - 1), min(_BATCH, last + 1 - sequence)))
@@ -127,3 +132,21 @@ def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
         if not entries and floor < sequence:
             return
         sequence = max(sequence + len(entries), floor + 1)
+
+
+class TableLogs:
+    """The `Backfill` of a consumer: opens the table that an event names and reads its log. Keeps the last tables open."""
+
+    def __init__(self, most_open: int = 64) -> None:
+        self._open: OrderedDict[str, Table] = OrderedDict()
+        self._most_open = most_open
+
+    def __call__(self, identity: TableIdentity, first: int, last: int) -> Iterator[Transition]:
+        """See `Backfill`. Raises the errors of `Table.open`, and `TableNotFound` if another table is at the base path now."""
+        table = self._open.pop(identity.uid, None) or Table.open(identity.base_path)
+        if table.uid != identity.uid:
+            raise TableNotFound(f"table {table.uid} at {identity.base_path}", expected=f"table {identity.uid}")
+        self._open[identity.uid] = table
+        if len(self._open) > self._most_open:
+            self._open.popitem(last=False)
+        return backfill(table, first, last)
