@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from tideline_table.bloom import BloomFilter, KeyBytes
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
-from tideline_table.hudi.instant import State, parse_timeline_file_name, time_from_instant
+from tideline_table.hudi.instant import State, time_from_instant
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.log_format import BlockType, read_deletes, scan_log
 from tideline_table.log_format.block import read_content

@@ -24,17 +24,13 @@ from tideline_table.file_group.names import parse_base_file_name, parse_log_file
 from tideline_table.hudi import plans
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.history import history_instants, manifest_files
-from tideline_table.hudi.instant import (
-    Action,
-    State,
-    parse_layout_two_name,
-    parse_timeline_file_name,
-    time_from_instant,
-)
-from tideline_table.hudi.listing import TimelineFolders, timeline_listing
+from tideline_table.hudi.formats import UPGRADED, format_of
+from tideline_table.hudi.instant import Action, State, time_from_instant
+from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.point import parse_as_of
 from tideline_table.hudi.properties import format_properties, parse_properties
+from tideline_table.hudi.version6 import parse_timeline_file_name
+from tideline_table.hudi.version8.history import history_instants, manifest_files
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
 from tideline_table.hudi_written import hudi_written_state, read_archived_instants
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
@@ -93,14 +89,14 @@ def _names(content: bytes) -> None:
             parse_base_file_name,
             parse_log_file_name,
             parse_timeline_file_name,
-            parse_layout_two_name,
+            UPGRADED.parse_timeline_file_name,
             parse_as_of,
             time_from_instant,
         ):
             typed(parse, name)
     for layout in (1, 2):
-        folders = TimelineFolders(layout)
-        listing = timeline_listing(folders, [f"{folders.active}/{name}" for name in names])
+        form = format_of({p.LAYOUT: str(layout)})
+        listing = timeline_listing(form, [f"{form.timeline_folder}/{name}" for name in names])
         for found in listing.instants:
             typed(listing.path, found)
 
@@ -295,7 +291,7 @@ def _pointer(content: bytes) -> None:
 
 def _properties(content: bytes) -> None:
     properties = parse_properties(content)
-    typed(TimelineFolders.from_properties, properties)
+    typed(format_of, properties)
     found = typed(TableDefinition.from_properties, properties)
     if found is not None:
         typed(lambda: found.merge_mode)

@@ -13,17 +13,13 @@ from tideline_table.config import Options
 from tideline_table.errors import TidelineError
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.instant import (
-    Action,
-    State,
-    parse_timeline_file_name,
-    time_from_instant,
-    timeline_file_name,
-)
-from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.instant import Action, State, time_from_instant
+from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.plans import ROLLBACK_PLAN, encode_document
 from tideline_table.hudi.point import parse_as_of
 from tideline_table.hudi.properties import format_properties, parse_properties
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening
 from tideline_table.log.entry import Entry
@@ -230,7 +226,7 @@ def test_names(name):
     parse_log_file_name(name)
     found = parse_timeline_file_name(name)
     if found is not None and found.state is not State.REQUESTED:
-        assert timeline_file_name(found) == name or found.action is Action.COMMIT
+        assert WRITTEN.timeline_file_name(found) == name or found.action is Action.COMMIT
     only_typed(parse_as_of, name)
     only_typed(time_from_instant, name)
 
@@ -246,7 +242,7 @@ def test_timeline_listings(names):
     for name in names:
         if name not in (".", ".."):
             storage.put(f".hoodie/{name}", b"")
-    list_timeline(storage, TimelineFolders())
+    list_timeline(storage, WRITTEN)
 
 
 CHECKPOINT_KEYS = [

@@ -23,11 +23,12 @@ from tideline_table.errors import CorruptMetadata, TidelineError
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.history import history_instants, manifest_files
-from tideline_table.hudi.instant import Action, State, parse_layout_two_name
-from tideline_table.hudi.listing import TimelineFolders, timeline_listing
+from tideline_table.hudi.formats import UPGRADED, format_of
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import parse_properties
+from tideline_table.hudi.version8.history import history_instants, manifest_files
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
 from tideline_table.hudi_written import hudi_written_state, read_archived_instants, visible_instants
 from tideline_table.hudi_written.slices import listed_groups, slices_by_completion
@@ -89,8 +90,8 @@ contents = st.one_of(
 @fuzz
 @given(st.lists(st.one_of(timeline_names(), texts), max_size=12), st.sampled_from([1, 2]))
 def test_listings(names, layout):
-    folders = TimelineFolders(layout)
-    listing = timeline_listing(folders, [f".hoodie/{n}" for n in names])
+    form = format_of({p.LAYOUT: str(layout)})
+    listing = timeline_listing(form, [f".hoodie/{n}" for n in names])
     assert len({(i.time, i.action) for i in listing.instants}) == len(listing.instants)
     for instant in listing.instants:
         assert instant.state is not State.NONE
@@ -105,7 +106,7 @@ def test_listings(names, layout):
 @fuzz
 @given(st.text(max_size=60) | st.from_regex(r"\A\d{13,21}(_\d{13,21})?\.[a-z]{0,14}(\.[a-z]{0,9})?\Z"))
 def test_names_of_layout_two(name):
-    found = parse_layout_two_name(name)
+    found = UPGRADED.parse_timeline_file_name(name)
     if found is not None:
         instant, completion = found
         assert name.startswith(instant.time)
@@ -326,7 +327,7 @@ def test_archives(content):
     )
 )
 def test_definitions(properties):
-    only_typed(TimelineFolders.from_properties, properties)
+    only_typed(format_of, properties)
     found = only_typed(TableDefinition.from_properties, {**properties, p.NAME: "t"})
     if found is not None:
         only_typed(lambda: found.merge_mode)

@@ -21,8 +21,8 @@ import tideline_locks.renewal
 import tideline_table.coordination.heartbeat
 import tideline_table.coordination.reservations
 from tideline_table.action.restore import steps as restore
-from tideline_table.hudi import listing
-from tideline_table.hudi.instant import parse_timeline_file_name
+from tideline_table.hudi import version6
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log import retention, statistics
 from tideline_table.metadata_table import instant_files, record_index
 from tideline_table.reader import base_file, read_plan
@@ -63,7 +63,7 @@ def deterministic(seed: int, scheduler: Scheduler) -> Iterator[None]:
         stack.enter_context(patch.object(tideline_table.coordination.heartbeat, "threading", threads))
         stack.enter_context(patch.object(tideline_locks.renewal, "threading", threads))
         # A pure function that every writer asks about every timeline file: remembered, for speed alone.
-        stack.enter_context(patch.object(listing, "parse_timeline_file_name", _PARSED))
+        stack.enter_context(patch.object(version6, "parse_timeline_file_name", _PARSED))
         for module in (retention, restore, statistics, instant_files, record_index):
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", OneByOne))
         for module in (base_file, read_plan):

@@ -26,11 +26,12 @@ from tideline_table.action.write.run import write_context
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
-from tideline_table.hudi.listing import TimelineFolders, TimelineListing, timeline_listing
+from tideline_table.hudi.listing import TimelineListing, timeline_listing
 from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
-from tideline_table.log.timeline_files import EMPTY_REPLACE_REQUEST, timeline_path
+from tideline_table.log.timeline_files import EMPTY_REPLACE_REQUEST
 from tideline_table.merge import Merging
 from tideline_table.table import Table
 from tideline_table.writer import FileGroupTask, Operation, prepare_input
@@ -125,7 +126,7 @@ class HudiWriter:
         self.storage.list_folder(".hoodie")
         instant = instant_from_time(clock.now())
         for _ in range(100):
-            requested = timeline_path(Instant(instant, Action.COMMIT, State.REQUESTED))
+            requested = WRITTEN.timeline_path(Instant(instant, Action.COMMIT, State.REQUESTED))
             try:
                 self.storage.at_once((HEARTBEATS + instant, b""), (requested, b""))
             except ObjectExists:
@@ -167,7 +168,7 @@ class HudiWriter:
 
     def _groups_of_plan(self, instant: str) -> set[GroupId]:
         try:
-            content = self.storage.read(timeline_path(Instant(instant, Action.REPLACE_COMMIT, State.REQUESTED)))
+            content = self.storage.read(WRITTEN.timeline_path(Instant(instant, Action.REPLACE_COMMIT, State.REQUESTED)))
         except ObjectNotFound:
             return set()
         plan = (decode_document(content, instant) if content else EMPTY_REPLACE_REQUEST).get("clusteringPlan") or {}
@@ -245,7 +246,7 @@ class HudiWriter:
                 rollback = self._plan_rollback(dead, timeline)
             inflight = Instant(rollback, Action.ROLLBACK, State.INFLIGHT)
             with suppress(ObjectExists):
-                self.storage.put_if_absent(timeline_path(inflight), b"")
+                self.storage.put_if_absent(WRITTEN.timeline_path(inflight), b"")
         deleted = sorted(set(marked_files(self.storage, dead.time)))
         for path in deleted:
             self.storage.delete(path)
@@ -253,7 +254,7 @@ class HudiWriter:
             if not any(i.time == rollback for i in self._timeline().instants if i.state is not State.COMPLETED):
                 return  # another process was faster
             for state in (State.INFLIGHT, State.REQUESTED):
-                self.storage.delete(timeline_path(replace(dead, state=state)))
+                self.storage.delete(WRITTEN.timeline_path(replace(dead, state=state)))
             self._transition(inflight, encode_document(ROLLBACK_METADATA, _rollback_metadata(rollback, dead, deleted)))
         forget_markers(self.storage, dead.time)
         self.storage.delete(HEARTBEATS + dead.time)
@@ -266,7 +267,7 @@ class HudiWriter:
         return rollback
 
     def _target(self, timeline: TimelineListing, rollback: Instant) -> str:
-        path = timeline_path(replace(rollback, state=State.REQUESTED))
+        path = WRITTEN.timeline_path(replace(rollback, state=State.REQUESTED))
         try:
             content = self.storage.read(path)
         except ObjectNotFound:
@@ -280,7 +281,7 @@ class HudiWriter:
 
     def _timeline(self) -> TimelineListing:
         found = self.storage.list_folder(".hoodie").objects
-        return timeline_listing(TimelineFolders(), {o.path: o.modified for o in found})
+        return timeline_listing(WRITTEN, {o.path: o.modified for o in found})
 
     def _metadata(self, timeline: TimelineListing, done: Instant) -> CommitMetadata:
         path = timeline.path(done)
@@ -289,12 +290,12 @@ class HudiWriter:
         return self._documents[path]
 
     def _create(self, instant: Instant, content: bytes) -> None:
-        self.storage.put_if_absent(timeline_path(instant), content)
+        self.storage.put_if_absent(WRITTEN.timeline_path(instant), content)
 
     def _transition(self, inflight: Instant, content: bytes) -> None:
         """To completed: what was before has to be there, what comes must not."""
         try:
-            self.storage.stat(timeline_path(inflight))
+            self.storage.stat(WRITTEN.timeline_path(inflight))
             self._create(replace(inflight, state=State.COMPLETED), content)
         except ObjectNotFound as error:
             raise HudiFailed(f"{inflight.time} is not inflight any more") from error

@@ -14,8 +14,10 @@ from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.adoption import seen_through
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import Action, State, parse_timeline_file_name
+from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.checkpoint import read_opening
 from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX
@@ -149,12 +151,12 @@ def shown(storage: Storage) -> TableState:
     for entry in entries[:-1]:
         opening.apply(entry)
     for entry in entries[-1:]:
-        files = timeline_paths(entry)
+        files = timeline_paths(entry, WRITTEN)
         created = entry.begins_restore or all(exists(storage, path) for path in files.create)
         if created and not any(exists(storage, path) for path in files.delete):
             opening.apply(entry)
     # In a shared table, the timeline is ahead of the log.
-    return opening if opening.sharing is None else seen_through(storage, opening, ManualClock().now())
+    return opening if opening.sharing is None else seen_through(storage, WRITTEN, opening, ManualClock().now())
 
 
 def index_for_readers(storage: Storage) -> dict[bytes, FileGroupId]:

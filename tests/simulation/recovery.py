@@ -12,7 +12,9 @@ from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.committed import Committed
-from tideline_table.hudi.instant import Action, parse_timeline_file_name
+from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.instant import Action
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.body import Archived
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
@@ -61,7 +63,7 @@ def timeline_of(entries: Iterable[Entry]) -> dict[str, bytes]:
     """Timeline files as they follow from entries."""
     expected: dict[str, bytes] = {}
     for entry in entries:
-        files = timeline_files(entry)
+        files = timeline_files(entry, WRITTEN)
         expected.update(files.create)
         for path in files.delete:
             expected.pop(path, None)

@@ -20,7 +20,7 @@ from tideline_table.hudi.listing import ListedTimeline
 
 def _list_alone(log: LogFollower) -> None:
     log.replica.refresh()
-    log.listed = ListedTimeline.read(log.replica.storage)
+    log.listed = ListedTimeline.read(log.replica.storage, log.replica.log.format)
 
 
 def _no_conflict(own: Any, state: Any, inserted_since: Any) -> None:

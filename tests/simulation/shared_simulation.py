@@ -23,7 +23,8 @@ from tests.simulation.visible_files import is_data_file
 from tests.simulation.world import LEAVES_LATE_FILES
 
 from tideline_table.action import roll_back_dead, run_clean, write_rows
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, parse_timeline_file_name
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.table import Table, TableRequest, create_table, share_table
 from tideline_table.writer import Operation

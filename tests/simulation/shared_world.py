@@ -23,7 +23,8 @@ from tideline_locks.waiting import RandomSource
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
 from tideline_table.errors import ObjectExists
-from tideline_table.hudi.instant import State, parse_timeline_file_name
+from tideline_table.hudi.instant import State
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import MemoryStorage, Storage
 

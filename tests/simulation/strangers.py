@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from tests.simulation.file_contents import log_instants
 from tests.simulation.visible_files import GroupId, is_data_file
 
-from tideline_table.hudi.instant import WRITE_ACTIONS, State, parse_timeline_file_name
+from tideline_table.hudi.instant import WRITE_ACTIONS, State
+from tideline_table.hudi.version6 import parse_timeline_file_name
 
 Objects = Mapping[str, tuple[bytes, object]]
 

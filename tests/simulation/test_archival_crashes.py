@@ -17,7 +17,8 @@ from tests.unit.table.tables import contents, create, open_table, write
 from tideline_table.action import archive
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
-from tideline_table.hudi.instant import State, parse_timeline_file_name
+from tideline_table.hudi.instant import State
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi_written import read_archived_instants
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType

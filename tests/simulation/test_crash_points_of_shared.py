@@ -20,7 +20,8 @@ from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, schedule_compaction
 from tideline_table.clock import ManualClock
-from tideline_table.hudi.instant import State, parse_timeline_file_name
+from tideline_table.hudi.instant import State
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import TableLog
 from tideline_table.storage import MemoryStorage, Storage

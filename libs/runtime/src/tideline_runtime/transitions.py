@@ -19,8 +19,8 @@ from tideline_table.hudi import (
     Instant,
     State,
     time_from_instant,
-    timeline_file_name,
 )
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned, RollbackStep
 from tideline_table.table import Table
 
@@ -111,7 +111,7 @@ def _timeline_file(entry: Entry) -> str:
         return entry.body.file if isinstance(entry.body, Archived) else ""
     # A deleted savepoint and a dropped index name their former file: the deletion itself has no timeline file.
     shown = State.COMPLETED if entry.after is State.ROLLED_BACK else entry.after
-    return f".hoodie/{timeline_file_name(Instant(entry.instant, entry.action, shown))}"
+    return WRITTEN.timeline_path(Instant(entry.instant, entry.action, shown))
 
 
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:

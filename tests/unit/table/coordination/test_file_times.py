@@ -10,7 +10,8 @@ from tests.unit.table.tables import compact, create, open_table, write
 
 from tideline_table.action import schedule_compaction
 from tideline_table.clock import ManualClock
-from tideline_table.hudi.instant import State, instant_from_time, parse_timeline_file_name
+from tideline_table.hudi.instant import State, instant_from_time
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 

@@ -12,10 +12,9 @@ from tideline_table.hudi.instant import (
     check_transition,
     instant_from_time,
     next_instant,
-    parse_timeline_file_name,
     time_from_instant,
-    timeline_file_name,
 )
+from tideline_table.hudi.version6 import VERSION_6, parse_timeline_file_name
 
 T = "20260131235959987"
 HOUR_S = 3600.0
@@ -47,7 +46,7 @@ def test_table_of_names_covers_every_action():
 
 @pytest.mark.parametrize(("instant", "name"), CASES, ids=lambda v: v if isinstance(v, str) else "")
 def test_file_name(instant, name):
-    assert timeline_file_name(instant) == name
+    assert VERSION_6.timeline_file_name(instant) == name
     becomes = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}
     action = becomes.get(instant.action, instant.action) if instant.state is State.COMPLETED else instant.action
     assert parse_timeline_file_name(name) == Instant(T, action, instant.state)

@@ -10,8 +10,9 @@ from tideline_table.action import run_clean, schedule_clean, schedule_clustering
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, HistoryUnavailable, InstantNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.plans import CLEAN_METADATA, encode_document
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.cleaned import CleanedFile, cleaned_files, first_whole
@@ -193,7 +194,7 @@ def test_instants_at_their_highest_state():
         ".20260101000000001.commit.crc",
     ):
         storage.put(f".hoodie/{name}", b"")
-    found = [(i.time[-1], i.action, i.state) for i in list_timeline(storage, TimelineFolders()).instants]
+    found = [(i.time[-1], i.action, i.state) for i in list_timeline(storage, WRITTEN).instants]
     assert found == [
         ("1", Action.COMMIT, State.COMPLETED),
         ("1", Action.SAVEPOINT, State.COMPLETED),

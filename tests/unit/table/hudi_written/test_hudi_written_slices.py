@@ -10,10 +10,13 @@ import pytest
 
 from tideline_table.errors import CorruptMetadata, StorageError, UnsafePath, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.history import ArchivedInstant, manifest_files, read_history
-from tideline_table.hudi.instant import Action, Instant, State, parse_layout_two_name
-from tideline_table.hudi.listing import TimelineFolders, timeline_listing
+from tideline_table.hudi.formats import UPGRADED, format_of
+from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
+from tideline_table.hudi.version6 import VERSION_6, Version6
+from tideline_table.hudi.version8 import Version8
+from tideline_table.hudi.version8.history import ArchivedInstant, manifest_files, read_history
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat, read_commit_metadata
 from tideline_table.hudi_written import hudi_written_state, read_archived_instants, visible_instants
 from tideline_table.storage import MemoryStorage
@@ -329,20 +332,20 @@ def test_commit_metadata_in_either_form():
     ],
 )
 def test_names_of_layout_two(name, found):
-    assert parse_layout_two_name(name) == found
+    assert UPGRADED.parse_timeline_file_name(name) == found
 
 
 def test_folders():
     def folders(**more):
-        return TimelineFolders.from_properties({k.replace("_", "."): v for k, v in more.items()})
+        return format_of({k.replace("_", "."): v for k, v in more.items()})
 
-    one = TimelineFolders(1, ".hoodie", ".hoodie/archived")
-    two = TimelineFolders(2, ".hoodie/timeline", HISTORY)
-    assert folders() == folders(hoodie_table_version="6") == TimelineFolders() == one
-    assert folders(hoodie_table_version="8") == folders(hoodie_timeline_layout_version="2") == two
-    assert folders(hoodie_timeline_path="timeline", hoodie_archivelog_folder="history").history == ".hoodie/history"
+    assert folders(hoodie_table_version="6") == VERSION_6 == Version6(6, ".hoodie", ".hoodie/archived")
+    assert folders() == Version6(0, ".hoodie", ".hoodie/archived")
+    assert folders(hoodie_table_version="8") == Version8(8, ".hoodie/timeline", HISTORY)
+    assert folders(hoodie_timeline_layout_version="2") == Version8(0, ".hoodie/timeline", HISTORY)
+    assert folders(hoodie_timeline_path="timeline", hoodie_archivelog_folder="history").history_folder == ".hoodie/history"
     named = folders(hoodie_table_version="9", hoodie_timeline_path="t", hoodie_timeline_history_path="h/i")
-    assert named == TimelineFolders(2, ".hoodie/t", ".hoodie/t/h/i")
+    assert named == Version8(9, ".hoodie/t", ".hoodie/t/h/i")
     with pytest.raises(UnsupportedTable, match="layout '3'"):
         folders(hoodie_timeline_layout_version="3")
     for key in ("hoodie_timeline_path", "hoodie_timeline_history_path"):
@@ -362,7 +365,7 @@ def test_states_fold_in_layout_two():
     names += ["1_9.savepoint"]
     stem = "2026010100000000"
     paths = [f".hoodie/timeline/{stem}{n[0]}{n[1:].replace('_', f'_{stem}', 1)}" for n in names]
-    listing = timeline_listing(TimelineFolders(2), paths)
+    listing = timeline_listing(UPGRADED, paths)
     assert [(i.time[-1], i.action, i.state) for i in listing.instants] == [
         ("1", Action.COMMIT, State.COMPLETED),
         ("1", Action.SAVEPOINT, State.COMPLETED),

@@ -10,6 +10,7 @@ from unittest.mock import ANY
 import pytest
 from tests.unit.table.fixtures import FIXTURES
 
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log import checkpoint
 from tideline_table.log.body import Archived, Bare, Cleaned, Published, RestoreBegun, Restored, SavepointMade
 from tideline_table.log.entry import Entry
@@ -73,5 +74,5 @@ def test_the_logs_hold_every_kind_of_body():
 @pytest.mark.parametrize("name", LOGS)
 def test_timeline_files_follow_from_every_entry(name):
     for entry in entries(name):
-        files = timeline_files(entry)
+        files = timeline_files(entry, WRITTEN)
         assert all(path.startswith(f".hoodie/{entry.instant}.") for path, _ in files.create)

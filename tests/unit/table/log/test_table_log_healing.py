@@ -10,6 +10,7 @@ from tests.unit.table.tables import contents, new_table, open_table, write
 
 from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action
 from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
 from tideline_table.log.timeline_files import timeline_files
@@ -105,7 +106,7 @@ def savepoint_files(storage):
 def files_that_count(table):
     """What the newest entry about the savepoint says."""
     steps = (table.timeline.log.read(s) for s in range(table.state.sequence, 0, -1))
-    return dict(timeline_files(next(e for e in steps if e.action is Action.SAVEPOINT)).create)
+    return dict(timeline_files(next(e for e in steps if e.action is Action.SAVEPOINT), WRITTEN).create)
 
 
 @pytest.mark.parametrize("acts", [1, 2, 3])

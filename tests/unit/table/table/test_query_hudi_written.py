@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tideline_table.errors import HistoryUnavailable, InvalidOption
-from tideline_table.hudi.listing import TimelineFolders
 from tideline_table.reader.base_file import read_base_file, read_footer
 from tideline_table.table import Table
 from tideline_table.table.changes import completion_time
@@ -72,8 +71,8 @@ def test_points_before_the_first_write_are_the_beginning(table):
 
 
 def test_points_before_the_first_write_are_refused_where_files_or_folders_show_archived_writes(table):
-    folders = TimelineFolders.from_properties(table.definition.properties)
-    table.storage.put(f"{folders.history}/manifest_1", b"")
+    form = table.definition.format
+    table.storage.put(f"{form.history_folder}/manifest_1", b"")
     for ask in (lambda: table.changes(BEFORE_ALL), lambda: table.changes("", BEFORE_ALL)):
         with pytest.raises(HistoryUnavailable, match="earlier writes were archived") as raised:
             ask()

@@ -18,7 +18,7 @@ from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
 from tideline_table.hudi.instant import Action, State, next_instant
-from tideline_table.hudi.listing import ListedTimeline, TimelineFolders
+from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.hudi_written.archive import was_completed
 from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
@@ -82,7 +82,7 @@ class ExclusiveTimeline(ActiveTimeline):
 
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:  # noqa: ARG002 - the port's
         """See `ActiveTimeline.check_writable`. Raises `TableFrozen` for an instant on the timeline that is not in the log."""
-        folder = self.storage.list_folder(TimelineFolders().active)
+        folder = self.storage.list_folder(self.format.timeline_folder)
         check_definition(folder)
         check_no_other_writer(self, folder)
 
@@ -137,7 +137,7 @@ class ExclusiveTimeline(ActiveTimeline):
             self.state.check(draft)
             self.replica.check_clock(draft)
             self._heal_head()
-            check_encodable(draft.entry(self.state.sequence + 1, self.time.now()))
+            check_encodable(draft.entry(self.state.sequence + 1, self.time.now()), self.format)
             try:
                 entry = self.log.append(draft, self.state.sequence + 1)
             except PlaceTrimmed as late:
@@ -189,7 +189,7 @@ class ExclusiveTimeline(ActiveTimeline):
         """See `ActiveTimeline.mint_above_files`."""
         # Create the head's files first: its slow writer would date them after the minted instant.
         self._heal_head()
-        minted = above_time(self.mint(state), ListedTimeline.read(self.storage).last_completion, state)
+        minted = above_time(self.mint(state), ListedTimeline.read(self.storage, self.format).last_completion, state)
         self.time.check_reached(minted, "a compaction")
         return minted
 
@@ -231,7 +231,7 @@ class ExclusiveTimeline(ActiveTimeline):
             return
         # If this process was slow, it may have created files of an instant that was archived meanwhile.
         if self._was_archived(entry):
-            for path in timeline_paths(entry).create:
+            for path in timeline_paths(entry, self.format).create:
                 self.storage.delete(path)
 
     def _was_archived(self, entry: Entry) -> bool:
@@ -248,8 +248,8 @@ class ExclusiveTimeline(ActiveTimeline):
     def _is_incomplete(self, entry: Entry) -> bool:
         if entry.action is Action.SAVEPOINT and entry.after is State.COMPLETED:
             # Files of an earlier savepoint have the same names.
-            return not all(holds(self.storage, path, content) for path, content in timeline_files(entry).create)
-        files = timeline_paths(entry)
+            return not all(holds(self.storage, path, content) for path, content in timeline_files(entry, self.format).create)
+        files = timeline_paths(entry, self.format)
         if not all(exists(self.storage, path) for path in files.create):
             return True
         # Files are deleted before others are created, so if all created files exist, the deletions are done.

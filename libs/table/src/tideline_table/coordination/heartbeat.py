@@ -15,10 +15,10 @@ from types import TracebackType
 from tideline_table.clock import Clock
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
 from tideline_table.errors import ObjectNotFound, StorageError, StorageFull, TidelineError
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Instant, State, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import entry_path
-from tideline_table.log.timeline_files import timeline_path
 from tideline_table.storage import Storage
 from tideline_table.writer.marker import last_marked
 
@@ -149,7 +149,7 @@ def _is_silent_plan(storage: Storage, record: ActionRecord, asked: datetime, all
 
     if is_recent(time_from_instant(record.instant)):
         return False
-    for path in (timeline_path(Instant(record.instant, record.action, State.INFLIGHT)), heartbeat_path(record.instant)):
+    for path in (WRITTEN.timeline_path(Instant(record.instant, record.action, State.INFLIGHT)), heartbeat_path(record.instant)):
         with contextlib.suppress(ObjectNotFound):
             if is_recent(storage.stat(path).modified):
                 return False

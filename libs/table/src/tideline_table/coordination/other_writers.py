@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import ObjectNotFound, TableFrozen
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.formats import UPGRADED, WRITTEN, changed_version
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
-from tideline_table.hudi.listing import TimelineFolders, TimelineListing, list_timeline, timeline_listing
-from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline_listing
+from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi_written import is_archived
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.timeline_files import timeline_files, timeline_path
+from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import Folder, ObjectStat, Storage, exists
 
-_MOVED_TO = TimelineFolders.from_properties({p.LAYOUT: "2"})
 _UPGRADED = "the table was upgraded and its timeline moved away"
 _DOWNGRADE = (
-    f"downgrade it to version {WRITABLE_VERSION} with Apache Hudi's command line and keep its writers away from it, or stop using "
+    f"downgrade it to version {WRITTEN.version} with Apache Hudi's command line and keep its writers away from it, or stop using "
     "Tideline's writers here"
 )
 
@@ -29,12 +29,11 @@ def properties_in(folder: Folder) -> ObjectStat | None:
 
 
 def check_not_upgraded(properties: Mapping[str, str]) -> None:
-    """Raise `TableFrozen` unless an exclusive table still has version 6 and timeline layout 1."""
-    version, layout = properties.get(p.VERSION, ""), properties.get(p.LAYOUT, "1")
-    if version != str(WRITABLE_VERSION) or layout != "1":
+    """Raise `TableFrozen` unless an exclusive table still has the version that this engine writes."""
+    if changed := changed_version(properties):
         raise TableFrozen(
-            f"version {version} with timeline layout {layout}: {_UPGRADED}",
-            expected=f"version {WRITABLE_VERSION} with layout 1: all writers of an exclusive table are Tideline's",
+            f"{changed}: {_UPGRADED}",
+            expected=f"{WRITTEN.version_text}: all writers of an exclusive table are Tideline's",
             remedy=_DOWNGRADE,
         )
 
@@ -59,19 +58,19 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
 
 def _check_not_moved(storage: Storage, folder: Folder) -> None:
     """Raise `TableFrozen` if an upgrade moved the timeline; the properties change later. A downgrade leaves an empty folder."""
-    if _MOVED_TO.active.rpartition("/")[2] not in folder.folders:
+    if UPGRADED.timeline_folder.rpartition("/")[2] not in folder.folders:
         return
-    moved = list_timeline(storage, _MOVED_TO).instants
+    moved = list_timeline(storage, UPGRADED).instants
     if moved:
         raise TableFrozen(
-            f"instant {moved[-1].time} ({moved[-1].action}, {moved[-1].state}) in {_MOVED_TO.active}: {_UPGRADED}",
+            f"instant {moved[-1].time} ({moved[-1].action}, {moved[-1].state}) in {UPGRADED.timeline_folder}: {_UPGRADED}",
             expected="an exclusive table: all writers are Tideline's",
             remedy=_DOWNGRADE,
         )
 
 
 def _unknown_instant(timeline: ActiveTimeline, folder: Folder, *, repairs: bool) -> Instant | None:
-    listing = timeline_listing(TimelineFolders(), (found.path for found in folder.objects))
+    listing = timeline_listing(timeline.format, (found.path for found in folder.objects))
     timeline.refresh()
     if repairs:
         _create_savepoint_files(timeline, listing)
@@ -94,18 +93,18 @@ def _is_known(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> b
         return instant.time in state.savepoints or _was_left_behind(timeline, instant, repairs=repairs)
     record = state.actions.get(instant.time)
     if record is None and instant.time < state.archived_before:
-        if _began_and_ended(storage, instant, repairs=repairs):
+        if _began_and_ended(timeline, instant, repairs=repairs):
             return True
         # A slow writer created a file of an archived instant again; the next archival deletes it.
         return is_archived(storage, read_properties(storage), instant.time)
     if record is None or instant.action not in (record.action, completed_as(record.action)):
         return False
     if record.state is State.ROLLED_BACK and repairs:
-        _forget_files(storage, record)
+        _forget_files(timeline, record)
     return True
 
 
-def _began_and_ended(storage: Storage, instant: Instant, *, repairs: bool) -> bool:
+def _began_and_ended(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> bool:
     """Return whether a Tideline writer may have created the requested and inflight files of an instant before the archived ones.
 
     Deletes them if so and if it `repairs`. A paused writer may create these files late and die before it deletes them. A
@@ -114,14 +113,16 @@ def _began_and_ended(storage: Storage, instant: Instant, *, repairs: bool) -> bo
     """
     if instant.state is State.COMPLETED:
         return False
-    begun = [timeline_path(Instant(instant.time, instant.action, state)) for state in (State.INFLIGHT, State.REQUESTED)]
+    begun = [
+        timeline.format.timeline_path(Instant(instant.time, instant.action, state)) for state in (State.INFLIGHT, State.REQUESTED)
+    ]
     try:
-        if storage.read(begun[0]):
+        if timeline.storage.read(begun[0]):
             return False  # Tideline's are empty
     except ObjectNotFound:
         pass  # requested only
     for path in begun if repairs else ():
-        storage.delete(path)
+        timeline.storage.delete(path)
     return True
 
 
@@ -132,7 +133,7 @@ def _was_left_behind(timeline: ActiveTimeline, instant: Instant, *, repairs: boo
     another writer is found when it completes. One that Tideline made again meanwhile gets its files back at the next check.
     """
     record, storage = timeline.state.actions.get(instant.time), timeline.storage
-    path = timeline_path(instant)
+    path = timeline.format.timeline_path(instant)
     if record is None or instant.state is State.COMPLETED:
         try:
             # Read before the log: a Tideline writer appends to the log before it creates the file.
@@ -143,13 +144,13 @@ def _was_left_behind(timeline: ActiveTimeline, instant: Instant, *, repairs: boo
         steps = [e for e in timeline.log.after(since) if (e.action, e.instant) == (Action.SAVEPOINT, instant.time)]
         if steps and steps[-1].after is State.COMPLETED:
             return True  # made during this check
-        if not any((path, found) in timeline_files(step).create for step in steps):
+        if not any((path, found) in timeline_files(step, timeline.format).create for step in steps):
             return False
     for state in (State.COMPLETED, State.INFLIGHT) if repairs else ():
-        storage.delete(timeline_path(Instant(instant.time, Action.SAVEPOINT, state)))
+        storage.delete(timeline.format.timeline_path(Instant(instant.time, Action.SAVEPOINT, state)))
     return True
 
 
-def _forget_files(storage: Storage, record: ActionRecord) -> None:
+def _forget_files(timeline: ActiveTimeline, record: ActionRecord) -> None:
     for at in (State.COMPLETED, State.INFLIGHT, State.REQUESTED):
-        storage.delete(timeline_path(Instant(record.instant, record.action, at)))
+        timeline.storage.delete(timeline.format.timeline_path(Instant(record.instant, record.action, at)))

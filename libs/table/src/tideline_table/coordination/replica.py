@@ -10,6 +10,8 @@ from tideline_table.config import Options
 from tideline_table.coordination.checked_clock import CheckedClock
 from tideline_table.coordination.log_maintenance import LogMaintenance
 from tideline_table.errors import CorruptMetadata, TableIncomplete, TidelineError
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import State
 from tideline_table.log.checkpoint import POINTER, RESTORE_LOG, read_opening
 from tideline_table.log.entry import Entry
@@ -30,12 +32,12 @@ class LogReplica:
     Thread-safe. A timeline holds `mutex` between a refresh and the append that relies on it.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, writer_id: str, options: Options) -> None:
+    def __init__(self, storage: Storage, clock: Clock, writer_id: str, options: Options, form: TableFormat = WRITTEN) -> None:
         self.storage = storage
         self.clock = clock
         self.options = options
         self.time = CheckedClock(storage, clock, options)
-        self.log = TableLog(storage, self.time, writer_id)
+        self.log = TableLog(storage, self.time, writer_id, form)
         self.state = TableState()
         self.head: Entry | None = None
         """The last folded entry; None if the state is that of a checkpoint."""

@@ -17,6 +17,7 @@ from tideline_table.coordination.checked_clock import CheckedClock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reserve import release_reserve
 from tideline_table.errors import StorageFull
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.write_stats import WriteStat
@@ -88,6 +89,11 @@ class ActiveTimeline(ABC):
         return self.replica.log
 
     @property
+    def format(self) -> TableFormat:
+        """The names and places of the files of the table's version."""
+        return self.replica.log.format
+
+    @property
     def state(self) -> TableState:
         """The state on which steps are decided, as of the last refresh."""
         return self.replica.state
@@ -121,7 +127,7 @@ class ActiveTimeline(ABC):
 
     def savepoints(self) -> Mapping[str, Savepoint]:
         """Return the savepoints by the instant of their write. One request if only the timeline has them."""
-        return {instant: Savepoint(instant, 0, "") for instant in ListedTimeline.read(self.storage).saved}
+        return {instant: Savepoint(instant, 0, "") for instant in ListedTimeline.read(self.storage, self.format).saved}
 
     def saved(self) -> Saved:
         """Return the saved writes, each with the older instants that a restore to it undoes too (none for Apache Hudi)."""

@@ -4,7 +4,7 @@ The effect of a commit on file groups does not belong here; see `tideline_table.
 """
 
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant, timeline_file_name
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of
 from tideline_table.hudi.properties import CREATE_SCHEMA, DATABASE
 from tideline_table.hudi.write_stats import REPLACED_ROWS_KEY, SCHEMA_KEY, CommitMetadata
@@ -24,5 +24,4 @@ __all__ = [
     "is_sequence",
     "parse_as_of",
     "time_from_instant",
-    "timeline_file_name",
 ]

@@ -1,4 +1,4 @@
-"""Instants: their times, actions, states, legal transitions and file names (format reference 4.1, 4.2)."""
+"""Instants: their times, actions, states and legal transitions (format reference 4.1, 4.2)."""
 
 from __future__ import annotations
 
@@ -118,51 +118,9 @@ class Instant:
     state: State
 
 
-_FILE = re.compile(r"^(\d{14,23})\.(?:(inflight)|([a-z]+)(?:\.(requested|inflight))?)\Z", re.ASCII)
-_LAYOUT_TWO = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
-_ON_TIMELINE = frozenset(Action) - {Action.ARCHIVAL}
 COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}
 
 
 def completed_as(action: Action) -> Action:
     """Return the action in the name of the completed file: a compaction becomes a commit, a log compaction a delta commit."""
     return COMPLETED_AS.get(action, action)
-
-
-def timeline_file_name(instant: Instant) -> str:
-    """Return the file name inside `.hoodie` for an instant in its state (the table in 4.1)."""
-    if instant.state is State.COMPLETED:
-        return f"{instant.time}.{completed_as(instant.action)}"
-    if instant.state is State.INFLIGHT and instant.action is Action.COMMIT:
-        return f"{instant.time}.inflight"
-    return f"{instant.time}.{instant.action}.{instant.state}"
-
-
-def parse_timeline_file_name(name: str) -> Instant | None:
-    """Parse a file name inside `.hoodie`. Return None for names that are not timeline files."""
-    match = _FILE.match(name)
-    if match is None:
-        return None
-    time, bare_inflight, action, state = match.groups()
-    if bare_inflight:
-        return Instant(time, Action.COMMIT, State.INFLIGHT)
-    if action not in _ON_TIMELINE:
-        return None
-    return Instant(time, Action(action), State(state) if state else State.COMPLETED)
-
-
-def parse_layout_two_name(name: str) -> tuple[Instant, str] | None:
-    """Parse `<requested>[_<completed>].<action>[.<state>]`, a name in layout 2, which version 8 and later use (format reference 16.3).
-
-    Return the instant and its completion time, or None for other names. The completion time is empty for pending instants, and for
-    completed instants of releases that did not write it.
-    """
-    match = _LAYOUT_TWO.match(name)
-    if match is None:
-        return None
-    requested, completed, rest = match.groups()
-    # A pending clustering has a name of its own; a completed one is a replace commit.
-    instant = parse_timeline_file_name(f"{requested}.{re.sub(r'^clustering(?=[.])', Action.REPLACE_COMMIT, rest)}")
-    if instant is None or (completed and instant.state is not State.COMPLETED):
-        return None
-    return instant, completed or ""

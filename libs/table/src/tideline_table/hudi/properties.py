@@ -13,8 +13,6 @@ PROPERTIES_PATH = ".hoodie/hoodie.properties"
 BACKUP_PATH = ".hoodie/hoodie.properties.backup"
 METADATA_FOLDER = ".hoodie/metadata"
 """The folder of the metadata table."""
-WRITABLE_VERSION = 6
-"""The table version that this engine writes."""
 _MAX_BYTES = 16 * 1024 * 1024
 _TURNS = 20
 """How often a change begins again because another process changed the properties meanwhile."""

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import RESTORE_FILE, CorruptMetadata, SchemaMismatch
-from tideline_table.hudi.history import ArchivedInstant, read_history
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import State
-from tideline_table.hudi.listing import TimelineFolders
 from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.version8 import Version8
+from tideline_table.hudi.version8.history import ArchivedInstant, read_history
 from tideline_table.log.progress import Progress, progress_in
 from tideline_table.log_format import BlockType, LogBlock, read_rows, scan_log
 from tideline_table.storage import Storage
@@ -33,11 +34,11 @@ def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> l
 
     Raises `CorruptMetadata` for a malformed archive. A truncated end of a file, left by a failed archival, is skipped.
     """
-    folders = TimelineFolders.from_properties(properties)
-    if folders.layout == 2:
-        return read_history(storage, folders.history)
+    folders = format_of(properties)
+    if isinstance(folders, Version8):
+        return read_history(storage, folders.history_folder)
     best: dict[tuple[str, str], ArchivedInstant] = {}
-    for path in _files(storage, folders.history):
+    for path in _files(storage, folders.history_folder):
         for instant in _instants(storage, path):
             key = (instant.time, _COMPLETED_AS.get(instant.action, instant.action))
             known = best.get(key)
@@ -48,7 +49,7 @@ def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> l
 
 def has_archive(storage: Storage, properties: Mapping[str, str]) -> bool:
     """Return whether there is an archived timeline."""
-    level = storage.list_folder(TimelineFolders.from_properties(properties).history)
+    level = storage.list_folder(format_of(properties).history_folder)
     return bool(level.objects)
 
 
@@ -58,10 +59,10 @@ def archived_progress(storage: Storage, properties: Mapping[str, str], counts: C
     Reads the whole archive and raises the same errors as `read_archived_instants`.
     """
     found: dict[str, Progress] = {}
-    folders = TimelineFolders.from_properties(properties)
-    if folders.layout != 1:
+    folders = format_of(properties)
+    if isinstance(folders, Version8):
         return found
-    for block in (block for path in _files(storage, folders.history) for block in _blocks(storage, path)):
+    for block in (block for path in _files(storage, folders.history_folder) for block in _blocks(storage, path)):
         try:
             rows = read_rows(storage, block, columns=[_TIME, _STATE, *_COMMITS])
         except SchemaMismatch:

@@ -11,10 +11,12 @@ from tideline_table.errors import CorruptMetadata, StorageError, TableIncomplete
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.history import read_history
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
-from tideline_table.hudi.listing import TimelineFolders, TimelineListing, list_timeline
+from tideline_table.hudi.listing import TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
+from tideline_table.hudi.version8.history import read_history
 from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata, read_commit_metadata
 from tideline_table.hudi.zone import timeline_zone
 from tideline_table.hudi_written.recorded import RecordedFiles
@@ -49,8 +51,8 @@ def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = 
     copy-on-write table, `TableIncomplete` for data files without any instant, and `StorageError` if other writers kept removing
     files while the table was listed.
     """
-    folders = TimelineFolders.from_properties(properties or {})
-    state = _listed_state(storage, folders, timeline_zone(properties or {}))
+    form = format_of(properties or {})
+    state = _listed_state(storage, form, timeline_zone(properties or {}))
     if (properties or {}).get(TYPE) == _COPY_ON_WRITE:
         logs = (path for file_slice in state.every_slice() for path in file_slice.log_paths)
         for path in logs:
@@ -58,25 +60,25 @@ def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = 
     return state
 
 
-def _listed_state(storage: Storage, folders: TimelineFolders, zone: tzinfo) -> TableState:
-    listing = list_timeline(storage, folders)
+def _listed_state(storage: Storage, form: TableFormat, zone: tzinfo) -> TableState:
+    listing = list_timeline(storage, form)
     for _ in range(_LISTINGS):
         groups = listed_groups((partition, level.objects) for partition, level in list_partitions(storage))
         # List again if a clean, rollback or restore began or ended meanwhile: the files it deleted would be missing from the state.
-        after = list_timeline(storage, folders)
+        after = list_timeline(storage, form)
         if _removals(after) == _removals(listing):
-            _check_not_empty(folders, after, groups)
-            return _state(storage, folders, listing, groups, zone)
+            _check_not_empty(form, after, groups)
+            return _state(storage, form, listing, groups, zone)
         listing = after
     raise StorageError(f"other processes deleted files during each of {_LISTINGS} listings", remedy="read the table again")
 
 
-def _check_not_empty(folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups) -> None:
+def _check_not_empty(form: TableFormat, listing: TimelineListing, groups: ListedGroups) -> None:
     if not listing.instants and groups:
         raise TableIncomplete(
-            f"the timeline in {folders.active} is empty, and there are {len(groups)} file group(s)",
+            f"the timeline in {form.timeline_folder} is empty, and there are {len(groups)} file group(s)",
             expected="the instants of the writes: without them no reader knows which files are committed",
-            remedy=f"restore {folders.active} from a copy; write nothing here before",
+            remedy=f"restore {form.timeline_folder} from a copy; write nothing here before",
         )
 
 
@@ -118,7 +120,7 @@ class _Found:
 
 def _state(
     storage: Storage,
-    folders: TimelineFolders,
+    form: TableFormat,
     listing: TimelineListing,
     groups: dict[FileGroupId, ListedGroup],
     zone: tzinfo,
@@ -148,10 +150,10 @@ def _state(
     first = _first_write(listing.instants, completed)
     committed = VisibleInstants(completed, first, frozenset(a.instant for a in state.pending()))
     found.recorded.add_missing(groups, found.replaced, committed)
-    if folders.layout == 1:
+    if not form.has_completion_times:
         slices = slices_by_name(groups, committed, frozenset(a.instant for a in state.pending_compactions()), named)
     else:
-        times = _completion(storage, folders, listing, groups, committed)
+        times = _completion(storage, form, listing, groups, committed)
         slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times, named)
     whole = first_whole(found.cleaned, {group: by_instant.keys() for group, by_instant in slices.items()}, found.replaced)
     return replace(
@@ -254,13 +256,13 @@ def _first_write(instants: Sequence[Instant], committed: AbstractSet[str]) -> st
 
 
 def _completion(
-    storage: Storage, folders: TimelineFolders, listing: TimelineListing, groups: ListedGroups, committed: VisibleInstants
+    storage: Storage, form: TableFormat, listing: TimelineListing, groups: ListedGroups, committed: VisibleInstants
 ) -> Callable[[str], str]:
     """Return a function from instant to completion time. Reads the history only if log files are older than the active timeline."""
     written = {log.parsed.base_instant for group in groups.values() for log in group.log_files}
     archived = [i for i in written if i in committed and i not in committed.completed]
     times = dict(listing.completion)
     if archived:
-        times |= {i.time: i.completion for i in read_history(storage, folders.history, min(archived), max(archived))}
+        times |= {i.time: i.completion for i in read_history(storage, form.history_folder, min(archived), max(archived))}
     # If the history has no such instant any more, use the instant: slices that began during such an old write are compacted by now.
     return lambda instant: times.get(instant, instant)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tideline_table.hudi.instant import Action, Instant, State, timeline_file_name
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.instant import Action, Instant, State
 
 _STATES = (State.COMPLETED, State.INFLIGHT, State.REQUESTED)
 _SAVEPOINT_STATES = (State.COMPLETED, State.INFLIGHT)
@@ -33,7 +34,7 @@ class Rewind:
         """The instants of `undone`."""
         return frozenset(instant for instant, _ in self.undone)
 
-    def timeline_files(self) -> tuple[str, ...]:
+    def timeline_files(self, form: TableFormat) -> tuple[str, ...]:
         """Return the files to delete, newest first, so that a concurrent reader of the timeline sees an earlier state of the table.
 
         For each instant, the order is: the files of its savepoint, its completed file, its other files.
@@ -41,7 +42,7 @@ class Rewind:
         gone = [Instant(i, a, s) for i, a in (*self.undone, *self.fenced, *self.rollbacks) for s in _STATES]
         gone += [Instant(i, Action.SAVEPOINT, s) for i in self.savepoints for s in _SAVEPOINT_STATES]
         order = sorted(gone, key=lambda i: (i.time, i.action is Action.SAVEPOINT, -_STATES.index(i.state)), reverse=True)
-        return tuple(f".hoodie/{timeline_file_name(instant)}" for instant in order)
+        return tuple(form.timeline_path(instant) for instant in order)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `from_json` reads."""

@@ -32,6 +32,8 @@ from tideline_table.errors import (
     StorageRefused,
     parsing,
 )
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.json_text import parse_json
 from tideline_table.log.body import Body
@@ -99,8 +101,9 @@ class PlaceTrimmed(Exception):
 class TableLog:
     """Reader and appender of the log entries of one table."""
 
-    def __init__(self, storage: Storage, clock: Clock, writer_id: str) -> None:
+    def __init__(self, storage: Storage, clock: Clock, writer_id: str, form: TableFormat = WRITTEN) -> None:
         self._storage = storage
+        self.format = form
         self._clock = clock
         self.writer_id = writer_id
 
@@ -234,7 +237,7 @@ class TableLog:
             self._settle_savepoint(entry)
             return
         started = self._clock.monotonic_s()
-        files = timeline_files(entry)
+        files = timeline_files(entry, self.format)
         for path in files.delete:
             self._storage.delete(path)
         before_files()
@@ -261,16 +264,16 @@ class TableLog:
 
     def _withdraw(self, entry: Entry) -> None:
         # Another process may have rolled back the instant and deleted its files before this process created them.
-        own, gone = set(timeline_paths(entry).create), set[str]()
+        own, gone = set(timeline_paths(entry, self.format).create), set[str]()
         for later in self.after(entry.sequence):
-            files = timeline_paths(later)
+            files = timeline_paths(later, self.format)
             gone = (gone | own.intersection(files.delete)).difference(files.create)
         for path in sorted(gone):
             self._storage.delete(path)
 
     def _settle_savepoint(self, entry: Entry) -> None:
         """Apply the latest entry that names the files of this savepoint, and repeat until the log has no newer one."""
-        files = timeline_paths(entry)
+        files = timeline_paths(entry, self.format)
         own = {*files.create, *files.delete}
         done, failure = 0, None
         while (latest := self._latest_of(own, entry)).sequence != done:
@@ -287,13 +290,13 @@ class TableLog:
     def _latest_of(self, own: AbstractSet[str], entry: Entry) -> Entry:
         latest = entry
         for later in self.after(entry.sequence):
-            files = timeline_paths(later)
+            files = timeline_paths(later, self.format)
             if not own.isdisjoint((*files.create, *files.delete)):
                 latest = later
         return latest
 
     def _hold(self, own: AbstractSet[str], entry: Entry) -> None:
-        files = timeline_files(entry)
+        files = timeline_files(entry, self.format)
         for path in files.delete:
             if path in own:
                 self._storage.delete(path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tideline_table.errors import MALFORMED, InvalidRecord
-from tideline_table.hudi.instant import Action, Instant, State, timeline_file_name
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.plans import (
     CLEAN_METADATA,
     CLEANER_PLAN,
@@ -57,18 +58,13 @@ class TimelinePaths:
     delete: tuple[str, ...] = ()
 
 
-def timeline_path(instant: Instant) -> str:
-    """Return the path of a timeline file below the base path."""
-    return f".hoodie/{timeline_file_name(instant)}"
+def timeline_files(entry: Entry, form: TableFormat) -> TimelineFiles:
+    """Return the timeline files that `entry` creates and deletes in a table of this format."""
+    states, delete = _effect(entry, form)
+    return TimelineFiles(tuple((_path(entry, state, form), _content(entry, state)) for state in states), delete)
 
 
-def timeline_files(entry: Entry) -> TimelineFiles:
-    """Return the timeline files that `entry` creates and deletes."""
-    states, delete = _effect(entry)
-    return TimelineFiles(tuple((_path(entry, state), _content(entry, state)) for state in states), delete)
-
-
-def check_encodable(entry: Entry) -> None:
+def check_encodable(entry: Entry, form: TableFormat) -> None:
     """Raise `InvalidRecord` for an entry with a plan or a document that Hudi's formats cannot hold: its timeline files follow it.
 
     The metadata of a commit is JSON as the entry itself, so that what the log takes fits.
@@ -76,29 +72,29 @@ def check_encodable(entry: Entry) -> None:
     if isinstance(entry.body, Published):
         return
     try:
-        timeline_files(entry)
+        timeline_files(entry, form)
     except MALFORMED as error:
         raise InvalidRecord(
             f"a {entry.action} that its timeline file cannot hold ({error})", expected="texts and numbers of Hudi's formats"
         ) from None
 
 
-def timeline_paths(entry: Entry) -> TimelinePaths:
+def timeline_paths(entry: Entry, form: TableFormat) -> TimelinePaths:
     """Return the paths of `timeline_files` without encoding the contents."""
-    states, delete = _effect(entry)
-    return TimelinePaths(tuple(_path(entry, state) for state in states), delete)
+    states, delete = _effect(entry, form)
+    return TimelinePaths(tuple(_path(entry, state, form) for state in states), delete)
 
 
-def _effect(entry: Entry) -> tuple[tuple[State, ...], tuple[str, ...]]:
+def _effect(entry: Entry, form: TableFormat) -> tuple[tuple[State, ...], tuple[str, ...]]:
     """Return the states of the instant whose files are created, in this order, and the paths of the files to delete."""
     if entry.action is Action.SAVEPOINT:
         files = (State.INFLIGHT, State.COMPLETED)
-        return (files, ()) if entry.after is State.COMPLETED else ((), tuple(_path(entry, s) for s in reversed(files)))
+        return (files, ()) if entry.after is State.COMPLETED else ((), tuple(_path(entry, s, form) for s in reversed(files)))
     if entry.action is Action.INDEXING:
         every = (State.REQUESTED, State.INFLIGHT, State.COMPLETED)
-        return (every, ()) if entry.after is State.COMPLETED else ((), tuple(_path(entry, s) for s in reversed(every)))
+        return (every, ()) if entry.after is State.COMPLETED else ((), tuple(_path(entry, s, form) for s in reversed(every)))
     if entry.action is Action.RESTORE:
-        return _restore_effect(entry)
+        return _restore_effect(entry, form)
     if entry.action is Action.ARCHIVAL:
         return (), ()
     states: list[State] = []
@@ -111,20 +107,20 @@ def _effect(entry: Entry) -> tuple[tuple[State, ...], tuple[str, ...]]:
         states.append(State.COMPLETED)
         if isinstance(entry.body, RollbackStep):
             action = Action(entry.body.target_action)
-            delete = tuple(timeline_path(Instant(entry.target, action, s)) for s in (State.INFLIGHT, State.REQUESTED))
+            delete = tuple(form.timeline_path(Instant(entry.target, action, s)) for s in (State.INFLIGHT, State.REQUESTED))
     return tuple(states), delete
 
 
-def _restore_effect(entry: Entry) -> tuple[tuple[State, ...], tuple[str, ...]]:
+def _restore_effect(entry: Entry, form: TableFormat) -> tuple[tuple[State, ...], tuple[str, ...]]:
     if entry.after is not State.INFLIGHT:
         return (entry.after,), ()
     if not isinstance(entry.body, RestoreBegun):
         return (), ()  # a later attempt
-    return (entry.after,), entry.body.rewind.timeline_files()
+    return (entry.after,), entry.body.rewind.timeline_files(form)
 
 
-def _path(entry: Entry, state: State) -> str:
-    return timeline_path(Instant(entry.instant, entry.action, state))
+def _path(entry: Entry, state: State, form: TableFormat) -> str:
+    return form.timeline_path(Instant(entry.instant, entry.action, state))
 
 
 def _content(entry: Entry, state: State) -> bytes:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TidelineError
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.instant import Action, Instant, State, parse_timeline_file_name
+from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.properties import parse_properties, read_properties
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.metadata import CREATION_SUFFIX, INSTANT_DIGITS, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.files import files_of

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from tideline_table.file_group.names import log_file_name
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.instant import Instant, timeline_file_name
-from tideline_table.hudi.properties import METADATA_FOLDER, WRITABLE_VERSION
+from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.instant import Instant
+from tideline_table.hudi.properties import METADATA_FOLDER
 from tideline_table.log.metadata import FILES
 
-TIMELINE_FOLDER = f"{METADATA_FOLDER}/.hoodie"
+TIMELINE_FOLDER = f"{METADATA_FOLDER}/{WRITTEN.timeline_folder}"
 INDEX_DEFINITIONS_PATH = ".hoodie/.index_defs/index.json"
 """The columns that have statistics, for readers of Apache Hudi 1.x."""
 PROPERTIES_PATH = f"{TIMELINE_FOLDER}/hoodie.properties"
@@ -54,7 +55,7 @@ def file_path(name: str, partition: str = FILES) -> str:
 
 def timeline_path(instant: Instant) -> str:
     """Return the path of a timeline file of the metadata table."""
-    return f"{TIMELINE_FOLDER}/{timeline_file_name(instant)}"
+    return f"{METADATA_FOLDER}/{WRITTEN.timeline_path(instant)}"
 
 
 def metadata_properties(table: Mapping[str, str]) -> dict[str, str]:
@@ -62,15 +63,12 @@ def metadata_properties(table: Mapping[str, str]) -> dict[str, str]:
     properties = {
         p.NAME: f"{table[p.NAME]}_metadata",
         p.TYPE: "MERGE_ON_READ",
-        p.VERSION: str(WRITABLE_VERSION),
-        p.LAYOUT: "1",
+        **WRITTEN.version_properties(),
         p.KEY_FIELDS: "key",
         p.BASE_FORMAT: "HFILE",
         p.PAYLOAD_CLASS: "org.apache.hudi.metadata.HoodieMetadataPayload",
         p.KEYGEN_CLASS: "org.apache.hudi.metadata.HoodieTableMetadataKeyGenerator",
         p.POPULATE_META_FIELDS: "false",
         p.DROP_PARTITION_COLUMNS: "false",
-        p.ARCHIVE_FOLDER: "archived",
-        p.TIMEZONE: "UTC",
     }
     return {**properties, p.CHECKSUM: p.checksum(properties)}

@@ -20,9 +20,10 @@ from tideline_table.clock import Clock
 from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.instant import Action, Instant, State, parse_timeline_file_name, time_from_instant
+from tideline_table.hudi.instant import Action, Instant, State, time_from_instant
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import change_properties, format_properties, read_properties
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import (

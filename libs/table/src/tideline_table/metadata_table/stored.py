@@ -13,8 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tideline_table.errors import CorruptMetadata, ObjectExists, StorageError
-from tideline_table.hudi.instant import Action, Instant, State, parse_timeline_file_name
-from tideline_table.hudi.listing import TimelineFolders, TimelineListing, timeline_listing
+from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.listing import TimelineListing, timeline_listing
+from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import FILES
 from tideline_table.metadata_table.instant_files import at_once, extra_metadata
@@ -101,7 +103,7 @@ def _list_timeline(storage: Storage) -> TimelineListing:
         raise CorruptMetadata(f"no {PROPERTIES_PATH}", expected="the properties of the metadata table")
     named = [path for path in paths if path not in _PROPERTIES and not path.endswith(".crc")]
     refuse(path for path in named if parse_timeline_file_name(path.rpartition("/")[2]) is None)
-    return timeline_listing(TimelineFolders(), named)
+    return timeline_listing(WRITTEN, named)
 
 
 def _workload(stats: Iterable[WriteStat]) -> bytes:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.format import TableFormat
 from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, merge_mode
 from tideline_table.schema.avro_types import parse_record
 
-FIRST_VERSION_WITH_MERGE_MODE = 8
 _MODELS = "org.apache.hudi.common.model."
 _MODES = {mode.value: mode for mode in MergeMode}
 _STRATEGIES = {
@@ -48,9 +48,9 @@ POSTGRES_ON_BASE_FILES = Merging(
 """The rule of the payload class itself, which Hudi 1.2 applies to base files, but not to logs (docs/peer-differences.md, 25)."""
 
 
-def read_merging(properties: Mapping[str, str], name: str, version: int, ordering_field: str, payload_class: str) -> Merging:
+def read_merging(properties: Mapping[str, str], name: str, form: TableFormat, ordering_field: str, payload_class: str) -> Merging:
     """Return the merge rule of the table `name`. Raises `UnsupportedTable` for a rule that is code which cannot run here."""
-    found = _declared(properties, name, version, ordering_field, payload_class)
+    found = _declared(properties, name, form, ordering_field, payload_class)
     # As Hudi does, fall back to commit time if there is no ordering field to compare.
     mode = found.mode if ordering_field else MergeMode.COMMIT_TIME
     return replace(
@@ -75,10 +75,10 @@ def check_defaults(merging: Merging, schema_json: str, name: str) -> None:
             )
 
 
-def _declared(properties: Mapping[str, str], name: str, version: int, ordering_field: str, payload_class: str) -> Merging:
+def _declared(properties: Mapping[str, str], name: str, form: TableFormat, ordering_field: str, payload_class: str) -> Merging:
     named = properties.get(p.MERGE_MODE, "")
     strategy = properties.get(p.MERGE_STRATEGY, "")
-    if version < FIRST_VERSION_WITH_MERGE_MODE or not (named or strategy):
+    if not form.has_merge_modes or not (named or strategy):
         return _before_modes(properties, name, ordering_field, payload_class)
     mode = _MODES.get(named) if named else _STRATEGIES.get(strategy)
     if mode is not None:
@@ -93,7 +93,7 @@ def _declared(properties: Mapping[str, str], name: str, version: int, ordering_f
 
 
 def _before_modes(properties: Mapping[str, str], name: str, ordering_field: str, payload_class: str) -> Merging:
-    """Return the rule of a table without a merge mode (version 6): by payload class, or by merge strategy if there is no class."""
+    """Return the rule of a table without a merge mode: by payload class, or by merge strategy if there is no class."""
     strategy = properties.get(p.MERGE_STRATEGY) or properties.get(p.OLD_MERGE_STRATEGY, "")
     if payload_class in _PAYLOADS:
         return _PAYLOADS[payload_class]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import WRITTEN, check_writable, format_of, is_written
+from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_numbers
 from tideline_table.index.scope import kept_type
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
@@ -69,16 +71,21 @@ class TableDefinition:
     properties: Mapping[str, str]
 
     @property
+    def format(self) -> TableFormat:
+        """The names and places of the files of the table's version. Raises `UnsupportedTable` for an unknown timeline layout."""
+        return format_of(self.properties)
+
+    @property
     def merging(self) -> Merging:
         """The merge rule of record versions (format reference 2.3, 16.3). Raises `UnsupportedTable` for a rule that is code."""
-        found = read_merging(self.properties, self.name, self.version, self.ordering_field, self.payload_class)
+        found = read_merging(self.properties, self.name, self.format, self.ordering_field, self.payload_class)
         if self._merges_as_postgres and self.type is TableType.COW:
             return replace(POSTGRES_ON_BASE_FILES, ordering_field=self.ordering_field)
         return found
 
     @property
     def _merges_as_postgres(self) -> bool:
-        return self.version == WRITABLE_VERSION and self.payload_class == POSTGRES_PAYLOAD
+        return is_written(self.version) and self.payload_class == POSTGRES_PAYLOAD
 
     @property
     def merge_mode(self) -> MergeMode:
@@ -192,12 +199,7 @@ class TableDefinition:
 
     def check_writable(self, *, keyed: bool = True) -> None:
         """Raise `UnsupportedTable` naming what this engine cannot write. `keyed` writes find rows by key and need meta fields."""
-        if self.version != WRITABLE_VERSION:
-            raise UnsupportedTable(
-                f"table {self.name!r} has version {self.version}",
-                expected=f"version {WRITABLE_VERSION} for writing",
-                remedy="read it, write it with the Apache Hudi release that made it, or let Apache Hudi bring it to version 6",
-            )
+        check_writable(self.name, self.version)
         if keyed and not self.has_meta_fields:
             raise UnsupportedTable(
                 f"table {self.name!r} has no meta fields, so that no row is found by its key",
@@ -246,12 +248,9 @@ def new_properties(
     properties = {
         p.NAME: name,
         p.TYPE: table_type.value,
-        p.VERSION: str(WRITABLE_VERSION),
-        p.LAYOUT: "1",
+        **WRITTEN.version_properties(),
         **keygen_properties(keygen),
         p.BASE_FORMAT: "PARQUET",
-        p.ARCHIVE_FOLDER: "archived",
-        p.TIMEZONE: "UTC",
         p.POPULATE_META_FIELDS: "true",
         p.DROP_PARTITION_COLUMNS: "false",
         p.PAYLOAD_CLASS: DEFAULT_PAYLOAD if ordering_field else OVERWRITE_PAYLOAD,

@@ -27,6 +27,7 @@ from tideline_table.coordination.other_writers import check_not_upgraded, proper
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.formats import check_readable
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, parse_as_of, parse_point
 from tideline_table.hudi.properties import CREATE_SCHEMA
@@ -66,10 +67,6 @@ from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
 from tideline_table.table.remains import check_no_remains
 from tideline_table.table.rings import TableRings
-
-READABLE_VERSIONS = (2, 3, 4, 5, 6, 8, 9)
-COMPLETION_TIMES_SINCE = 8
-"""The first table version in which Hudi orders incremental queries by completion time."""
 
 
 class Table:
@@ -122,13 +119,9 @@ class Table:
         except TableNotFound:
             check_no_remains(storage, base_path)
             raise
-        replica = LogReplica(storage, clock or SystemClock(), name, with_kept_type(definition.kept_index, checked))
-        if definition.version not in READABLE_VERSIONS:
-            raise UnsupportedTable(
-                f"table {definition.name!r} has version {definition.version}",
-                expected=f"version {', '.join(map(str, READABLE_VERSIONS[:-1]))} or {READABLE_VERSIONS[-1]}",
-                remedy="read it with the Apache Hudi release that made it, or let Apache Hudi upgrade or downgrade it to version 6",
-            )
+        check_readable(definition.name, definition.version)
+        kept = with_kept_type(definition.kept_index, checked)
+        replica = LogReplica(storage, clock or SystemClock(), name, kept, definition.format)
         identity, timeline = open_timeline(definition, read_identity(storage), replica, hudi_lock)
         return cls(definition, identity, timeline, lock or NoLock(), base_path)
 
@@ -454,4 +447,4 @@ class Table:
     def _points(self) -> PointKind:
         if self.has_log:
             return PointKind.SEQUENCE
-        return PointKind.INSTANT if self.definition.version < COMPLETION_TIMES_SINCE else PointKind.COMPLETION
+        return PointKind.COMPLETION if self.timeline.format.has_completion_times else PointKind.INSTANT

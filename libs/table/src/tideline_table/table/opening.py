@@ -13,8 +13,7 @@ from tideline_table.coordination import (
     SharedTimeline,
 )
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi import properties as p
-from tideline_table.hudi.properties import WRITABLE_VERSION
+from tideline_table.hudi.formats import WRITTEN, is_written
 from tideline_table.merge import Merging
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.definition import TableDefinition, TableType
@@ -37,11 +36,11 @@ def open_timeline(
     replica.load()
     check_log_stands(replica)
     sharing = replica.state.sharing
-    if definition.version != WRITABLE_VERSION:
-        if sharing is None and definition.properties.get(p.LAYOUT, "1") == "1":
+    if not is_written(definition.version):
+        if sharing is None and definition.format.timeline_folder == WRITTEN.timeline_folder:
             raise UnsupportedTable(
                 f"table {definition.name!r} is Tideline's, yet has version {definition.version}",
-                expected=f"version {WRITABLE_VERSION}: an upgrade would have changed the layout of the timeline, too",
+                expected=f"version {WRITTEN.version}: an upgrade would have changed the layout of the timeline, too",
                 remedy="restore hoodie.properties",
             )
         return None, HudiTimeline(replica, definition.properties, was_exclusive=sharing is None)

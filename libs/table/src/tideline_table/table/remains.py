@@ -9,7 +9,8 @@ from tideline_table.file_group.names import parse_base_file_name, parse_log_file
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.listing import TimelineFolders, list_timeline, timeline_listing
+from tideline_table.hudi.formats import UPGRADED, WRITTEN
+from tideline_table.hudi.listing import list_timeline, timeline_listing
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, RESTORE_LOG
 from tideline_table.log.entry import LOG_FOLDER, entry_path
 from tideline_table.log.state import TableState
@@ -17,7 +18,6 @@ from tideline_table.storage import Storage
 from tideline_table.table.definition import TableDefinition, fixed_properties
 from tideline_table.table.identity import IDENTITY_PATH, TableIdentity, create_identity, read_identity
 
-_FIRST, _SECOND = TimelineFolders(), TimelineFolders.from_properties({p.LAYOUT: "2"})
 _FOLDERS_READ = 64
 """The most folders that a search for data files lists. The first partition of a table has some."""
 _ENTRIES_OF_SHARING = 2
@@ -83,10 +83,10 @@ def _begins_sharing(state: TableState) -> bool:
 
 def _traces(storage: Storage) -> str:
     """Return a timeline file or a data file of a table, in words; empty if there is none."""
-    level = storage.list_folder(_FIRST.active)
-    paths = timeline_listing(_FIRST, (found.path for found in level.objects)).paths
-    if not paths and _SECOND.active.rpartition("/")[2] in level.folders:
-        paths = list_timeline(storage, _SECOND).paths
+    level = storage.list_folder(WRITTEN.timeline_folder)
+    paths = timeline_listing(WRITTEN, (found.path for found in level.objects)).paths
+    if not paths and UPGRADED.timeline_folder.rpartition("/")[2] in level.folders:
+        paths = list_timeline(storage, UPGRADED).paths
     if paths:
         return f"timeline file {min(paths.values())}"
     found = _data_file(storage)

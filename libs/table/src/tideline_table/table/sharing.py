@@ -308,7 +308,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     for sequence, draft in enumerate(drafts, 1):
         step = draft.entry(sequence, table.clock.now())
         follow_step(storage, found, step, table.options)
-        for path, content in timeline_files(step).create:
+        for path, content in timeline_files(step, table.timeline.format).create:
             storage.put_if_absent(path, content)
         entry = table.timeline.log.append(draft, sequence)
         assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity

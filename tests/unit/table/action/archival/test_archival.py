@@ -47,9 +47,10 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.hudi.archived_entry import ARCHIVED_ENTRY
-from tideline_table.hudi.instant import Action, State, parse_timeline_file_name
+from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import PROPERTIES_PATH
+from tideline_table.hudi.version6 import parse_timeline_file_name
+from tideline_table.hudi.version6.archived_entry import ARCHIVED_ENTRY
 from tideline_table.hudi_written import read_archived_instants
 from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
 from tideline_table.log_format import HeaderKey, scan_log

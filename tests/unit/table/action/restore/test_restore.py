@@ -51,6 +51,7 @@ from tideline_table.errors import (
 )
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.plan import RollbackStep
@@ -405,7 +406,7 @@ def test_a_timeline_file_that_comes_late_is_taken_away_again():
     undone = write(table, [("a", "p", 2, "y")])
     entry = table.timeline.log.read(undone.sequence)
     restore_to_savepoint(table, at)
-    for path, content in timeline_files(entry).create:
+    for path, content in timeline_files(entry, WRITTEN).create:
         storage.put(path, content)
     write(open_table(storage, clock), [("c", "p", 1, "x")])
     assert not [p for p in listing(storage) if undone.instant in p and p.startswith(".hoodie/2")]
@@ -477,7 +478,7 @@ def test_the_plan_names_what_is_newer_newest_first():
         instant(4): (log_stat("g-0", instant(2), 2).path, base_stat("h-0", instant(4)).path),
         instant(0): (base_stat("slow-0", instant(0)).path,),
     }
-    files = plan.rewind.timeline_files()
+    files = plan.rewind.timeline_files(WRITTEN)
     assert [f for f in files if instant(4) in f] == [
         f".hoodie/{instant(4)}.deltacommit",
         f".hoodie/{instant(4)}.deltacommit.inflight",

@@ -12,6 +12,7 @@ from tideline_table.action import archive, run_clean, schedule_clean, write_rows
 from tideline_table.action.clean import plan as clean_plan
 from tideline_table.action.restore.plan import plan_restore, restore_metadata
 from tideline_table.errors import CorruptMetadata, HistoryRewritten
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.plans import RESTORE_METADATA, RESTORE_PLAN, encode_document
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import Savepoint
@@ -24,7 +25,7 @@ def restore_as_hudi(storage: Storage, table: Table, at: str) -> None:
     """The files that its restore leaves, and none of those that it removes."""
     state = table.refresh()
     plan = plan_restore(state, Savepoint(at, state.sequence, ""))
-    for path in (*plan.rewind.timeline_files(), *(p for paths in plan.files.values() for p in paths)):
+    for path in (*plan.rewind.timeline_files(WRITTEN), *(p for paths in plan.files.values() for p in paths)):
         storage.delete(path)
     restore = table.timeline.mint(state)
     storage.put(f".hoodie/{restore}.restore.requested", encode_document(RESTORE_PLAN, plan.to_body().plan))

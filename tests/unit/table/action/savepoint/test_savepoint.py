@@ -45,6 +45,7 @@ from tideline_table.errors import (
 )
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.progress import Progress, ProgressStep
@@ -331,9 +332,9 @@ def test_files_of_a_deletion_go_completed_first():
     history = saved_history()
     made = entry_of(history, instant(1))
     deleted = entry_of(history, instant(1), State.COMPLETED, State.ROLLED_BACK)
-    created = [path for path, _ in timeline_files(made).create]
+    created = [path for path, _ in timeline_files(made, WRITTEN).create]
     assert created == [f".hoodie/{instant(1)}.savepoint.inflight", f".hoodie/{instant(1)}.savepoint"]
-    assert list(timeline_files(deleted).delete) == created[::-1]
+    assert list(timeline_files(deleted, WRITTEN).delete) == created[::-1]
 
 
 def test_slices_that_an_instant_reads():

@@ -12,6 +12,7 @@ from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.coordination.shared.adoption import missing_steps, vanished
 from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, share_table
@@ -33,7 +34,7 @@ def test_a_table_of_hudi_reads_alike_before_and_after_and_can_be_written(name: s
     shared = share_table(hudi_written, SHARING, open_hudi_lock)
     assert rows_of(shared).equals(before)
     state = shared.timeline.state
-    listed = ListedTimeline.read(shared.storage)
+    listed = ListedTimeline.read(shared.storage, WRITTEN)
     assert missing_steps(listed, state) == []
     assert vanished(listed, state) == []
     assert {a.instant for a in hudi_written.state.actions.values()} < set(state.actions)

@@ -17,10 +17,10 @@ from tideline_table.errors import ObjectNotFound
 from tideline_table.file_group.names import instant_token, parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
-from tideline_table.log.timeline_files import timeline_path
 from tideline_table.log_format import HeaderKey, scan_log
 from tideline_table.log_format.key_index import forget_index
 from tideline_table.storage import STAGING, Storage
@@ -96,7 +96,7 @@ def _named_partitions(storage: Storage, record: ActionRecord) -> set[str] | None
 
 
 def _document(storage: Storage, rollback: str, at: State) -> Mapping[str, Any]:
-    path = timeline_path(Instant(rollback, Action.ROLLBACK, at))
+    path = WRITTEN.timeline_path(Instant(rollback, Action.ROLLBACK, at))
     return decode_document(storage.read(path), path)
 
 

@@ -24,12 +24,12 @@ from tideline_table.config import (
 )
 from tideline_table.coordination.leases import Lease
 from tideline_table.errors import InvalidOption
-from tideline_table.hudi.archived_entry import ARCHIVED_ENTRY_JSON, archived_entry
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, completed_as, instant_from_time
+from tideline_table.hudi.version6.archived_entry import ARCHIVED_ENTRY_JSON, archived_entry
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import ArchivalPlanned, ArchivedInstants
 from tideline_table.log.state import TableState
-from tideline_table.log.timeline_files import timeline_path
 from tideline_table.log_format import BlockType, HeaderKey
 from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
 from tideline_table.storage import Storage
@@ -234,11 +234,11 @@ class StateFile:
     path: str
 
 
-def state_files(state: TableState, archived: ArchivedInstants) -> list[StateFile]:
+def state_files(state: TableState, form: TableFormat, archived: ArchivedInstants) -> list[StateFile]:
     """Return the timeline files of the completed instants, by instant and state. Rolled-back instants have none."""
     known = (state.actions[i] for i in archived.instants if i in state.actions)
     return [
-        StateFile(instant, timeline_path(instant))
+        StateFile(instant, form.timeline_path(instant))
         for record in known
         if record.state is State.COMPLETED
         for instant in (Instant(record.instant, record.action, s) for s in (State.REQUESTED, State.INFLIGHT, State.COMPLETED))

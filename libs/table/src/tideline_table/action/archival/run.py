@@ -29,7 +29,7 @@ from tideline_table.config import TASK_MAX_LIFETIME_S, Options
 from tideline_table.coordination.leases import live_leases, oldest
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, WriteConflict
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi_written import read_archived_instants
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Archived, Bare, Body
@@ -39,7 +39,6 @@ from tideline_table.log.state import TableState
 from tideline_table.log.statistics import keep_statistics
 from tideline_table.log.statistics_file import BROKEN, stored_sequences
 from tideline_table.log.table_log import Draft
-from tideline_table.log.timeline_files import timeline_path
 from tideline_table.storage import exists
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers
@@ -132,7 +131,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
     planned = table.state.plans[own.instant]
     assert isinstance(planned, ArchivalPlanned)
     plan = planned.archived
-    path = archive_path(TimelineFolders.from_properties(table.definition.properties).history, own.started_sequence)
+    path = archive_path(table.timeline.format.history_folder, own.started_sequence)
 
     def step(after: State, body: Body) -> None:
         def decide(state: TableState) -> Draft:
@@ -144,7 +143,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
         table.timeline.append(decide)
 
     _check_leases(table, own, plan)
-    files = state_files(table.state, plan)
+    files = state_files(table.state, table.timeline.format, plan)
     rolled_back = [i for i in plan.instants if table.state.actions[i].state is State.ROLLED_BACK]
     try:
         step(State.INFLIGHT, Bare())
@@ -225,11 +224,11 @@ def _store(table: Table, path: str, files: Sequence[StateFile], options: Options
 def _remove_leftovers(table: Table) -> None:
     """Delete timeline files of archived instants that a slow writer created again; the timeline would seem to begin with them."""
     state = table.state
-    listed = list_timeline(table.storage, TimelineFolders.from_properties(table.definition.properties))
+    listed = list_timeline(table.storage, table.timeline.format)
     strange = {i: path for i, path in listed.paths.items() if i.time not in state.actions and i.time < state.archived_before}
     if not strange:
         return
     archived = {a.time for a in read_archived_instants(table.storage, table.definition.properties)}
     for instant in sorted(strange, key=lambda i: (i.state is State.COMPLETED, i)):
         if instant.time in archived:
-            table.storage.delete(timeline_path(instant))
+            table.storage.delete(listed.paths[instant])

@@ -8,7 +8,7 @@ from functools import partial
 from tideline_table.action.index.data_files import damaged_files
 from tideline_table.errors import StorageRefused
 from tideline_table.hudi.instant import State
-from tideline_table.hudi.listing import TimelineFolders, list_timeline
+from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.log.state import TableState
@@ -86,8 +86,8 @@ def _with_data(table: Table, state: TableState, found: list[Finding], *, deep: b
 
 
 def _compare_shared(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
-    listed = list_timeline(table.storage, TimelineFolders())
+    listed = list_timeline(table.storage, table.timeline.format)
     pending = frozenset(i.time for i in listed.instants if i.state is not State.COMPLETED)
     state = table.refresh().copy()
     found = _with_data(table, state, check_stored(table.storage, state, pending), deep=deep)
-    return found, not found or list_timeline(table.storage, TimelineFolders()).instants == listed.instants
+    return found, not found or list_timeline(table.storage, table.timeline.format).instants == listed.instants

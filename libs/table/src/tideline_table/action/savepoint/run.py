@@ -21,7 +21,6 @@ from tideline_table.log.progress import Progress, progress_said_by
 from tideline_table.log.savepoint import Savepoint, saved_by
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
-from tideline_table.log.timeline_files import timeline_path
 from tideline_table.table.facade import Table
 
 
@@ -98,7 +97,7 @@ def progress_as_of(table: Table, state: TableState, instant: str) -> dict[str, P
 
 
 def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:
-    path = timeline_path(Instant(record.instant, record.action, State.COMPLETED))
+    path = table.timeline.format.timeline_path(Instant(record.instant, record.action, State.COMPLETED))
     try:
         return CommitMetadata.from_bytes(table.storage.read(path), path)
     except ObjectNotFound:

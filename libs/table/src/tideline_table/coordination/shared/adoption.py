@@ -14,10 +14,11 @@ from typing import Any
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition, ObjectNotFound, StorageError
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.history import ArchivedInstant
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.listing import ListedTimeline, TimelineListing
 from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.version8.history import ArchivedInstant
 from tideline_table.hudi.write_stats import read_commit_metadata
 from tideline_table.hudi_written.archive import archived_progress
 from tideline_table.log.action import CLUSTER, COMPACT, ActionRecord
@@ -249,14 +250,14 @@ def _document(storage: Storage, timeline: TimelineListing, instant: Instant) -> 
 
 
 def seen_through(
-    storage: Storage, state: TableState, now: datetime, check: Callable[[ListedTimeline], None] = lambda _: None
+    storage: Storage, form: TableFormat, state: TableState, now: datetime, check: Callable[[ListedTimeline], None] = lambda _: None
 ) -> TableState:
     """Return `state`, or a copy with the timeline's missing steps applied: what a reader sees before a writer adopts them.
 
     Raises `StorageError` if timeline files kept disappearing while they were read, and what `check` raises about a listing.
     """
     for _ in range(LISTINGS):
-        listed = ListedTimeline.read(storage)
+        listed = ListedTimeline.read(storage, form)
         check(listed)
         view = state
         try:

@@ -41,7 +41,7 @@ class LogFollower:
     def is_behind(self) -> bool:
         """Refresh, and return whether the timeline shows a step that the log lacks, or files to delete."""
         self.replica.refresh()
-        listed, state = ListedTimeline.read(self.replica.storage), self.replica.state
+        listed, state = ListedTimeline.read(self.replica.storage, self.replica.log.format), self.replica.state
         self.check_archive(listed)
         late = missing_steps(listed, state) or vanished(listed, state) or late_files(listed, state)
         return bool(late) or self._unfinished_sharing(listed) is not None
@@ -58,12 +58,12 @@ class LogFollower:
 
     def _adopt_listed(self) -> None:
         self.replica.refresh()
-        listed = ListedTimeline.read(self.replica.storage)
+        listed = ListedTimeline.read(self.replica.storage, self.replica.log.format)
         if (entry := self._unfinished_sharing(listed)) is not None:
-            for path, content in timeline_files(entry).create:
+            for path, content in timeline_files(entry, self.replica.log.format).create:
                 with suppress(ObjectExists):
                     self.replica.storage.put_if_absent(path, content)
-            listed = ListedTimeline.read(self.replica.storage)
+            listed = ListedTimeline.read(self.replica.storage, self.replica.log.format)
         self.listed = listed
         self.check_archive(listed)
         for path in late_files(listed, self.replica.state):

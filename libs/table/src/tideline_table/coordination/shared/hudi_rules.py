@@ -26,8 +26,9 @@ from tideline_table.errors import ClockSkew, UnsupportedTable
 from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.formats import WRITTEN, changed_version
 from tideline_table.hudi.instant import time_from_instant
-from tideline_table.hudi.properties import WRITABLE_VERSION, read_properties
+from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_slices import slices_by_bucket
 from tideline_table.log.state import TableState
@@ -98,12 +99,11 @@ def check_not_ahead(state: TableState, clock: Clock, options: Options) -> None:
 
 
 def check_version(properties: Mapping[str, str]) -> None:
-    """Raise `UnsupportedTable` unless the table still has version 6 and its timeline layout 1."""
-    version, layout = properties.get(p.VERSION, ""), properties.get(p.LAYOUT, "1")
-    if version != str(WRITABLE_VERSION) or layout != "1":
+    """Raise `UnsupportedTable` unless the table still has the version that this engine writes."""
+    if changed := changed_version(properties):
         raise UnsupportedTable(
-            f"a shared table of version {version or 'unknown'} with timeline layout {layout}",
-            expected=f"version {WRITABLE_VERSION} with layout 1: a writer upgraded it",
+            f"a shared table of {changed}",
+            expected=f"{WRITTEN.version_text}: a writer upgraded it",
             remedy="downgrade it with Apache Hudi's command line, and give every Hudi writer hoodie.write.table.version=6 and "
             f"hoodie.write.auto.upgrade=false; {OPTIONS_HINT}",
         )

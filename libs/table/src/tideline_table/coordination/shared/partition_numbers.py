@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from tideline_table.config import column_list
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.instant import Action, Instant, State, timeline_file_name
+from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.partition_rules import FIRST_INSTANT, RULES_FOLDER, RulesFile
 from tideline_table.storage import Storage, exists
@@ -41,7 +42,7 @@ def is_pending(storage: Storage, instant: str) -> bool:
     if instant == FIRST_INSTANT:
         return False
     paths = {
-        state: f".hoodie/{timeline_file_name(Instant(instant, Action.REPLACE_COMMIT, state))}"
+        state: WRITTEN.timeline_path(Instant(instant, Action.REPLACE_COMMIT, state))
         for state in (State.COMPLETED, State.INFLIGHT, State.REQUESTED)
     }
     # The completed file last: a replace commit that completes meanwhile is not pending.

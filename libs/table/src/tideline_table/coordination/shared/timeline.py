@@ -49,7 +49,7 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
-from tideline_table.log.timeline_files import TimelineFiles, timeline_files, timeline_path
+from tideline_table.log.timeline_files import TimelineFiles, timeline_files
 from tideline_table.storage import Folder
 from tideline_table.writer.marker import forget_markers
 
@@ -105,7 +105,7 @@ class SharedTimeline(ActiveTimeline):
             self.refresh()
             self._view = (
                 self.state.sequence,
-                seen_through(self.storage, self.state, self.clock.now(), self.follower.check_archive),
+                seen_through(self.storage, self.format, self.state, self.clock.now(), self.follower.check_archive),
             )
             return self._view[1]
 
@@ -157,7 +157,7 @@ class SharedTimeline(ActiveTimeline):
         """Remove rollbacks whose process died and that no action waits for: no other process would end them."""
         with self.replica.mutex:
             try:
-                needless = needless_rollbacks(self.storage, ListedTimeline.read(self.storage), self.state)
+                needless = needless_rollbacks(self.storage, ListedTimeline.read(self.storage, self.format), self.state)
             except ObjectNotFound:
                 return  # another process ends one right now
             dead = [a for a in needless if is_dead(self.storage, a, self.clock, self.options)]
@@ -172,7 +172,9 @@ class SharedTimeline(ActiveTimeline):
         """Remove actions that will never complete, and log them as rolled back. Hudi's rollback undoes no clean and no rollback."""
         with self._checked_lock().hold(), self.replica.mutex:
             turn_off_if_known(self.storage, (a.instant for a in begun))
-            for path in (timeline_path(Instant(a.instant, a.action, s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
+            for path in (
+                self.format.timeline_path(Instant(a.instant, a.action, s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)
+            ):
                 self.storage.delete(path)
             self.follower.adopt()
 
@@ -257,7 +259,7 @@ class SharedTimeline(ActiveTimeline):
 
     def _look_behind_fence(self, draft: Draft, target: str) -> None:
         """Remove a late rollback's own files if its target completed meanwhile, because no file of the target may be deleted."""
-        if not has_completed(ListedTimeline.read(self.storage), target):
+        if not has_completed(ListedTimeline.read(self.storage, self.format), target):
             return  # from here on, the target's writer sees the rollback
         for path in reversed([path for path, _ in self._files_of(draft).create]):
             self.storage.delete(path)
@@ -324,14 +326,14 @@ class SharedTimeline(ActiveTimeline):
             create_file(self.storage, path, content, draft, held)
 
     def _files_of(self, draft: Draft) -> TimelineFiles:
-        return timeline_files(draft.entry(self.state.sequence + 1, self.clock.now()))
+        return timeline_files(draft.entry(self.state.sequence + 1, self.clock.now()), self.format)
 
     def _with_inflight(self, draft: Draft, files: TimelineFiles) -> TimelineFiles:
         # A new attempt at a plan whose last attempt Hudi rolled back, which removed the inflight file.
         inflight = Instant(draft.instant, draft.action, State.INFLIGHT)
         assert self.follower.listed is not None
         if draft.before is State.INFLIGHT and draft.after is State.INFLIGHT and inflight not in self.follower.listed.timeline.paths:
-            return TimelineFiles(((timeline_path(inflight), b""), *files.create), files.delete)
+            return TimelineFiles(((self.format.timeline_path(inflight), b""), *files.create), files.delete)
         return files
 
     def _check_begun(self, draft: Draft) -> None:

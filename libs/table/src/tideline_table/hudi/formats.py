@@ -1,0 +1,66 @@
+"""The table versions that this engine knows, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.version6 import VERSION_6, Version6
+from tideline_table.hudi.version8 import FIRST_VERSION, Version8
+
+READABLE = (2, 3, 4, 5, 6, 8, 9)
+WRITTEN = VERSION_6
+"""The format of new tables."""
+UPGRADED = Version8.of({}, FIRST_VERSION)
+"""Where Apache Hudi moves the timeline of a table when it upgrades it."""
+
+
+def format_of(properties: Mapping[str, str]) -> TableFormat:
+    """Return the format of a table with these properties, by its timeline layout: an upgrade changes it before the version.
+
+    Raises `UnsupportedTable` for layouts other than 1 and 2, `UnsafePath` for folders outside a table.
+    """
+    text = properties.get(p.VERSION, "")
+    version = int(text) if text.isascii() and text.isdecimal() else 0
+    layout = properties.get(p.LAYOUT) or (Version8 if version >= FIRST_VERSION else Version6).layout
+    for form in (Version6, Version8):
+        if layout == form.layout:
+            return form.of(properties, version)
+    raise UnsupportedTable(f"timeline layout {layout!r}", expected="layout 1 or 2")
+
+
+def check_readable(name: str, version: int) -> None:
+    """Raise `UnsupportedTable` for a table `name` of a version that cannot be read."""
+    if version not in READABLE:
+        raise UnsupportedTable(
+            f"table {name!r} has version {version}",
+            expected=f"version {', '.join(map(str, READABLE[:-1]))} or {READABLE[-1]}",
+            remedy=f"read it with the Apache Hudi release that made it, or let Apache Hudi upgrade or downgrade it to version {WRITTEN.version}",
+        )
+
+
+def is_written(version: int) -> bool:
+    """Return whether this engine writes tables of a version."""
+    return version == WRITTEN.version
+
+
+def check_writable(name: str, version: int) -> None:
+    """Raise `UnsupportedTable` for a table `name` of a version that is not written."""
+    if not is_written(version):
+        raise UnsupportedTable(
+            f"table {name!r} has version {version}",
+            expected=f"version {WRITTEN.version} for writing",
+            remedy="read it, write it with the Apache Hudi release that made it, or let Apache Hudi bring it to version "
+            f"{WRITTEN.version}",
+        )
+
+
+def changed_version(properties: Mapping[str, str]) -> str:
+    """Return the version and the timeline layout that properties name, in words; empty if they are those that this engine writes."""
+    written = WRITTEN.version_properties()
+    found = {key: properties.get(key, usual) for key, usual in ((p.VERSION, ""), (p.LAYOUT, written[p.LAYOUT]))}
+    if all(written[key] == value for key, value in found.items()):
+        return ""
+    return f"version {found[p.VERSION] or 'unknown'} with timeline layout {found[p.LAYOUT]}"

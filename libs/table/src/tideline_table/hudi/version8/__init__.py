@@ -1,0 +1,60 @@
+"""Table versions 8 and 9 with timeline layout 2, read only (format reference 16.3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.format import TableFormat, folder_in
+from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.version6 import VERSION_6, parse_timeline_file_name
+
+FIRST_VERSION = 8
+_FILE = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Version8(TableFormat):
+    """The format that releases 1.x of Apache Hudi make by default."""
+
+    layout: ClassVar[str] = "2"
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], version: int) -> Version8:
+        """Return the format of a table. Raises `UnsafePath` for folders outside the table."""
+        active = folder_in(".hoodie", properties.get(p.TIMELINE_PATH) or "timeline")
+        return cls(version, active, folder_in(active, properties.get(p.HISTORY_PATH) or "history"))
+
+    @property
+    def has_completion_times(self) -> bool:
+        """See `TableFormat`. False in a table that an upgrade left with the version before."""
+        return self.version >= FIRST_VERSION
+
+    @property
+    def has_merge_modes(self) -> bool:
+        """See `TableFormat`. False in a table that an upgrade left with the version before."""
+        return self.version >= FIRST_VERSION
+
+    def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
+        """Return the name of a file that Apache Hudi made; of a pending clustering only the listing knows it."""
+        if instant.state is State.COMPLETED and completion not in ("", instant.time):
+            return f"{instant.time}_{completion}.{completed_as(instant.action)}"
+        return VERSION_6.timeline_file_name(instant)
+
+    def parse_timeline_file_name(self, name: str) -> tuple[Instant, str] | None:
+        """Parse `<requested>[_<completed>].<action>[.<state>]`.
+
+        The completion time is empty for pending instants, and for completed instants of releases that did not write it.
+        """
+        match = _FILE.match(name)
+        if match is None:
+            return None
+        requested, completed, rest = match.groups()
+        # A pending clustering has a name of its own; a completed one is a replace commit.
+        instant = parse_timeline_file_name(f"{requested}.{re.sub(r'^clustering(?=[.])', Action.REPLACE_COMMIT, rest)}")
+        if instant is None or (completed and instant.state is not State.COMPLETED):
+            return None
+        return instant, completed or ""
