@@ -15,12 +15,12 @@ from tideline_table.hudi import (
     DATABASE,
     REPLACED_ROWS_KEY,
     SCHEMA_KEY,
+    WRITTEN,
     Action,
     Instant,
     State,
     time_from_instant,
 )
-from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned, RollbackStep
 from tideline_table.table import Table
 
