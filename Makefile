@@ -8,9 +8,11 @@ STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheel release \
+.PHONY: help setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
+BASE ?= main
+SUITES ?= test faults spark
 SEEDS ?= 5000
 SEED_START ?= 0
 SCALE ?= 0.2
@@ -47,6 +49,10 @@ demo: java ## real tables, many writers, all services, a verified result
 test: java ## the tests on embedded adapters, three at a time: make test JOBS=4
 	$(PYTEST) tests --ignore=tests/conformance $(foreach f,$(FAULTS) $(ON_SPARK),--ignore=$(f)) -m "not real and not cluster" \
 		-n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-changed: java ## those tests that what differs from BASE can reach, by imports: make test-changed BASE=main SUITES="test faults spark"
+	files=$$($(BIN)/python scripts/changed_tests.py $(BASE) $(SUITES)) || exit 1; test -z "$$files" || \
+		$(PYTEST) $$files -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder || test $$? -eq 5
 
 test-faults: java ## generated inputs and histories, crash points, seeded bugs, hostile bytes, full disks, kills; at every call: SAMPLE_STEP=1
 	$(PYTEST) $(FAULTS) -m "not real and not cluster" -n $(JOBS) --dist loadfile --no-loadscope-reorder
