@@ -44,7 +44,7 @@ java: $(STAMP) ## find Java 17 or newer, or install it
 	$(BIN)/python scripts/install_java.py
 
 demo: java ## real tables, many writers, all services, a verified result
-	$(BIN)/tideline demo
+	$(BIN)/python -m examples.demo $(FOLDER)
 
 test: java ## the tests on embedded adapters, three at a time: make test JOBS=4
 	$(PYTEST) tests --ignore=tests/conformance $(foreach f,$(FAULTS) $(ON_SPARK),--ignore=$(f)) -m "not real and not cluster" \

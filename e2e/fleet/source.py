@@ -9,8 +9,7 @@ from functools import lru_cache
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from tideline_cli.demo.source import AIRCRAFT, FLIGHTS, aircraft_of, read_flights
+from examples.demo.source import AIRCRAFT, FLIGHTS, aircraft_of, read_flights
 
 WRITERS = 2
 """Writers of each table."""

@@ -20,13 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from examples.demo.source import read_flights
 from tests.benchmarks.engines.layouts import LINEAR, Input
 from tests.benchmarks.lineitem import lineitem, rows_folder
 from tests.benchmarks.link import EngineLink
 from tests.benchmarks.works import DIRECT, HUDI, SPARK, TITLES
 from tests.conformance.peers.environment import prepare
-
-from tideline_cli.demo.source import read_flights
 
 TIMEOUT_S = 900.0
 LAYOUTS = (LINEAR, "z-order", "hilbert")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from examples.demo.deployment import Process
 
-from tideline_cli.demo.deployment import Process
 from tideline_runtime.running import read_running
 
 LEASED = ("mirror", "planner", "cleaner")

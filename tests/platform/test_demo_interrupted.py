@@ -1,4 +1,4 @@
-"""`tideline demo` interrupted with Ctrl-C leaves readable tables and no process."""
+"""`make demo` interrupted with Ctrl-C leaves readable tables and no process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from examples.demo.fleet import TABLES
 from hudi import HudiTable
 from tests.platform.processes import processes_that_name
 
-from tideline_cli.demo.fleet import TABLES
 from tideline_table.table import Table
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ DEADLINE_S = 120.0
 @pytest.mark.timeout(240)
 def test_ctrl_c_stops_everything_and_leaves_tables_readable(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    command = [sys.executable, "-m", "tideline_cli.main", "demo", "--folder", str(folder)]
+    command = [sys.executable, "-m", "examples.demo", str(folder)]
     flights = folder / "tables" / "flights"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:

@@ -1,11 +1,11 @@
-"""What `tideline up` and `tideline demo` check before they start a process."""
+"""What `tideline up` and the demo check before they start a process."""
 
 from pathlib import Path
 
 import pytest
+from examples.demo.__main__ import main as demo
+from examples.demo.run import DemoFailed
 
-from tideline_cli.demo.__main__ import main as demo
-from tideline_cli.demo.run import DemoFailed
 from tideline_cli.up import run_services
 from tideline_runtime.errors import InvalidSetting
 
@@ -71,6 +71,6 @@ def test_a_demo_whose_services_do_not_start_reports_the_cause(tmp_path: Path, ca
     def fail(_):
         raise DemoFailed("the services did not start")
 
-    monkeypatch.setattr("tideline_cli.demo.run.start_services", fail)
+    monkeypatch.setattr("examples.demo.run.start_services", fail)
     assert demo(tmp_path / "demo") == 1
     assert capsys.readouterr().err == "tideline: error: the services did not start\n"

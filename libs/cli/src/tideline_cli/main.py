@@ -43,7 +43,6 @@ COMMANDS = {
     "lock": "locks",
     "policy": "policies",
     "up": "platform",
-    "demo": "platform",
 }
 """The module that defines each command in its `app`. A module is imported when its command is run or described."""
 

@@ -1,11 +1,10 @@
-"""`tideline up` and `tideline demo`. Each runs another program in place of this process, so that other commands start fast."""
+"""`tideline up`. It runs another program in place of this process, so that other commands start fast."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -38,24 +37,6 @@ def up(
         environment["TIDELINE_SETTINGS_FILE"] = str(settings)
     if state_folder:
         environment["TIDELINE_STATE_FOLDER"] = os.path.abspath(os.path.expanduser(state_folder))
-    _become("tideline_cli.up", environment=environment)
-
-
-@app.command(epilog="Example: tideline demo --folder ./demo-tables")
-def demo(
-    *,
-    folder: Annotated[
-        Path, typer.Option(help="Folder for the tables, logs and settings of the demo. An earlier demo in it is replaced.")
-    ] = Path("demo-tables"),
-) -> None:
-    """Show the main use case on real data: eight writers and all services on three tables, with a verified result.
-
-    Takes a few minutes. Ctrl-C stops everything; the tables stay readable.
-    """
-    _become("tideline_cli.demo", str(folder))
-
-
-def _become(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
     sys.stdout.flush()
-    command = [sys.executable, "-m", module, *arguments]
-    os.execve(sys.executable, command, {**os.environ, **(environment or {})})  # noqa: S606 - a module of this package
+    command = [sys.executable, "-m", "tideline_cli.up"]
+    os.execve(sys.executable, command, {**os.environ, **environment})  # noqa: S606 - a module of this package

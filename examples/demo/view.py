@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
+from examples.demo.tally import TableRow
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tideline_cli.demo.tally import TableRow
 from tideline_cli.report import size_text
 from tideline_events import Transition
 

@@ -1,4 +1,4 @@
-"""One writer process of the demo: `python -m tideline_cli.demo.writer NAME BASE_PATH`."""
+"""One writer process of the demo: `python -m examples.demo.writer NAME BASE_PATH`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 from contextlib import closing
 from types import FrameType
 
-from tideline_cli.demo.fleet import Batch, Writer, writer_named
-from tideline_cli.demo.protocol import Progress, send
+from examples.demo.fleet import Batch, Writer, writer_named
+from examples.demo.protocol import Progress, send
+
 from tideline_locks.table_lock import BESIDE_TABLE, attach_lock
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+from examples.demo import fleet, source
 from hudi import HudiTable
 
-from tideline_cli.demo import fleet, source
 from tideline_table.table import Table
 
 _FLIGHTS = f"""
@@ -26,7 +26,7 @@ from (select *,
              arr_delay is not null and day % {fleet.EARLY_DAYS} = 0 and (flight + day) % {fleet.EARLY_MODULUS} = 0 as early
       from flights_csv)
 where dep_time is not null
-"""  # noqa: S608 - only numbers from `fleet` are inserted
+"""
 _WEATHER = "select origin || '-' || strftime(time_hour, '%Y%m%dT%H') as weather_id, * from weather_csv"
 _AIRCRAFT = f"""
 with sightings as (
@@ -34,7 +34,7 @@ with sightings as (
          (epoch(time_hour)::bigint // 60 + minute) * 10000 + flight as seen
   from flights_csv where tailnum is not null and month >= {fleet.AIRCRAFT_FROM_MONTH})
 select * from sightings qualify row_number() over (partition by tailnum order by seen desc) = 1
-"""  # noqa: S608 - as above
+"""
 EXPECTED = {"flights": (_FLIGHTS, source.FLIGHTS), "weather": (_WEATHER, source.WEATHER), "aircraft": (_AIRCRAFT, source.AIRCRAFT)}
 
 
@@ -72,7 +72,7 @@ def _database() -> Iterator[duckdb.DuckDBPyConnection]:
         flights.write_bytes(source.flights_csv())
         for name, path in (("flights_csv", flights), ("weather_csv", source.source_folder() / "weather.csv")):
             # DuckDB accepts no parameters in this statement, and the paths are not user input.
-            database.execute(f"create table {name} as select * from read_csv('{path}', nullstr = 'NA')")  # noqa: S608
+            database.execute(f"create table {name} as select * from read_csv('{path}', nullstr = 'NA')")
         yield database
 
 

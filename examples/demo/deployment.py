@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tideline_cli.demo.fleet import Writer
-from tideline_cli.demo.protocol import Progress, receive
+from examples.demo.fleet import Writer
+from examples.demo.protocol import Progress, receive
+
 from tideline_runtime import child_process
 
 SMALL_FILE_BYTES = 512 * 1024
@@ -75,7 +76,7 @@ class Process:
         log.parent.mkdir(parents=True, exist_ok=True)
         tied = [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command]
         with log.open("ab") as sink:
-            self._process = subprocess.Popen(  # noqa: S603 - modules of this package
+            self._process = subprocess.Popen(
                 tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink, start_new_session=True, text=True
             )
         self.log = log
@@ -119,7 +120,7 @@ def start_services(layout: Layout) -> Process:
 
 def start_writer(writer: Writer, layout: Layout, on_progress: Callable[[Progress], None]) -> Process:
     """Start one writer process."""
-    command = [sys.executable, "-m", "tideline_cli.demo.writer", writer.name, str(layout.tables / writer.table)]
+    command = [sys.executable, "-m", "examples.demo.writer", writer.name, str(layout.tables / writer.table)]
     return Process(writer.name, command, layout.logs / f"{writer.name}.log", on_progress)
 
 

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.compute as pc
+from examples.demo.consumer import CommitConsumer
+from examples.demo.deployment import SMALL_FILE_BYTES, SORT_COLUMNS, Layout, Process, start_services, start_writer, stopping
+from examples.demo.fleet import TABLES, WRITERS
+from examples.demo.report import Outcome, QueryRun, print_report
+from examples.demo.tally import TableRow, Tally
+from examples.demo.verification import verify
+from examples.demo.view import View
 from rich.console import Console
 
-from tideline_cli.demo.consumer import CommitConsumer
-from tideline_cli.demo.deployment import SMALL_FILE_BYTES, SORT_COLUMNS, Layout, Process, start_services, start_writer, stopping
-from tideline_cli.demo.fleet import TABLES, WRITERS
-from tideline_cli.demo.report import Outcome, QueryRun, print_report
-from tideline_cli.demo.tally import TableRow, Tally
-from tideline_cli.demo.verification import verify
-from tideline_cli.demo.view import View
 from tideline_events import open_event_log
 from tideline_runtime.signals import on_termination
 from tideline_runtime.state_folder import PRIVATE_FOLDER
@@ -130,13 +130,13 @@ def _prepare(folder: Path) -> Layout:
                 raise InvalidOption(
                     f"folder {str(folder)!r} has files that are not from the demo",
                     expected="an empty folder, or the tables of an earlier demo",
-                    remedy="choose another folder with --folder",
+                    remedy="choose another folder: make demo FOLDER=...",
                 )
             shutil.rmtree(folder)
         for made in (layout.tables, layout.logs):
             made.mkdir(parents=True, exist_ok=True)
         layout.state.mkdir(PRIVATE_FOLDER, exist_ok=True)
-        (folder / MARK).write_text("The tables of tideline demo; the next demo in this folder deletes them.\n")
+        (folder / MARK).write_text("The tables of make demo; the next demo in this folder deletes them.\n")
         layout.write_settings()
     return layout
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from examples.demo import source
 
-from tideline_cli.demo import source
 from tideline_table.table import TableRequest
 from tideline_table.writer import Operation
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from tideline_cli.demo.protocol import Progress
+from examples.demo.protocol import Progress
+
 from tideline_table.hudi import Action, State
 from tideline_table.table import Table, TableSummary, summarise
 

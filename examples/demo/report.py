@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.demo.tally import TableRow
+from examples.demo.verification import Check
 from rich.console import Console
 from rich.table import Table as Grid
 
-from tideline_cli.demo.tally import TableRow
-from tideline_cli.demo.verification import Check
 from tideline_cli.report import size_text
 
 

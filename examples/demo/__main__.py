@@ -1,13 +1,13 @@
-"""The entry point of `tideline demo`: `python -m tideline_cli.demo FOLDER`."""
+"""`python -m examples.demo [FOLDER]`; the folder is `demo-tables` by default. `make demo` runs it."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from examples.demo.run import run_demo
 from rich.console import Console
 
-from tideline_cli.demo.run import run_demo
 from tideline_cli.failure import EXIT_FAILED, report_failure
 from tideline_table.errors import TidelineError
 
@@ -25,4 +25,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(*sys.argv[1:] or ["demo-tables"])))

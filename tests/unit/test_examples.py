@@ -1,0 +1,59 @@
+"""The examples of a screen each do what they say."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+from examples import event_consumer, pipeline
+from tests.unit.services.fleet import Fleet, write
+
+import tideline
+from tideline_mirror.mirroring import MirrorService
+from tideline_mirror.settings import MirrorSettings
+
+
+def trips(**columns: list[object]) -> pa.Table:
+    return pa.table(columns, schema=pa.schema([("id", pa.int64()), ("day", pa.string()), ("fare", pa.float64())]))
+
+
+def rows(path: Path) -> list[tuple[int, str, int]]:
+    return sorted((row["id"], row["day"], row["cents"]) for row in tideline.open(str(path)).read().to_pylist())
+
+
+def test_the_pipeline_follows_upserts_and_deletions(tmp_path: Path) -> None:
+    source, target = tmp_path / "trips", tmp_path / "fares"
+    table = tideline.create(str(source), schema=trips(id=[], day=[], fare=[]).schema, key="id", partition="day")
+    table.upsert(trips(id=[1, 2, 3], day=["a", "a", "b"], fare=[1.5, 2.0, 0.29]))
+    assert pipeline.run(str(source), str(target)) == 3
+    assert rows(target) == [(1, "a", 150), (2, "a", 200), (3, "b", 29)]
+    table.upsert(trips(id=[2, 4], day=["a", "b"], fare=[7.0, 4.0]))
+    table.delete(pa.table({"id": [3], "day": ["b"]}))
+    kept = (target / "_pipeline_position").read_text()
+    for _ in range(2):
+        # The second time as after a crash between the target's commit and the position.
+        (target / "_pipeline_position").write_text(kept)
+        assert pipeline.run(str(source), str(target)) == 3
+        assert rows(target) == [(1, "a", 150), (2, "a", 700), (4, "b", 400)]
+    assert pipeline.run(str(source), str(target)) == 0
+
+
+def test_the_consumer_hears_of_each_commit_once(tmp_path: Path) -> None:
+    with closing(Fleet(tmp_path)) as fleet:
+        table, other = fleet.create("a"), fleet.create("b")
+        mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+        heard: list[tuple[str, int | None]] = []
+        committed = []
+        for first in (0, 10):
+            committed.append((write(table, first).instant, 5))
+            write(other, first)
+            while mirror.tick() == 0.0:
+                pass
+            event_consumer.react(
+                f"sqlite://{tmp_path}/state/events.db",
+                [fleet.path("a")],
+                lambda event: heard.append((event.instant, event.rows_inserted)),
+                once=True,
+            )
+            assert heard == committed, "a second run continues where the first one ended"
