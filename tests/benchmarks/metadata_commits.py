@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from tests.benchmarks.clustering import markdown
 
-from tideline_table.action import create_index, write_rows
+from tideline_table.action import create_metadata, write_rows
 from tideline_table.clock import SystemClock
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.table import Table, TableRequest, create_table
@@ -62,7 +62,7 @@ def opened(folder: Path, name: str) -> Table:
     create_table(path, TableRequest(name, rows(1, 0).schema, ("id",), ("part",), "ts"), SystemClock())
     table = Table.open(path, options={"hoodie.parquet.small.file.limit": 0})
     if LAYOUTS[name]:
-        create_index(table, LAYOUTS[name])
+        create_metadata(table, LAYOUTS[name])
     return table
 
 

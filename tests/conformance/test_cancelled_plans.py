@@ -13,7 +13,7 @@ from tests.conformance.written_here import BASE, Readers, rows
 
 from tideline_table.action import (
     cancel_plan,
-    create_index,
+    create_metadata,
     roll_back_dead,
     run_clustering,
     run_compaction,
@@ -59,7 +59,7 @@ def test_a_cancelled_compaction(
     create_table(str(base), replace(BASE, type=TableType.MOR, ordering_field=ordering))
     table = Table.open(str(base), options=OPTIONS)
     if indexed:
-        create_index(table, ("files", "column_stats"))
+        create_metadata(table, ("files", "column_stats"))
     readers = Readers(table, apache_hudi, matrix, f"cancelled compaction, {ordering or 'commit time'}")
     write_rows(table, rows(range(12), 5), Operation.INSERT)
     write_rows(table, rows(range(6), 6), Operation.UPSERT)

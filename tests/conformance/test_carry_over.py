@@ -21,9 +21,9 @@ from tests.conformance.written_here import BASE, Readers, rows
 from tideline_table.action import (
     ClusteredGroup,
     ClusteringTask,
-    check_index,
+    check_table,
     cluster_here,
-    create_index,
+    create_metadata,
     run_clustering,
     schedule_clustering,
     write_rows,
@@ -53,7 +53,7 @@ def clustered(base: Path, ordering: str, log_format: str, indexed: Sequence[str]
     table = Table.open(str(base), options={**OPTIONS, "hoodie.logfile.data.block.format": log_format})
     write_rows(table, rows(range(6), 5), Operation.INSERT)
     if indexed:
-        create_index(table, indexed)
+        create_metadata(table, indexed)
     write_rows(table, rows(range(6, 12), 5), Operation.INSERT)
     write_rows(table, rows([0, 1], 6), Operation.UPSERT)
     assert schedule_clustering(table) is not None
@@ -106,7 +106,7 @@ def test_they_read_what_was_carried_over(
 def test_a_metadata_table_lists_carried_files(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path) -> None:
     base = tmp_path / "trips"
     table, model = clustered(base, "ts", "avro", ["files", "column_stats", "record_index"])
-    assert check_index(table) == []
+    assert check_table(table) == []
     readers = Readers(table, apache_hudi, matrix, "carry-over, metadata table")
     skipping = {"hoodie.enable.data.skipping": "true", "hoodie.metadata.index.column.stats.enable": "true"}
     with readers.step(Topic.CLUSTERING, "listed") as step:

@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.unit.table.tables import QUIET
 
-from tideline_table.action import check_index, create_index, run_compaction, schedule_compaction, write_rows
+from tideline_table.action import check_table, create_metadata, run_compaction, schedule_compaction, write_rows
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.column_stats import decode_column_stats
@@ -80,7 +80,7 @@ def rows(number: int) -> pa.Table:
 def made(base: Path, kind: TableType) -> Table:
     create_table(str(base), TableRequest("t", SCHEMA, ("id",), ("p",), "", kind))
     table = Table.open(str(base), options=QUIET)
-    create_index(table, [COLUMN_STATS])
+    create_metadata(table, [COLUMN_STATS])
     for number in range(4):
         write_rows(table, rows(number), Operation.UPSERT)
     return table
@@ -109,7 +109,7 @@ def ids(found: pa.Table) -> list[int]:
 def test_it_opens_no_file_that_the_statistics_exclude(tmp_path: Path, apache_hudi: ApacheHudi) -> None:
     table = made(tmp_path / "t", TableType.COW)
     base = Path(table.base_path)
-    assert check_index(table) == []
+    assert check_table(table) == []
     for where, excluded in QUERIES.items():
         expected = ids(apache_hudi.read(base, metadata=False, where=where))
         with without(base, excluded.split()):
@@ -125,7 +125,7 @@ def test_log_records_keep_their_slice_in_the_query(tmp_path: Path, apache_hudi: 
     schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
     run_compaction(table)
     assert ids(apache_hudi.read(table.base_path, metadata=True, where="s = 'changed'", options=SKIPPING)) == [10]
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def by_column(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -163,7 +163,7 @@ def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: Ap
     table = Table.open(str(tmp_path / "ours"), options=QUIET)
     for number in range(4):
         write_rows(table, rows(number), Operation.UPSERT)
-    create_index(table, [COLUMN_STATS])
+    create_metadata(table, [COLUMN_STATS])
 
     def described(folder: Path) -> dict[tuple[str, str], tuple[Any, ...]]:
         held = by_column(folder)

@@ -20,8 +20,8 @@ from tests.conformance.stories.story import COMMON
 from tests.conformance.written_here import BASE, Readers, rows
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     run_compaction,
     run_log_compaction,
@@ -51,7 +51,7 @@ def compacted_log(base: Path, ordering: str, log_format: str, indexed: Sequence[
     table = Table.open(str(base), options={**OPTIONS, "hoodie.logfile.data.block.format": log_format})
     write_rows(table, rows(range(12), 5), Operation.INSERT)
     if indexed:
-        create_index(table, indexed)
+        create_metadata(table, indexed)
     write_rows(table, rows(range(6), 6), Operation.UPSERT)
     write_rows(table, rows(range(3, 9), 7), Operation.UPSERT)
     write_rows(table, deletions([0, 1, 8]), Operation.DELETE)
@@ -114,7 +114,7 @@ def test_queries_of_the_past(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: 
 def test_a_metadata_table_lists_the_merged_file(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path) -> None:
     base = tmp_path / "trips"
     table, model = compacted_log(base, "", "avro", indexed=["files", "column_stats", "record_index"])
-    assert check_index(table) == []
+    assert check_table(table) == []
     readers = Readers(table, apache_hudi, matrix, "log compaction, metadata table")
     with readers.step(Topic.COMPACTION, "listed") as step:
         ours = Table.open(str(base)).read()
@@ -122,7 +122,7 @@ def test_a_metadata_table_lists_the_merged_file(apache_hudi: ApacheHudi, matrix:
         step.compare.rows(ours.select(model.column_names), model, "what was written", key=("id",))
     write_rows(table, rows([2, 10], 11), Operation.UPSERT)
     assert run_log_compaction(table, schedule_log_compaction(table) or "") is not None
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_readers_of_today_skip_merged_blocks_in_either_place(apache_hudi: ApacheHudi, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.conformance.metadata_records import PARTITIONS, Place, Record, Writte
 from tests.conformance.peers.apache_hudi import ApacheHudi
 
 from tideline_table.action import (
-    create_index,
+    create_metadata,
     delete_partitions,
     run_clean,
     run_clustering,
@@ -163,7 +163,7 @@ def by_tideline(base: Path, kind: Kind) -> Written:
         str(base), TableRequest("trips", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), index_type="RECORD_INDEX")
     )
     table = Table.open(str(base), options={**SHARED, **OURS})
-    create_index(table, PARTITIONS)
+    create_metadata(table, PARTITIONS)
     written = Written(base)
 
     def do(step: str) -> None:

@@ -15,12 +15,12 @@ from tests.conformance.written_here import LAYOUTS, Layout, rows
 
 from tideline_table.action import (
     archive,
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     delete_partitions,
-    drop_index,
-    repair_index,
+    drop_metadata,
+    repair_metadata,
     restore_to_savepoint,
     run_clean,
     run_clustering,
@@ -71,7 +71,7 @@ class Compared:
         walked = _ordered(self.peer.read(self.table.base_path, metadata=False).select(ours.column_names))
         assert _keys(listed) == _keys(ours), f"{what}: rows of Apache Hudi by the metadata table"
         assert _keys(walked) == _keys(ours), f"{what}: rows of Apache Hudi by listing"
-        assert check_index(self.table) == [], what
+        assert check_table(self.table) == [], what
         return ours
 
     def hide(self, name_of: Callable[[Table], tuple[str, str]]) -> str:
@@ -119,7 +119,7 @@ def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind:
     table, part = _opened(workdir / "trips", kind, chosen), chosen.part
     compared = Compared(table, apache_hudi)
     write_rows(table, rows(range(12), 1, part), Operation.BULK_INSERT)
-    create_index(table)
+    create_metadata(table)
     compared.agree("created")
     write_rows(table, rows(range(12, 20), 2, part), Operation.INSERT)
     compared.agree("inserted")
@@ -151,7 +151,7 @@ def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind:
     known = table.state.metadata
     assert known is not None
     assert known.files.older_base, "the metadata table was compacted"
-    drop_index(table)
+    drop_metadata(table)
     assert read_properties(table.storage)[METADATA_PARTITIONS] == ""
     assert _keys(_ordered(apache_hudi.read(table.base_path).select(ours.column_names))) == _keys(ours)
 
@@ -162,7 +162,7 @@ def test_bloom_filters_are_found_by_apache_hudi(apache_hudi: ApacheHudi, workdir
     table = _opened(workdir / "trips", kind, LAYOUT["partitioned"])
     compared = Compared(table, apache_hudi)
     write_rows(table, rows(range(12), 1), Operation.BULK_INSERT)
-    create_index(table, ["bloom_filters"])
+    create_metadata(table, ["bloom_filters"])
     for number in range(4):
         write_rows(table, rows(range(number, number + 3), 2 + number), Operation.UPSERT)
         write_rows(table, rows(range(20 + 2 * number, 22 + 2 * number), 2 + number), Operation.INSERT)
@@ -180,7 +180,7 @@ def test_bloom_filters_are_found_by_apache_hudi(apache_hudi: ApacheHudi, workdir
             answers = dict(zip([*keys, "absent"], found[held.base_file], strict=True))
             # With this rate of false positives and so few keys, a filter answers exactly.
             assert {key for key, may in answers.items() if may} == set(_record_keys(table, held.path))
-    repair_index(table)
+    repair_metadata(table)
     compared.agree("made anew")
 
 
@@ -194,7 +194,7 @@ def test_a_metadata_table_that_lies_is_believed_found_and_repaired(apache_hudi: 
     """So Apache Hudi lists from it: a file that it hides is missing from the rows, though it is in the folder."""
     table = _opened(workdir / "trips", kind, LAYOUT["partitioned"])
     compared = Compared(table, apache_hudi)
-    create_index(table)
+    create_metadata(table)
     write_rows(table, rows(range(12), 1), Operation.BULK_INSERT)
     compared.agree("written")
 
@@ -206,8 +206,8 @@ def test_a_metadata_table_that_lies_is_believed_found_and_repaired(apache_hudi: 
     believed = apache_hudi.read(table.base_path, metadata=True)
     assert set(believed.column("_hoodie_partition_path").to_pylist()) == {"p1"}
     assert apache_hudi.read(table.base_path, metadata=False).num_rows == 12
-    assert [(found.kind.value, found.path) for found in check_index(table)] == [("not listed", f"p0/{hidden}")]
-    repair_index(table)
+    assert [(found.kind.value, found.path) for found in check_table(table)] == [("not listed", f"p0/{hidden}")]
+    repair_metadata(table)
     assert compared.agree("repaired").num_rows == 12
     write_rows(table, rows(range(20, 22), 2), Operation.INSERT)
     assert compared.agree("written after the repair").num_rows == 14

@@ -16,12 +16,12 @@ from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import LAYOUTS, rows
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     delete_partitions,
-    drop_index,
-    repair_index,
+    drop_metadata,
+    repair_metadata,
     restore_to_savepoint,
     run_clean,
     run_clustering,
@@ -68,7 +68,7 @@ PARTITIONED = next(layout for layout in LAYOUTS if layout.name == "partitioned")
 def _opened(base: Path, kind: Kind) -> Table:
     create_table(str(base), replace(PARTITIONED.request, type=TableType(kind.value), index_type="RECORD_INDEX"))
     table = Table.open(str(base), options=OPTIONS)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     return table
 
 
@@ -84,7 +84,7 @@ def _rows(found: pa.Table) -> list[tuple[Any, ...]]:
 
 def _agree(peer: ApacheHudi, table: Table, what: str) -> None:
     """Apache Hudi finds each of some keys by the record index, no deleted one, and all rows."""
-    assert check_index(table) == [], what
+    assert check_table(table) == [], what
     ours = Table.open(table.base_path).read()
     assert _rows(peer.read(table.base_path, metadata=True, options=USED)) == _rows(ours), what
     for number in (0, 5, 17, 31):
@@ -135,8 +135,8 @@ def test_an_index_that_lies_is_believed_found_and_repaired(apache_hudi: ApacheHu
     table.storage.put(file_path(log_name(part.base, 1_000_000, file_id_of(RECORD_INDEX, group)), RECORD_INDEX), block)
     assert _looked_up(apache_hudi, table, "k0004") == []
     assert len(_looked_up(apache_hudi, table, "k0005")) == 1
-    assert check_index(table) != []
-    repair_index(table)
+    assert check_table(table) != []
+    repair_metadata(table)
     _agree(apache_hudi, table, "repaired")
 
 
@@ -215,7 +215,7 @@ def test_an_index_of_apache_hudi_from_our_files_has_our_records(apache_hudi: Apa
     assert run_clustering(table) is not None
     write_rows(table, rows(range(6, 9), 6), Operation.UPSERT)
     ours = {key: _place(info) for key, info in _records(table.base_path).items()}
-    drop_index(table)
+    drop_metadata(table)
     apache_hudi.write(workdir / "trips", rows(range(90, 91), 9), _settings(kind, moves=False), metadata=True)
     theirs = {key: _place(info) for key, info in _records(table.base_path).items()}
     assert theirs.pop("k0090")

@@ -21,7 +21,7 @@ from tests.unit.table.hudi_metadata import dying
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
-    check_index,
+    check_table,
     roll_back_dead,
     run_clean,
     run_clustering,
@@ -80,7 +80,7 @@ def agree(turns: Turns, what: str, partitions: str = "bloom_filters,column_stats
         names = [file_slice.base_file]
         found = turns.peer.bloom_filters(turns.path, file_slice.group.partition_path, names, [*keys, "no key"])
         assert found == {file_slice.base_file: [True] * len(keys) + [False]}, f"{what}, {file_slice.path}"
-    assert check_index(table) == [], what
+    assert check_table(table) == [], what
 
 
 def call(turns: Turns, procedure: str) -> None:
@@ -188,7 +188,7 @@ def test_apache_hudi_takes_the_files_from_it(turns: Turns, monkeypatch: pytest.M
         patched.setattr(shared_timeline, "follow_step", lambda *_: False)
         turns.ours(trips(range(3), 5))
     table = Table.open(str(turns.path), options=KEPT)
-    assert {found.kind for found in check_index(table)} == {FindingKind.NOT_LISTED}
+    assert {found.kind for found in check_table(table)} == {FindingKind.NOT_LISTED}
     assert sum(turns.peer.read(turns.path, metadata=False).column("ts").to_pylist()) == sum(table.read().column("ts").to_pylist())
     assert sum(turns.peer.read(turns.path, metadata=True).column("ts").to_pylist()) < sum(table.read().column("ts").to_pylist())
 

@@ -13,7 +13,7 @@ from tests.conformance.test_both_in_turn import WHOLE
 from tests.conformance.test_shared_metadata import CLEANING, OFTEN
 from tests.unit.table.hudi_metadata import dying
 
-from tideline_table.action import check_index, run_clean, run_clustering, schedule_clean, schedule_clustering
+from tideline_table.action import check_table, run_clean, run_clustering, schedule_clean, schedule_clustering
 from tideline_table.config import RECORD_INDEX_UPDATE_PARTITION_PATH, SHARED_METADATA
 from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.metadata_table.finding import FindingKind
@@ -51,7 +51,7 @@ def agree(turns: Turns, what: str, number: int) -> pa.Table:
     compare, ours = Comparison(), table.read()
     assert len(set(ours.column("id").to_pylist())) == ours.num_rows == number, what
     compare.rows(ours, turns.peer.read(turns.path, metadata=True), what)
-    assert check_index(table) == [], what
+    assert check_table(table) == [], what
     return ours
 
 
@@ -113,7 +113,7 @@ def test_apache_hudi_goes_by_it(turns: Turns, monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as patched:
         patched.setattr(shared_timeline, "follow_step", lambda *_: False)
         turns.ours(trips([30], 5))
-    found = {finding.kind for finding in check_index(Table.open(str(turns.path), options=KEPT))}
+    found = {finding.kind for finding in check_table(Table.open(str(turns.path), options=KEPT))}
     assert found == {FindingKind.NOT_LISTED}
     turns.theirs(trips([30], 6))
     assert turns.peer.read(turns.path, metadata=False, where="id = 'k0030'").num_rows == 2

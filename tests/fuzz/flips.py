@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tests.unit.table.tables import new_table, open_table, rows_of
 
-from tideline_table.action import create_index, write_rows
+from tideline_table.action import create_metadata, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.properties import PROPERTIES_PATH
@@ -71,7 +71,7 @@ class Damaged:
         self._options = {"hoodie.logfile.data.block.format": kind.block}
         self._write(table, range(ROWS), 1, Operation.UPSERT)
         if kind.indexed:
-            create_index(table, ("files", "column_stats", "record_index"), ())
+            create_metadata(table, ("files", "column_stats", "record_index"), ())
         self._write(table, range(0, ROWS, 3), 2, Operation.UPSERT)
         self._write(table, range(0, ROWS, 7), 3, Operation.DELETE)
         self.paths = sorted(path for found in table.refresh().latest_slices() for path in map(str, found.paths))

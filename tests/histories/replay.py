@@ -17,7 +17,7 @@ from tests.unit.table.tables import QUIET, cluster
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
-    create_index,
+    create_metadata,
     create_savepoint,
     delete_partitions,
     restore_to_savepoint,
@@ -132,7 +132,7 @@ class Replay:
         self.clock = clock
         self.table = Table.open(storage.root, options=options, clock=clock, writer_id="w", storage=storage)
         if history.layout == "RECORD_INDEX":
-            create_index(self.table, ["record_index"])
+            create_metadata(self.table, ["record_index"])
         if self.is_shared:
             self.table = share_table(self.table, SHARING, open_hudi_lock)
         self.states = [(self.table.newest_point() if self.is_shared else "0", {})]

@@ -28,7 +28,7 @@ from tests.unit.table.hudi_metadata import make_metadata
 from tests.unit.table.shared import opened, put, shared_table
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents
 
-from tideline_table.action import check_index, roll_back_dead, run_clean
+from tideline_table.action import check_table, roll_back_dead, run_clean
 from tideline_table.clock import ManualClock
 from tideline_table.config import SHARED_METADATA
 from tideline_table.coordination.shared import timeline as shared_timeline
@@ -103,7 +103,7 @@ def undisturbed(operation: Callable[[Table], None]) -> tuple[tuple[str, ...], li
 
 def check(disk: MemoryStorage, clock: ManualClock) -> None:
     check_readers_miss_nothing(disk)
-    assert check_index(opened(disk, clock, "checker")) == []
+    assert check_table(opened(disk, clock, "checker")) == []
 
 
 def recover(operation: Callable[[Table], None], disk: MemoryStorage, clock: ManualClock) -> Table:

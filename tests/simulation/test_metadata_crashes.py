@@ -17,12 +17,12 @@ from tests.simulation.starting_point import Prepared, Undisturbed, place, undist
 from tests.unit.table.tables import cluster, create, open_table, write
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     delete_partitions,
-    drop_index,
-    repair_index,
+    drop_metadata,
+    repair_metadata,
     restore_to_savepoint,
     run_clean,
     schedule_clean,
@@ -71,11 +71,11 @@ def drop_partition(table: Table) -> None:
 
 
 def create_it(table: Table) -> None:
-    create_index(table)
+    create_metadata(table)
 
 
 def add_others(table: Table) -> None:
-    create_index(table, OTHERS)
+    create_metadata(table, OTHERS)
 
 
 def upsert_all(table: Table) -> None:
@@ -91,11 +91,11 @@ def restore_all(table: Table) -> None:
 
 
 def drop(table: Table) -> None:
-    drop_index(table)
+    drop_metadata(table)
 
 
 def repair(table: Table) -> None:
-    repair_index(table)
+    repair_metadata(table)
 
 
 OPERATIONS = [
@@ -122,7 +122,7 @@ def prepared(operation: Callable[[Table], None]) -> Prepared:
     table = open_table(storage, clock, **SOON)
     write(table, ROWS)
     if operation is not create_it:
-        create_index(table, ["files", *OTHERS] if operation in (upsert_all, clean_all, restore_all) else ["files"])
+        create_metadata(table, ["files", *OTHERS] if operation in (upsert_all, clean_all, restore_all) else ["files"])
     create_savepoint(table)
     for number in range(1 if operation is upsert_beside else 3):
         write(table, [("a", "p", 1, f"y{number}"), ("d", "q", 1, f"x{number}")])
@@ -150,7 +150,7 @@ def settle(operation: Callable[[Table], None], disk: MemoryStorage, clock: Manua
         wanted = operation is not drop
         if (table.state.metadata is not None) != wanted:
             operation(table)
-        elif check_index(table):
+        elif check_table(table):
             repair(table)
     if operation is add_others and not {*OTHERS} <= {*names(table)}:
         operation(table)
@@ -171,9 +171,9 @@ def test_crash_at_every_call(operation):
         check_readers_miss_nothing(disk)
         table = settle(operation, disk, clock)
         check_readers_miss_nothing(disk)
-        assert check_index(table) == [], f"crash before call {number}"
+        assert check_table(table) == [], f"crash before call {number}"
         check_sound(disk, clock, done.allowed)
-        assert check_index(open_table(disk, clock)) == []
+        assert check_table(open_table(disk, clock)) == []
         assert is_used(disk) == (operation is not drop)
 
 

@@ -14,12 +14,12 @@ from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.unit.table.tables import Row, cluster, compact, contents, create, open_table, write
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     delete_partitions,
-    drop_index,
-    repair_index,
+    drop_metadata,
+    repair_metadata,
     restore_to_savepoint,
     schedule_clustering,
 )
@@ -80,15 +80,15 @@ def compact_all(table: Table) -> None:
 
 
 def add(table: Table) -> None:
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
 
 
 def drop(table: Table) -> None:
-    drop_index(table, (RECORD_INDEX,))
+    drop_metadata(table, (RECORD_INDEX,))
 
 
 def repair(table: Table) -> None:
-    repair_index(table)
+    repair_metadata(table)
 
 
 CASES = [
@@ -104,9 +104,9 @@ def prepared(kind: TableType, act: Act) -> tuple[MemoryStorage, float, tuple[Row
     create(storage, clock, type=kind)
     table = open_table(storage, clock, **SOON)
     write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "q", 1, "x")])
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     if act is add:
-        drop_index(table, (RECORD_INDEX,))
+        drop_metadata(table, (RECORD_INDEX,))
     create_savepoint(table)
     write(table, [("d", "q", 1, "x"), ("a", "p", 2, "y")])
     write(table, [("e", "q", 1, "x")])
@@ -158,8 +158,8 @@ def test_crash_at_every_call(kind: TableType, act: Act) -> None:
         table = recover(disk, clock)
         if act in (add, drop, repair):
             known = table.state.metadata
-            if act is repair and (known is None or check_index(table)):
-                repair_index(table)
+            if act is repair and (known is None or check_table(table)):
+                repair_metadata(table)
             if act is add and (known is None or known.partition(RECORD_INDEX) is None):
                 add(table)
             if act is drop and known is not None and known.partition(RECORD_INDEX) is not None:
@@ -167,11 +167,11 @@ def test_crash_at_every_call(kind: TableType, act: Act) -> None:
             known = table.refresh().metadata
             if act is repair and known is not None and known.partition(RECORD_INDEX) is None:
                 add(table)
-        assert check_index(table) == [], f"crash before call {number}"
+        assert check_table(table) == [], f"crash before call {number}"
         if kind is TableType.COW:
             check_index_for_readers(disk)
         check_sound(disk, clock, allowed)
-        assert check_index(open_table(disk, clock)) == []
+        assert check_table(open_table(disk, clock)) == []
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def test_a_forgotten_delete_is_found() -> None:
     _, disk, clock, _ = placed(TableType.COW, delete)
     with deletes_forgotten():
         delete(open_table(disk, clock, **SOON))
-    assert [finding.kind.value for finding in check_index(open_table(disk, clock))] == ["listed in vain"]
+    assert [finding.kind.value for finding in check_table(open_table(disk, clock))] == ["listed in vain"]
 
 
 def test_an_index_that_a_restore_does_not_hide_is_found() -> None:

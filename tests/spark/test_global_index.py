@@ -15,7 +15,7 @@ from tideline_spark.data_source import NAME, register
 from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits
 from tideline_spark.write import write_dataframe
-from tideline_table.action import check_index, create_index, write_rows
+from tideline_table.action import check_table, create_metadata, write_rows
 from tideline_table.errors import DuplicateKey, InvalidOption, SchemaMismatch, TidelineError, UnsupportedTable
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -150,7 +150,7 @@ def test_a_large_overwrite_beside_the_creation_of_a_record_index_is_refused(
 
     def behind_the_creation(*given: Any) -> Any:
         if next(once, False):
-            create_index(other, ("record_index",))
+            create_metadata(other, ("record_index",))
         return real(*given)
 
     monkeypatch.setattr(write, "in_transaction", behind_the_creation)
@@ -159,7 +159,7 @@ def test_a_large_overwrite_beside_the_creation_of_a_record_index_is_refused(
     assert next(once, None) is None
     assert table.refresh().metadata is not None
     assert table.read().num_rows == 20
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_a_key_that_another_writer_adds_to_another_partition_meanwhile(spark: SparkSession, tables: Tables) -> None:
@@ -194,10 +194,10 @@ def test_a_key_that_a_record_index_cannot_hold_is_refused_before_the_commit(
         monkeypatch.setattr(small_source, "LIMITS", DriverLimits(files=0, keys=0, merged_bytes=0))
     table = tables.create("t")
     write_dataframe(table, spark.createDataFrame(rows(0, 5, 1)), Operation.UPSERT)
-    create_index(table, ("record_index",))
+    create_metadata(table, ("record_index",))
     long = rows(5, 6, 1).set_column(0, "id", pa.array(["k" * 32_758]))
     with pytest.raises(TidelineError, match="32758 bytes for a record index"):
         write_dataframe(table, spark.createDataFrame(long), Operation.UPSERT)
     write_dataframe(table, spark.createDataFrame(rows(3, 8, 2)), Operation.UPSERT)
     assert len(table.read()) == 8
-    assert not check_index(table)
+    assert not check_table(table)

@@ -14,7 +14,7 @@ from tests.spark.tables import ROUTED, Tables, counted_source, rows
 
 from tideline_spark.report import WriteReport, report_of
 from tideline_spark.write import explain_write, refuse_speculation, write_dataframe
-from tideline_table.action import check_index, create_index, write_rows
+from tideline_table.action import check_table, create_metadata, write_rows
 from tideline_table.errors import InvalidOption
 from tideline_table.table import Table
 from tideline_table.writer import Operation
@@ -66,7 +66,7 @@ def test_one_evaluation_one_crossing_few_jobs(
 def test_the_plan_of_a_table_with_a_record_index_is_the_one_that_runs(spark: SparkSession, tables: Tables) -> None:
     table = tables.create("native", options=ROUTED)
     write_rows(table, rows(0, 30, 1), Operation.UPSERT)
-    create_index(table, ("record_index",))
+    create_metadata(table, ("record_index",))
     reports: list[WriteReport] = []
     source = spark.createDataFrame(rows(20, 40, 2))
     planned = explain_write(table, source, Operation.INSERT)
@@ -84,14 +84,14 @@ def test_a_write_that_meets_the_creation_of_a_record_index_repeats_by_it(spark: 
 
     def appended(decide: Any, *facts: Any, **more: Any) -> Any:
         if facts and next(created, False):
-            create_index(Table.open(str(tables.folder / "native")), ("record_index",))
+            create_metadata(Table.open(str(tables.folder / "native")), ("record_index",))
         return real(decide, *facts, **more)
 
     table.timeline.append = appended  # type: ignore[method-assign]
     elsewhere = rows(20, 40, 2, regions=2)
     assert write_dataframe(table, spark.createDataFrame(elsewhere), Operation.UPSERT).attempts == 2
     assert sorted(table.read(columns=["id"]).column(0).to_pylist()) == rows(0, 40, 1).column("id").to_pylist()
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_the_report_sees_a_second_evaluation(spark: SparkSession, tables: Tables) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.benchmarks.engines import indexed, joined, layouts, serving
 
-from tideline_table.action import create_index, write_rows
+from tideline_table.action import create_metadata, write_rows
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.table import Table, TableRequest, create_table
@@ -80,7 +80,7 @@ def made_indexed(path: str, source: str, made: indexed.Indexed) -> Table:
     )
     table = indexed_table(path, made)
     if made.index == indexed.RECORD:
-        create_index(table, (indexed.RECORD,))
+        create_metadata(table, (indexed.RECORD,))
     return table
 
 

@@ -15,7 +15,7 @@ from tests.unit.table.tables import QUIET, cluster, compact, contents, create, w
 
 from tideline_table.action import (
     archive,
-    create_index,
+    create_metadata,
     create_savepoint,
     restore_to_savepoint,
     run_clean,
@@ -70,7 +70,7 @@ def place(minio: ObjectStoreServer, prefix: str) -> Place:
 
 def test_a_writer_of_one_table_can_do_all_work_on_it(place: Place) -> None:
     orders = place.table("orders", place.limited("A writer", "orders"))
-    create_index(orders, ("files",))
+    create_metadata(orders, ("files",))
     saved = create_savepoint(orders).instant
     write(orders, [("a", "p", 2, "y"), ("c", "p", 1, "x")])
     compact(orders)

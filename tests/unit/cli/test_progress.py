@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from tideline_cli import advise, index, inspection, jobs, read, resize, restore, savepoints, services, share, status, write
+from tideline_cli import advise, inspection, jobs, metadata, read, resize, restore, savepoints, services, share, status, write
 from tideline_cli.main import run
 from tideline_cli.progress import Progress
 from tideline_table.action import write_rows
@@ -62,7 +62,7 @@ def bars(monkeypatch) -> list[Progress]:
         made.append(Progress(unit, total, console=terminal(), shown_after_s=0.0))
         return made[-1]
 
-    for module in (index, read, resize, restore, share, advise, services, inspection, jobs, savepoints, status, write):
+    for module in (metadata, read, resize, restore, share, advise, services, inspection, jobs, savepoints, status, write):
         monkeypatch.setattr(module, "Progress", progress)
     return made
 
@@ -81,7 +81,7 @@ def test_commands_count_the_files_that_they_read(tmp_path, bars):
     files = sum(len(s.paths) for s in Table.open(path).slices())
     for command in (
         ["read", path, "--output", str(tmp_path / "rows.jsonl")],
-        ["index", "create", path, "--type", "files,column_stats,bloom_filters"],
+        ["metadata", "create", path, "--type", "files,column_stats,bloom_filters"],
         ["resize-buckets", path, "--buckets", "4"],
     ):
         assert run(command) == 0, command

@@ -14,7 +14,7 @@ from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_runtime.errors import InputRefused, InvalidSetting
-from tideline_table.action import check_index, create_index, schedule_clustering
+from tideline_table.action import check_table, create_metadata, schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.reservations import Reservation
@@ -229,7 +229,7 @@ def test_a_record_of_a_partition_that_the_disk_cannot_have_is_poison(tmp_path, r
 
 def test_a_key_that_a_record_index_cannot_hold_is_poison(storage, tmp_path):
     """Its commit succeeded, and from then on no writer could follow it with the index: ingestion ended for ever."""
-    create_index(open_table(storage), ("record_index",))
+    create_metadata(open_table(storage), ("record_index",))
     topics = numbered(3)
     topics.send(T1, "bad", row("k" * 32_758))
     topics.send(T1, "good", row("good"))
@@ -239,7 +239,7 @@ def test_a_key_that_a_record_index_cannot_hold_is_poison(storage, tmp_path):
     run(service, 1)
     assert ids(storage) == ["good", "k0", "k1", "k2"]
     assert context.metrics.value(RECORDS, kind="dead_letter") == 1
-    assert not check_index(open_table(storage))
+    assert not check_table(open_table(storage))
 
 
 def test_what_cannot_be_set_aside_is_not_skipped(storage, tmp_path):

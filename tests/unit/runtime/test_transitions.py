@@ -12,7 +12,7 @@ from tests.unit.table.tables import Row, new_table, rows_of
 from tideline_events import Transition
 from tideline_runtime.transitions import backfill
 from tideline_table.action import (
-    create_index,
+    create_metadata,
     create_savepoint,
     delete_partitions,
     delete_savepoint,
@@ -127,7 +127,7 @@ def history(kind: TableType, folder: Path) -> Iterator[tuple[str, Transition]]:
     yield from (("", event) for event in made.events)
     indexed = History(kind)
     indexed.write(*ROWS)
-    yield "index", indexed.step(create_index)
+    yield "index", indexed.step(create_metadata)
     archived = History(kind)
     for n in range(8):
         archived.write((f"n{n}", "p", n, "x"))

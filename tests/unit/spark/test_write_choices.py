@@ -6,7 +6,7 @@ import pytest
 from tests.unit.table.tables import SCHEMA, new_table, open_table
 
 from tideline_spark.choices import refuse_look_ups, write_choices
-from tideline_table.action import create_index
+from tideline_table.action import create_metadata
 from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.index.bucket import Engine
@@ -20,7 +20,7 @@ def test_a_write_without_an_index_takes_the_record_index_of_the_table() -> None:
     before = write_choices(table, Operation.INSERT, None, SCHEMA)
     assert (before.options[INDEX_TYPE], before.operation) == ("SIMPLE", Operation.INSERT)
     refuse_look_ups(table, Operation.INSERT_OVERWRITE, before.options)
-    create_index(open_table(storage, clock, "other"), (RECORD_INDEX,))
+    create_metadata(open_table(storage, clock, "other"), (RECORD_INDEX,))
     table.refresh()
     chosen = write_choices(table, Operation.INSERT, None, SCHEMA)
     assert (chosen.options[INDEX_TYPE], chosen.operation, chosen.named) == ("RECORD_INDEX", Operation.UPSERT, Operation.INSERT)

@@ -9,7 +9,7 @@ import traceback
 from typer.exceptions import TyperException
 
 from tideline_cli.report import printable
-from tideline_table.errors import IndexDamaged, InvalidInput, TidelineError
+from tideline_table.errors import InvalidInput, MetadataDamaged, TidelineError
 
 DEBUG = "TIDELINE_DEBUG"
 """Environment variable: `1` prints tracebacks."""
@@ -38,7 +38,7 @@ def report_failure(error: BaseException) -> int:
         error = refused_write(error, repr(error.filename) if error.filename else "standard output") or error
     if isinstance(error, TidelineError):
         _print_line(str(error))
-        return EXIT_BAD_INPUT if isinstance(error, InvalidInput | IndexDamaged) else EXIT_FAILED
+        return EXIT_BAD_INPUT if isinstance(error, InvalidInput | MetadataDamaged) else EXIT_FAILED
     _print_line(f"unexpected {type(error).__name__}: {error}; run the command again with {DEBUG}=1 for the traceback")
     return EXIT_FAILED
 

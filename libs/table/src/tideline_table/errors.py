@@ -249,15 +249,15 @@ class CleanRefused(InvalidInput):
     """A clean would delete a larger part of the table than the options allow. Nothing was deleted."""
 
 
-class IndexExists(InvalidInput):
+class MetadataExists(InvalidInput):
     """The table already has a metadata table. Nothing was changed."""
 
 
-class IndexNotFound(InvalidInput):
+class MetadataNotFound(InvalidInput):
     """The table has no metadata table. Nothing was changed."""
 
 
-class IndexDamaged(DamagedTable):
+class MetadataDamaged(DamagedTable):
     """The metadata table is missing what the operation needs, cannot be read, or contradicts the table log. Nothing was changed."""
 
 

@@ -60,7 +60,7 @@ class Inspection:
 
         Sizes, the footers of base files and the blocks of log files are compared, with `deep` all bytes of base files too.
         """
-        return tuple(action.check_index(self._table, deep=deep))
+        return tuple(action.check_table(self._table, deep=deep))
 
     def savepoints(self) -> tuple[Savepoint, ...]:
         """Return the savepoints, oldest first."""

@@ -120,7 +120,7 @@ class Maintenance:
         self._table.refresh()
         return tuple(action.roll_back_dead(self._table))
 
-    def create_metadata(self, parts: str | Iterable[str] = "files", columns: str | Iterable[str] = ()) -> None:
+    def create_metadata(self, types: str | Iterable[str] = "files", columns: str | Iterable[str] = ()) -> None:
         """Create the metadata table, or add parts to it.
 
         Apache Hudi's readers take the files of the table from `files` instead of listing folders, and leave out files by the
@@ -131,23 +131,23 @@ class Maintenance:
         Apache Hudi also writes or that lies in an object store without conditional puts, and for a record index of keys that two
         file groups hold; `Conflict` if files are always replaced and cleaned before their keys are read.
         """
-        action.create_index(self._table, column_list(parts), column_list(columns))
+        action.create_metadata(self._table, column_list(types), column_list(columns))
 
-    def drop_metadata(self, parts: str | Iterable[str] = "files") -> None:
+    def drop_metadata(self, types: str | Iterable[str] = "files") -> None:
         """Delete parts of the metadata table; `files` takes all others along.
 
         Raises `InvalidInput` if they are not there.
         """
-        action.drop_index(self._table, column_list(parts))
+        action.drop_metadata(self._table, column_list(types))
 
     def repair_metadata(self) -> tuple[Finding, ...]:
         """Write a metadata table that differs again, from the table log. Return the differences that are left.
 
         Data files that are gone stay gone. Raises `Conflict` as `create_metadata`.
         """
-        if any(finding.is_repairable for finding in action.check_index(self._table)):
-            action.repair_index(self._table)
-        return tuple(action.check_index(self._table))
+        if any(finding.is_repairable for finding in action.check_table(self._table)):
+            action.repair_metadata(self._table)
+        return tuple(action.check_table(self._table))
 
     def create_savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
         """Keep the table readable as of a completed write (default: the newest one), whatever is cleaned later.

@@ -18,7 +18,7 @@ from tideline_table.action import (
     RingResize,
     SkippedPartition,
     SkipReason,
-    create_index,
+    create_metadata,
     create_savepoint,
     preview_restore,
     resize_buckets,
@@ -423,7 +423,7 @@ def test_partitions_that_stay_as_they_are_have_a_reason() -> None:
 
 def test_the_metadata_table_follows_a_resize() -> None:
     table, storage, clock = ring_table(buckets=2)
-    create_index(table)
+    create_metadata(table)
     write(table, rows(KEYS, 1, "a"))
     clock.advance(1)
     assert resize_rings(table, options=SMALL).committed is not None

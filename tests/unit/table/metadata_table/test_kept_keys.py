@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.table.tables import cluster, compact, new_table, open_table, write
 
-from tideline_table.action import check_index, create_index, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import check_table, create_metadata, run_clean, schedule_clean, schedule_clustering
 from tideline_table.action.write import executor
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import exclusive
@@ -36,7 +36,7 @@ OPTIONS = {
 def new(kind: TableType, **more: Any) -> Table:
     _, storage, clock = new_table(type=kind)
     table = open_table(storage, clock, **OPTIONS, **more)
-    create_index(table, (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX))
+    create_metadata(table, (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX))
     return table
 
 
@@ -166,25 +166,25 @@ def test_log_files_of_other_files_are_not_taken(monkeypatch):
     monkeypatch.setattr(exclusive, "prepared_delta", of_some)
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
     agrees(table)
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_a_partition_that_is_created_during_the_commit_gets_its_log_files(monkeypatch):
     _, storage, clock = new_table(type=TableType.COW)
     table = open_table(storage, clock, **OPTIONS)
-    create_index(table, (FILES, BLOOM_FILTERS))
+    create_metadata(table, (FILES, BLOOM_FILTERS))
     real = WriteTransaction._delete_unnamed_files
 
     def create_first(transaction: WriteTransaction, results: Any) -> None:
         monkeypatch.undo()
-        create_index(open_table(storage, clock, "other", **OPTIONS), (COLUMN_STATS,))
+        create_metadata(open_table(storage, clock, "other", **OPTIONS), (COLUMN_STATS,))
         real(transaction, results)
 
     monkeypatch.setattr(WriteTransaction, "_delete_unnamed_files", create_first)
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
     assert COLUMN_STATS in table.state.metadata.names
     agrees(table)
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_a_refused_write_leaves_nothing_in_the_metadata_table(monkeypatch):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.table.tables import compact, new_table, open_table, write
 
-from tideline_table.action import create_index
+from tideline_table.action import create_metadata
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table import LogRecords, RecordIndex, base_files, log_records
@@ -27,7 +27,7 @@ KEYS = pa.array([f"k{number}" for number in range(6)])
 def table() -> Table:
     _, storage, clock = new_table()
     found = open_table(storage, clock, **OPTIONS)
-    create_index(found, (RECORD_INDEX,))
+    create_metadata(found, (RECORD_INDEX,))
     return found
 
 
@@ -137,7 +137,7 @@ def test_files_of_another_writer_are_read_between_own_ones(table, read):
 def test_merge_on_read_tables_answer_alike():
     _, storage, clock = new_table(type=TableType.MOR)
     table = open_table(storage, clock, **OPTIONS)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     history(table)
     compact(table)
     assert partitions(table.record_index, part_of(table)) == EXPECTED[-1]
@@ -147,7 +147,7 @@ def test_many_keys_are_found_in_base_files_and_in_log_files_that_this_process_wr
     """Keys that a look-up rules out by their hashes or by the range of a base file, and keys that it does not rule out."""
     _, storage, clock = new_table()
     table = open_table(storage, clock, **{**OPTIONS, "hoodie.metadata.record.index.min.filegroup.count": 3})
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     keys = [f"{number:04}" for number in range(0, 900, 3)]
     for at in range(6):
         write(table, [(key, f"p{at}", 1, "x") for key in keys[at * 50 : at * 50 + 50]])

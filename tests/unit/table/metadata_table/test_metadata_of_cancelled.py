@@ -7,10 +7,10 @@ from tests.simulation.metadata_reader import files_for_readers
 from tests.unit.table.tables import DEATH_S, compact, contents, new_table, open_table, write
 
 from tideline_table.action import (
-    INDEX_TYPES,
+    METADATA_TYPES,
     cancel_plan,
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     restore_to_savepoint,
     roll_back_dead,
@@ -38,7 +38,7 @@ def with_later_logs(deltas: int) -> tuple[Table, Storage, object, str]:
     """Return a table with all indexes and the plan of a compaction, behind which two writes appended log files in two groups."""
     table, storage, clock = new_table(type=TableType.MOR)
     table = open_table(storage, clock, **{DELTAS: deltas})
-    create_index(table, INDEX_TYPES)
+    create_metadata(table, METADATA_TYPES)
     write(table, ROWS)
     write(table, [("p1", "p", 2, "y"), ("q1", "q", 2, "y")])
     instant = schedule_compaction(table, AT_ONCE)
@@ -50,7 +50,7 @@ def with_later_logs(deltas: int) -> tuple[Table, Storage, object, str]:
 
 def agrees(table: Table) -> None:
     """The metadata table lists what the log lists, and a reader that follows Apache Hudi's rules finds the files."""
-    assert check_index(table) == []
+    assert check_table(table) == []
     listed = files_for_readers(table.storage).files
     found = {f"{partition}/{name}" for partition, names in listed.items() for name, size in live(names).items() if size}
     assert found == {path for s in table.state.every_slice() for path in s.paths}

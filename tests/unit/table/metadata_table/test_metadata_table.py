@@ -18,19 +18,19 @@ from tests.unit.table.tables import cluster, compact, contents, listing, new_tab
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     archive,
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     delete_partitions,
-    drop_index,
-    repair_index,
+    drop_metadata,
+    repair_metadata,
     restore_to_savepoint,
     run_clean,
     schedule_clean,
     schedule_clustering,
 )
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, UnsupportedTable
+from tideline_table.errors import InvalidOption, MetadataExists, MetadataNotFound, UnsupportedTable
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
@@ -66,7 +66,7 @@ SOON = {
 def indexed(kind: TableType = TableType.COW, **more: Any) -> tuple[Table, MemoryStorage, Any]:
     table, storage, clock = new_table(type=kind, **more)
     table = open_table(storage, clock, **SOON)
-    create_index(table)
+    create_metadata(table)
     assert isinstance(storage, MemoryStorage)
     return table, storage, clock
 
@@ -84,7 +84,7 @@ def listed(table: Table) -> dict[str, dict[str, int]]:
 
 
 def kinds(table: Table) -> list[str]:
-    return [finding.kind.value for finding in check_index(table)]
+    return [finding.kind.value for finding in check_table(table)]
 
 
 def clean(table: Table) -> int:
@@ -101,7 +101,7 @@ def test_it_agrees_after_each_action(kind, partitions):
     assert listed(table) == {}
 
     def agree() -> None:
-        assert check_index(table) == []
+        assert check_table(table) == []
 
     write(table, A)
     agree()
@@ -185,7 +185,7 @@ def test_what_a_delta_commit_says():
 def test_a_clean_removes_the_record_of_a_partition_that_has_no_file_left():
     _, storage, clock = new_table()
     table = open_table(storage, clock, **{**SOON, "hoodie.metadata.compact.max.delta.commits": 100})
-    create_index(table)
+    create_metadata(table)
     for part in ("q", "r"):
         write(table, [("a", "p", 1, "x"), (f"b{part}", part, 1, "x")])
         clock.advance(1)
@@ -242,7 +242,7 @@ def test_compaction_keeps_two_slices_and_their_instants():
     assert instants == found.instants
     plan = decode_document(storage.read(f"{TIMELINE_FOLDER}/{found.base}.compaction.requested"), "plan")
     assert plan["operations"][0]["deltaFilePaths"] == [log_name(found.older_base, d.version) for d in found.older_deltas]
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_a_checkpoint_keeps_it():
@@ -272,10 +272,10 @@ def test_what_the_writer_of_the_last_entry_did_not_create_is_created_by_the_next
 def test_no_partition_is_dropped_if_one_of_them_is_missing():
     table, _, _ = indexed()
     write(table, A)
-    create_index(table, ["column_stats"])
+    create_metadata(table, ["column_stats"])
     before = known(table)
-    with pytest.raises(IndexNotFound, match="record_index"):
-        drop_index(table, ["column_stats", "record_index"])
+    with pytest.raises(MetadataNotFound, match="record_index"):
+        drop_metadata(table, ["column_stats", "record_index"])
     assert known(table) == before
     assert kinds(table) == []
 
@@ -286,26 +286,26 @@ def test_findings_about_the_files_of_the_metadata_table_name_paths():
     base = file_path(base_name(known(table).base))
     content = storage.read(base)
     storage.put(base, content[: len(content) // 2])
-    assert [(found.kind, found.path) for found in check_index(table)] == [(FindingKind.DAMAGED_FILE, FILES_FOLDER)]
+    assert [(found.kind, found.path) for found in check_table(table)] == [(FindingKind.DAMAGED_FILE, FILES_FOLDER)]
     storage.delete(base)
-    assert [(found.kind, found.path) for found in check_index(table)] == [(FindingKind.MISSING_FILE, base)]
+    assert [(found.kind, found.path) for found in check_table(table)] == [(FindingKind.MISSING_FILE, base)]
 
 
 def test_creating_and_dropping_twice():
     table, storage, clock = indexed()
     write(table, A)
-    with pytest.raises(IndexExists, match="drop it first"):
-        create_index(table)
+    with pytest.raises(MetadataExists, match="drop it first"):
+        create_metadata(table)
     first = known(table)
-    drop_index(table)
+    drop_metadata(table)
     assert read_properties(storage)[METADATA_PARTITIONS] == ""
     assert not [path for path in listing(storage) if path.startswith(METADATA_FOLDER) or "indexing" in path]
-    with pytest.raises(IndexNotFound, match="index create"):
-        drop_index(table)
+    with pytest.raises(MetadataNotFound, match="metadata create"):
+        drop_metadata(table)
     at = write(table, A).instant
     assert not [path for path in listing(storage) if path.startswith(METADATA_FOLDER)]
     other = open_table(storage, clock, "other")
-    create_index(other)
+    create_metadata(other)
     assert known(other).created > first.created
     assert known(other).base == f"{known(other).created}010"
     assert table.refresh().actions[first.created].state is State.ROLLED_BACK
@@ -317,9 +317,9 @@ def test_creating_and_dropping_twice():
 def test_unknown_types_are_refused_by_name():
     table, _, _ = new_table()
     with pytest.raises(InvalidOption, match="partition_stats', which Tideline does not write yet"):
-        create_index(table, ["files", "partition_stats"])
+        create_metadata(table, ["files", "partition_stats"])
     with pytest.raises(InvalidOption, match="'nonsense'"):
-        create_index(table, ["nonsense"])
+        create_metadata(table, ["nonsense"])
     assert not [a for a in table.refresh().actions.values() if a.action is Action.INDEXING]
 
 
@@ -387,7 +387,7 @@ def test_damage_is_found_by_name_stops_no_writer_and_is_repaired(damage):
     assert DAMAGES[damage] in kinds(table)
     write(table, [("a", "p", 3, "z")])
     write(table, [("a", "p", 4, "z")])
-    repair_index(table)
+    repair_metadata(table)
     assert kinds(table) == []
     write(table, [("c", "q", 1, "z")])
     assert kinds(open_table(storage, clock, "other")) == []
@@ -410,8 +410,8 @@ def test_a_lie_is_found_by_name(lie, kind):
     from_here = decode_records(said, record_schema_json(with_meta_fields=True), "lie")
     assert from_here.files["p"] == lie(chosen.base_file, chosen.size_bytes)
     storage.put(file_path(log_name(known(table).base, 99)), _block_like(storage.read(path), said))
-    assert [f.kind.value for f in check_index(table)] == [kind]
-    repair_index(table)
+    assert [f.kind.value for f in check_table(table)] == [kind]
+    repair_metadata(table)
     assert kinds(table) == []
 
 
@@ -428,7 +428,7 @@ def test_a_data_file_that_is_gone_or_has_another_size_is_found():
     first, second = table.state.latest_slices()
     storage.put(first.path, storage.read(first.path) + b"x")
     storage.delete(second.path)
-    found = check_index(table)
+    found = check_table(table)
     assert sorted((f.kind.value, f.path) for f in found) == [("damaged data", first.path), ("gone", second.path)]
     assert [f.is_repairable for f in found] == [False, False]
 
@@ -438,7 +438,7 @@ def test_properties_that_name_a_metadata_table_that_is_not_there():
     assert kinds(table) == []
     set_properties(storage, {**read_properties(storage), METADATA_PARTITIONS: "files"})
     assert kinds(table) == ["advertised without table"]
-    assert repair_index(table) is None
+    assert repair_metadata(table) is None
     assert kinds(table) == []
 
 
@@ -476,13 +476,13 @@ def test_the_base_file_embeds_its_schema():
 def test_sharing_is_refused_until_it_is_dropped():
     table, storage, clock = indexed()
     write(table, A)
-    with pytest.raises(UnsupportedTable, match="index drop"):
+    with pytest.raises(UnsupportedTable, match="metadata drop"):
         share_table(table, SHARING, open_hudi_lock)
     assert open_table(storage, clock).sharing is None
-    drop_index(table)
+    drop_metadata(table)
     shared = share_table(table, SHARING, open_hudi_lock)
     with pytest.raises(UnsupportedTable, match="which Apache Hudi also writes"):
-        create_index(shared)
+        create_metadata(shared)
 
 
 @given(

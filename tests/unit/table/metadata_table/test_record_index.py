@@ -11,19 +11,19 @@ import pytest
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     delete_partitions,
-    drop_index,
-    repair_index,
+    drop_metadata,
+    repair_metadata,
     restore_to_savepoint,
     run_clean,
     schedule_clean,
     schedule_clustering,
 )
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.errors import DuplicateKey, IndexDamaged, IndexNotFound, InvalidOption, InvalidRecord, UnsupportedTable
+from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord, MetadataDamaged, MetadataNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
@@ -54,7 +54,7 @@ A = [("a", "p", 1, "x"), ("b", "q", 1, "x"), ("c", "q", 1, "x")]
 def indexed(kind: TableType = TableType.COW, **options: Any) -> tuple[Table, MemoryStorage, Any]:
     table, storage, clock = new_table(type=kind)
     table = open_table(storage, clock, **SOON, **options)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     assert isinstance(storage, MemoryStorage)
     return table, storage, clock
 
@@ -87,7 +87,7 @@ def stored(table: Table) -> dict[str, FileGroupId]:
 
 def agree(table: Table) -> None:
     assert places(table) == stored(table)
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def rows(table: Table) -> dict[str, tuple[Any, ...]]:
@@ -297,11 +297,11 @@ def test_a_damaged_index_stops_writers_not_readers(damage, caplog):
     found = fresh.look_up(["a", "b", "c"], ["id", "part", "v"])
     assert {row["id"]: (row["part"], row["v"]) for row in found.to_pylist()} == before
     assert "without the record index" in caplog.text
-    with pytest.raises(IndexDamaged, match="--repair"):
+    with pytest.raises(MetadataDamaged, match="--repair"):
         write(fresh, [("a", "p", 2, "y"), ("b", "q", 2, "y"), ("c", "q", 2, "y")])
     assert rows(fresh) == before
-    assert check_index(fresh) != []
-    repair_index(fresh)
+    assert check_table(fresh) != []
+    repair_metadata(fresh)
     agree(fresh)
     write(fresh, [("a", "p", 2, "y")])
     agree(fresh)
@@ -320,22 +320,22 @@ def test_tables_that_cannot_have_one_are_refused():
     table, storage, _ = new_table()
     write(table, [("a", "p", 1, "x"), ("a", "q", 1, "x")])
     with pytest.raises(DuplicateKey, match="'a' in two file groups"):
-        create_index(table, (RECORD_INDEX,))
+        create_metadata(table, (RECORD_INDEX,))
     write(table, [("a", "q", 2, "")], Operation.DELETE)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     agree(table)
     with pytest.raises(InvalidOption, match="RECORD_INDEX"):
         write(table, A, **{"hoodie.index.type": "SIMPLE"})
-    drop_index(table, (RECORD_INDEX,))
+    drop_metadata(table, (RECORD_INDEX,))
     assert read_properties(storage)[METADATA_PARTITIONS] == "files"
-    assert check_index(table) == []
-    with pytest.raises(IndexNotFound):
-        drop_index(table, (RECORD_INDEX,))
-    with pytest.raises(IndexDamaged, match="tideline index create"):
+    assert check_table(table) == []
+    with pytest.raises(MetadataNotFound):
+        drop_metadata(table, (RECORD_INDEX,))
+    with pytest.raises(MetadataDamaged, match="tideline metadata create"):
         write(table, A, **{"hoodie.index.type": "RECORD_INDEX"})
     bucketed, _, _ = new_table(buckets=2)
     with pytest.raises(UnsupportedTable):
-        create_index(bucketed, (RECORD_INDEX,))
+        create_metadata(bucketed, (RECORD_INDEX,))
 
 
 def index_created_by_another(table: Table, storage: MemoryStorage, clock: Any, *, before_begin: bool) -> Table:
@@ -344,7 +344,7 @@ def index_created_by_another(table: Table, storage: MemoryStorage, clock: Any, *
 
     def appended(decide: Any, *gather: Any, **more: Any) -> Any:
         if (before_begin or gather) and next(once, False):
-            create_index(other, (RECORD_INDEX,))
+            create_metadata(other, (RECORD_INDEX,))
         return real(decide, *gather, **more)
 
     table.timeline.append = appended  # type: ignore[method-assign]
@@ -406,9 +406,9 @@ def test_a_data_file_that_is_gone_stops_only_writers_of_the_index(caplog):
     storage.put_if_absent = real  # type: ignore[method-assign]
     assert "lacks records until it is repaired" in caplog.text
     fresh = open_table(storage, clock, "other", **SOON)
-    with pytest.raises(IndexDamaged):
+    with pytest.raises(MetadataDamaged):
         write(fresh, [("c", "q", 3, "z")])
-    repair_index(fresh)
+    repair_metadata(fresh)
     write(fresh, [("c", "q", 3, "z")])
     assert places(fresh) == stored(fresh)
     assert places(fresh).keys() == {"a", "c", "d"}
@@ -435,13 +435,13 @@ def test_an_overwrite_adds_no_key_that_another_writer_put_into_another_partition
 def test_a_repair_makes_all_partitions_in_one_entry():
     table, _, _ = indexed()
     write(table, A)
-    create_index(table, (COLUMN_STATS,))
+    create_metadata(table, (COLUMN_STATS,))
     sequence = table.refresh().sequence
-    known = repair_index(table)
+    known = repair_metadata(table)
     assert known is not None
     assert set(known.names) == {"files", COLUMN_STATS, RECORD_INDEX}
     assert table.refresh().sequence == sequence + 1, "no writer sees the table without its record index"
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 LONG = [("k" * 32_758, "p", 1, "x")]
@@ -457,7 +457,7 @@ def test_a_key_that_the_index_cannot_hold_is_refused_before_the_commit(kind, ope
     longest = [("k" * 32_757, "p", 1, "x")]
     write(table, [*A, *longest])
     assert contents(table) == sorted([*A, *longest])
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 @pytest.mark.parametrize("kind", TableType)
@@ -469,17 +469,17 @@ def test_a_table_with_a_committed_key_that_the_index_cannot_hold_is_healed(kind,
     write(table, LONG)
     monkeypatch.undo()
     table = open_table(storage, clock, **SOON)
-    assert check_index(table)
+    assert check_table(table)
     with pytest.raises(InvalidRecord, match="32758 bytes"):
-        repair_index(table)
-    with pytest.raises(IndexDamaged):
+        repair_metadata(table)
+    with pytest.raises(MetadataDamaged):
         write(table, [("d", "p", 1, "x")])
     write(table, [("d", "p", 1, "x")], **{"hoodie.index.type": "GLOBAL_SIMPLE"})
-    drop_index(table, (RECORD_INDEX,))
+    drop_metadata(table, (RECORD_INDEX,))
     with pytest.raises(InvalidRecord, match="32758 bytes"):
-        create_index(table, (RECORD_INDEX,))
+        create_metadata(table, (RECORD_INDEX,))
     write(table, LONG, Operation.DELETE)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     write(table, [("e", "p", 1, "x")])
     assert [row[0] for row in contents(table)] == ["a", "b", "c", "d", "e"]
-    assert check_index(table) == []
+    assert check_table(table) == []

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
-from tideline_table.action import check_index, create_index, drop_index, repair_index, write_rows
+from tideline_table.action import check_table, create_metadata, drop_metadata, repair_metadata, write_rows
 from tideline_table.action.write import run
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import DuplicateKey, WriteConflict
@@ -27,7 +27,7 @@ ROW = [("a", "q", 2, "y")]
 
 def indexed() -> tuple[Table, Storage, Any]:
     table, storage, clock = new_table()
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     upsert(table, BEFORE)
     return table, storage, clock
 
@@ -37,10 +37,10 @@ def upsert(table: Table, rows: list[Any], **more: Any) -> Committed:
 
 
 def drop(table: Table) -> None:
-    drop_index(table, (RECORD_INDEX,))
+    drop_metadata(table, (RECORD_INDEX,))
 
 
-@pytest.mark.parametrize(("act", "lands_in"), [(drop, "q"), (repair_index, "p")], ids=["drop", "repair"])
+@pytest.mark.parametrize(("act", "lands_in"), [(drop, "q"), (repair_metadata, "p")], ids=["drop", "repair"])
 def test_a_write_between_the_deletion_of_the_files_and_the_entry_repeats(act: Callable[[Table], object], lands_in: str) -> None:
     """Once there is no record index, a key is unique in its partition only."""
     _, storage, clock = indexed()
@@ -61,7 +61,7 @@ def test_a_write_between_the_deletion_of_the_files_and_the_entry_repeats(act: Ca
     kept = [row for row in BEFORE if lands_in == "q" or row[0] != "a"]
     assert contents(writer) == sorted([*kept, *ROW], key=repr)
     assert writer.read(["_hoodie_partition_path"], pc.field("v") == "y").column(0).to_pylist() == [lands_in]
-    assert check_index(open_table(storage, clock, "reader")) == []
+    assert check_table(open_table(storage, clock, "reader")) == []
 
 
 def test_a_write_that_looked_before_the_drop_repeats_without_the_index() -> None:
@@ -106,9 +106,9 @@ def test_a_drop_that_died_halfway_names_the_repair() -> None:
     writer = open_table(storage, clock, "writer", **{"tideline.write.conflict.retries": 0})
     with pytest.raises(WriteConflict, match="--repair"):
         upsert(writer, ROW)
-    repair_index(writer)
+    repair_metadata(writer)
     upsert(writer, ROW)
-    assert check_index(writer) == []
+    assert check_table(writer) == []
 
 
 @pytest.mark.parametrize("named", ["kept", "GLOBAL_SIMPLE", "GLOBAL_BLOOM"])
@@ -117,17 +117,17 @@ def test_writers_that_look_keys_up_by_another_index_put_them_in_one_place(operat
     """An insert was refused for good, as if the record index had just been created."""
     table, storage, clock = new_table(index_type="GLOBAL_BLOOM" if named == "kept" else "")
     upsert(table, BEFORE)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     options = {} if named == "kept" else {"hoodie.index.type": named}
     rows = rows_of([("c", "p", 2, "new"), ("a", "p", 2, "known")])
     assert write_rows(table, rows, operation, options=options, parallelism=1).attempts == 1
     assert contents(table) == [("a", "p", 2, "known"), BEFORE[1], ("c", "p", 2, "new")]
-    assert check_index(open_table(storage, clock, "reader")) == []
+    assert check_table(open_table(storage, clock, "reader")) == []
     with pytest.raises(DuplicateKey, match="partition 'q'"):
         write_rows(table, rows_of([("b", "p", 3, "elsewhere")]), Operation.INSERT_OVERWRITE, options=options, parallelism=1)
     write_rows(table, rows_of([("a", "p", 3, "alone")]), Operation.INSERT_OVERWRITE, options=options, parallelism=1)
     assert contents(table) == [("a", "p", 3, "alone"), BEFORE[1]]
-    assert check_index(open_table(storage, clock, "reader")) == []
+    assert check_table(open_table(storage, clock, "reader")) == []
 
 
 def test_a_write_by_another_index_that_meets_the_creation_repeats() -> None:
@@ -137,9 +137,9 @@ def test_a_write_by_another_index_that_meets_the_creation_repeats() -> None:
 
     def append(decide: Any, *gather: Any, **more: Any) -> Any:
         if gather and next(once, False):  # the commit
-            create_index(other, (RECORD_INDEX,))
+            create_metadata(other, (RECORD_INDEX,))
         return real(decide, *gather, **more)
 
     table.timeline.append = append  # type: ignore[method-assign]
     assert write_rows(table, rows_of([("c", "p", 2, "new")]), Operation.INSERT, parallelism=1).attempts == 2
-    assert check_index(open_table(storage, clock, "reader")) == []
+    assert check_table(open_table(storage, clock, "reader")) == []

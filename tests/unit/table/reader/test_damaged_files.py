@@ -8,8 +8,8 @@ from tests.unit.table.tables import DEATH_S, SCHEMA, cluster, compact, contents,
 from tideline_table.action import (
     Rules,
     TableService,
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     maintain,
     request_log_compaction,
     run_log_compaction,
@@ -40,7 +40,7 @@ def _table(*, indexed: bool) -> tuple[Table, Storage, ManualClock]:
     table, storage, clock = new_table(type=TableType.MOR, partitions=())
     write(table, [("a", "p", 1, "old"), ("b", "p", 1, "old")])
     if indexed:
-        create_index(table, ("files",), ())
+        create_metadata(table, ("files",), ())
     write(table, [("a", "p", 2, "new")])
     return table, storage, clock
 
@@ -54,7 +54,7 @@ def test_a_damaged_file_stops_reads_and_compactions_and_is_found(
     table, storage, clock = _table(indexed=indexed)
     (found,) = table.refresh().latest_slices()
     path = str(found.log_paths[0] if is_log else found.path)
-    assert check_index(table) == []
+    assert check_table(table) == []
     storage.put(path, damage(storage.read(path)))
     again = open_table(storage, clock)
     writes = again.refresh().completed_writes()
@@ -66,7 +66,7 @@ def test_a_damaged_file_stops_reads_and_compactions_and_is_found(
 
     assert refused.value.path == path
     assert again.refresh().completed_writes() == writes, "nothing was committed"
-    findings = {(finding.kind, finding.path) for finding in check_index(again, deep=True)}
+    findings = {(finding.kind, finding.path) for finding in check_table(again, deep=True)}
     assert (FindingKind.DAMAGED_DATA, path) in findings
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.table.counting import NotingStorage
 from tests.unit.table.tables import create, open_table, write
 
-from tideline_table.action import create_index
+from tideline_table.action import create_metadata
 from tideline_table.clock import ManualClock
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.writer import Operation
@@ -28,7 +28,7 @@ def indexed(groups: int) -> NotingStorage:
     storage = NotingStorage()
     create(storage, ManualClock())
     table = open_table(storage, ManualClock())
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     write(table, [(f"k{n}", f"p{n % groups}", 1, "x") for n in range(3 * groups)], Operation.BULK_INSERT)
     return storage
 

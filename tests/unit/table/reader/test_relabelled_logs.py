@@ -12,7 +12,7 @@ from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import QUIET, compact
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import check_index, write_rows
+from tideline_table.action import check_table, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.config import SHARED_METADATA
 from tideline_table.log_format import BlockType, HeaderKey, LogBlock
@@ -167,10 +167,10 @@ def test_column_statistics_of_relabelled_files_are_checked_and_skip_no_row(type_
     share_table(made.relabelled(), SHARING, open_hudi_lock)
     table = made.opened()
     make_metadata(table, ("id", "ts", "v"))
-    assert check_index(table, deep=True) == []
+    assert check_table(table, deep=True) == []
     made.clock.advance(1)
     write_rows(table, _rows(MILLIS, ("b", 7, "newest")), Operation.UPSERT, parallelism=1)
     again = made.opened()
-    assert check_index(again, deep=True) == []
+    assert check_table(again, deep=True) == []
     assert again.read(["id"], "ts > timestamp '2023-01-01 00:00:00'").num_rows == 2
     assert again.read(["id"], "ts < timestamp '2000-01-01 00:00:00'").num_rows == 0

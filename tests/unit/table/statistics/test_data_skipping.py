@@ -11,10 +11,10 @@ import pytest
 from tests.unit.table.tables import QUIET, cluster, compact
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
-    repair_index,
+    repair_metadata,
     restore_to_savepoint,
     run_clean,
     write_rows,
@@ -256,8 +256,8 @@ def test_fields_of_structs_have_statistics_if_they_are_named(kind: TableType) ->
 
     prunes(table)
     with pytest.raises(InvalidOption, match="statistics of 'place'"):
-        create_index(table, [COLUMN_STATS], ["place"])
-    create_index(table, [COLUMN_STATS], ["place.city", "place.at.lat"])
+        create_metadata(table, [COLUMN_STATS], ["place"])
+    create_metadata(table, [COLUMN_STATS], ["place.city", "place.at.lat"])
     path = next(s.path for s in table.slices() if s.group.partition_path == "p1")
     city, lat = (of_file(table, path, name) for name in ("place.city", "place.at.lat"))
     assert city is not None
@@ -265,7 +265,7 @@ def test_fields_of_structs_have_statistics_if_they_are_named(kind: TableType) ->
     assert (city["minValue"], city["maxValue"], city["nullCount"]) == ({"value": "c1"}, {"value": "c1"}, 1)
     assert (lat["minValue"], lat["maxValue"], lat["nullCount"]) == ({"value": 1.0}, {"value": float("inf")}, 0)
     assert lat["totalSize"] > 0
-    assert check_index(table) == []
+    assert check_table(table) == []
     keep_statistics(storage, TableLog(storage, table.clock, "").read, table.refresh())
     prunes(opened(storage, **NESTED))
     # A writer of another release knows only what the footers say.
@@ -315,12 +315,12 @@ def of_file(table: Table, path: str, column: str) -> dict[str, Any] | None:
 @pytest.mark.parametrize("kind", list(TableType))
 def test_every_action_keeps_the_records(kind: TableType) -> None:
     table, _ = made(kind, files=2, **{"hoodie.metadata.compact.max.delta.commits": 3, "hoodie.cleaner.commits.retained": 1})
-    create_index(table, [COLUMN_STATS])
+    create_metadata(table, [COLUMN_STATS])
     saved = create_savepoint(table)
     files = set()
 
     def agree() -> None:
-        assert check_index(table) == []
+        assert check_table(table) == []
         files.update(path for file_slice in table.state.every_slice() for path in file_slice.paths)
 
     agree()
@@ -341,7 +341,7 @@ def test_every_action_keeps_the_records(kind: TableType) -> None:
 
 def test_what_a_record_says() -> None:
     table, _ = made(files=0)
-    create_index(table, [COLUMN_STATS])
+    create_metadata(table, [COLUMN_STATS])
     write_rows(table, rows(1, x=[NAN, 1.0, None, 2.0], text=["z" * 100, "a", None, None]), Operation.UPSERT, parallelism=1)
     path = table.slices()[0].path
     x, text, n = (of_file(table, path, name) for name in ("x", "text", "n"))
@@ -358,7 +358,7 @@ def test_a_file_without_rows_has_records_only_if_it_is_a_log_file() -> None:
     """As in Apache Hudi. A log file without records would keep its slice in each of its queries."""
     for kind in TableType:
         table, _ = made(kind, files=1)
-        create_index(table, [COLUMN_STATS])
+        create_metadata(table, [COLUMN_STATS])
         write_rows(table, rows(0), Operation.DELETE, parallelism=1)
         (left,) = table.state.latest_slices()
         found = of_file(table, left.paths[-1], "n")
@@ -367,7 +367,7 @@ def test_a_file_without_rows_has_records_only_if_it_is_a_log_file() -> None:
         else:
             assert found is not None
             assert (found["minValue"], found["maxValue"], found["valueCount"], found["nullCount"]) == (None, None, 0, 0)
-        assert check_index(table) == []
+        assert check_table(table) == []
 
 
 @pytest.mark.parametrize(("recorded", "is_found"), [(0, False), (1, True)])
@@ -379,7 +379,7 @@ def test_a_log_file_of_an_earlier_release_that_only_deletes_needs_no_record(
     A record of some columns only is wrong: Apache Hudi takes the others for columns of nulls only.
     """
     table, storage = made(TableType.MOR, files=2)
-    create_index(table, [COLUMN_STATS])
+    create_metadata(table, [COLUMN_STATS])
     columns = column_stats._columns_of
     with monkeypatch.context() as earlier:
         earlier.setattr(
@@ -388,7 +388,7 @@ def test_a_log_file_of_an_earlier_release_that_only_deletes_needs_no_record(
         write_rows(table, rows(0), Operation.DELETE, parallelism=1)
     (left,) = (s for s in table.state.latest_slices() if s.log_files)
     assert of_file(table, left.paths[-1], "n") is None
-    findings = check_index(table)
+    findings = check_table(table)
     assert bool(findings) == is_found
     assert all(f.kind is FindingKind.NOT_LISTED and left.log_files[-1].name in f.found for f in findings)
     assert found(table, storage, "n >= 0")[1] == {"p0", "p1"}
@@ -397,18 +397,18 @@ def test_a_log_file_of_an_earlier_release_that_only_deletes_needs_no_record(
     with monkeypatch.context() as damaged:
         read = check.mapping_of
         damaged.setattr(check, "mapping_of", lambda records: {key: datum for key, datum in read(records).items() if key != gone})
-        assert any(left.base_file in f.found for f in check_index(table))
-    repair_index(table)
+        assert any(left.base_file in f.found for f in check_table(table))
+    repair_metadata(table)
     assert of_file(table, left.paths[-1], "n") is not None
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_chosen_columns_and_files_that_lack_statistics_of_one() -> None:
     """Apache Hudi takes an indexed column without a record for one of nulls only: such a file has no record at all."""
     table, storage = made(files=1)
     with pytest.raises(InvalidOption, match="statistics of 'nothing'"):
-        create_index(table, [COLUMN_STATS], ["nothing"])
-    create_index(table, [COLUMN_STATS], ["n", "text"])
+        create_metadata(table, [COLUMN_STATS], ["nothing"])
+    create_metadata(table, [COLUMN_STATS], ["n", "text"])
     assert b'"n"' in storage.read(INDEX_DEFINITIONS_PATH) and b'"x"' not in storage.read(INDEX_DEFINITIONS_PATH)  # noqa: PT018
     assert {record["columnName"] for record in held(table).values()} == {
         *("_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_record_key"),
@@ -416,20 +416,20 @@ def test_chosen_columns_and_files_that_lack_statistics_of_one() -> None:
     }
     write_rows(table, rows(1), Operation.UPSERT, options={"hoodie.metadata.index.column.stats.column.list": "n"}, parallelism=1)
     assert len({record["fileName"] for record in held(table).values()}) == 1
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_footers_of_older_files_are_read_when_the_partition_is_made() -> None:
     table, _ = made(files=2, **{"tideline.column.stats.enable": False})
     again = opened(table.storage)  # type: ignore[arg-type]
-    create_index(again, [COLUMN_STATS])
+    create_metadata(again, [COLUMN_STATS])
     assert of_file(again, again.slices()[1].path, "n")["minValue"] == {"value": 10}  # type: ignore[index]
-    assert check_index(again) == []
+    assert check_table(again) == []
 
 
 def test_a_lie_is_found_and_repaired() -> None:
     table, storage = made(files=1)
-    create_index(table, [COLUMN_STATS])
+    create_metadata(table, [COLUMN_STATS])
     write_rows(table, rows(1), Operation.UPSERT, parallelism=1)
     part = table.state.metadata.partition(COLUMN_STATS)  # type: ignore[union-attr]
     assert part is not None
@@ -439,7 +439,7 @@ def test_a_lie_is_found_and_repaired() -> None:
         assert parse_log_file_name(from_file.rpartition("/")[2]) is not None
         storage.delete(from_file)
     storage.put(INDEX_DEFINITIONS_PATH, b"{}")
-    kinds = {finding.kind.value for finding in check_index(table)}
+    kinds = {finding.kind.value for finding in check_table(table)}
     assert kinds & {"missing file", "not listed"}
-    repair_index(table)
-    assert check_index(table) == []
+    repair_metadata(table)
+    assert check_table(table) == []

@@ -29,8 +29,6 @@ from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_spl
 from .compaction.plan import compact_slice, plan_compaction
 from .compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
 from .decision import Check, Due, Reason, TableService, Trigger, action_name, oldest_of, service_of
-from .index.check import check_index, has_metadata_table
-from .index.run import INDEX_TYPES, create_index, drop_index, repair_index
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
     find_log_compaction_conflict,
@@ -67,6 +65,8 @@ from .maintenance.verdict import (
     judge,
     judge_all,
 )
+from .metadata.check import check_table, has_metadata_table
+from .metadata.run import METADATA_TYPES, create_metadata, drop_metadata, repair_metadata
 from .new_rings import NewRings
 from .planned_run import is_run_by_hudi
 from .preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
@@ -103,7 +103,7 @@ __all__ = [
     "DEFAULT_TRIGGER",
     "EARLY",
     "EARLY_CHECK_S",
-    "INDEX_TYPES",
+    "METADATA_TYPES",
     "PREVIEWED",
     "REWRITES",
     "SERVICES",
@@ -157,17 +157,17 @@ __all__ = [
     "archive",
     "backlog_of",
     "cancel_plan",
-    "check_index",
     "check_index_state",
     "check_moves",
     "check_sort_columns",
+    "check_table",
     "closed_to_inserts",
     "cluster_group",
     "cluster_here",
     "combines_input",
     "compact_here",
     "compact_slice",
-    "create_index",
+    "create_metadata",
     "create_savepoint",
     "dead_writers",
     "decide",
@@ -176,7 +176,7 @@ __all__ = [
     "delete_late_files",
     "delete_partitions",
     "delete_savepoint",
-    "drop_index",
+    "drop_metadata",
     "examine",
     "examine_beside",
     "failure_document",
@@ -217,7 +217,7 @@ __all__ = [
     "preview_plan_of",
     "preview_restore",
     "ranged_rows",
-    "repair_index",
+    "repair_metadata",
     "request_archival",
     "request_clean",
     "request_clustering",

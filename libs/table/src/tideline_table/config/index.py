@@ -8,7 +8,7 @@ METADATA_ENABLE = Option(
     "hoodie.metadata.enable",
     False,
     "`tideline.create` makes a metadata table with the new table (docs/design/metadata-table.md). For existing tables: `tideline "
-    "index create`.",
+    "metadata create`.",
 )
 METADATA_COMPACTION_DELTA_COMMITS = Option(
     "hoodie.metadata.compact.max.delta.commits",
@@ -21,7 +21,7 @@ METADATA_COLUMN_STATISTICS = Option(
     False,
     "`tideline.create` makes a metadata table with column statistics with the new table, for Apache Hudi's readers. For existing "
     "tables: "
-    "`tideline index create --type column_stats`.",
+    "`tideline metadata create --type column_stats`.",
 )
 SHARED_METADATA = Option(
     "tideline.shared.metadata",

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.errors import CorruptMetadata, IndexDamaged, ObjectNotFound, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, MetadataDamaged, ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.index.java_hash import string_hashes
@@ -30,7 +30,7 @@ from tideline_table.storage import Storage
 _LOGGER = logging.getLogger(__name__)
 _AT_ONCE = 8
 """File groups of the index that are read at the same time."""
-CREATE = "create it: tideline index create PATH --type record_index"
+CREATE = "create it: tideline metadata create PATH --type record_index"
 REPAIR = "make it anew: tideline check PATH --repair"
 
 
@@ -60,7 +60,7 @@ class RecordIndex:
         """Return which of the `visible` slices of the table hold `keys` (each once).
 
         `part` is the index on the same state of the table, None if it has none; every entry of this state has its timeline
-        files. Raises `IndexDamaged` if the index is missing, cannot be read, or names a file group that is not visible; also if
+        files. Raises `MetadataDamaged` if the index is missing, cannot be read, or names a file group that is not visible; also if
         so many writes followed that files of `part` were deleted.
         """
         wanted = one_chunk(keys)
@@ -84,17 +84,17 @@ class RecordIndex:
             groups = self._by_group(part, keys).keys()
             if unknown := groups - {found.group for found in visible}:
                 raise _contradiction(min(unknown))
-        except IndexDamaged as error:
+        except MetadataDamaged as error:
             _LOGGER.warning("keys are looked up without the record index: %s", error)
             return tuple(slices)
         return tuple(found for found in slices if found.group in groups)
 
     def _by_group(self, part: MetadataPartition, wanted: pa.Array) -> dict[FileGroupId, np.ndarray]:
-        """Return file group → the numbers of the keys that are there, ascending. Raises `IndexDamaged`."""
+        """Return file group → the numbers of the keys that are there, ascending. Raises `MetadataDamaged`."""
         try:
             found = self.look_up(part, wanted)
         except (CorruptMetadata, ObjectNotFound, UnsupportedTable) as error:
-            raise IndexDamaged(
+            raise MetadataDamaged(
                 f"a record index that cannot be read ({error.found})", expected=error.expected, remedy=REPAIR
             ) from error
         if not found.locations:
@@ -194,12 +194,12 @@ def is_advertised(storage: Storage, part: MetadataPartition) -> bool:
 
 def _present(part: MetadataPartition | None) -> MetadataPartition:
     if part is None:
-        raise IndexDamaged("a table without a record index", expected="one", remedy=CREATE)
+        raise MetadataDamaged("a table without a record index", expected="one", remedy=CREATE)
     return part
 
 
-def _contradiction(group: FileGroupId) -> IndexDamaged:
-    return IndexDamaged(
+def _contradiction(group: FileGroupId) -> MetadataDamaged:
+    return MetadataDamaged(
         f"a record index that names file group {group.file_id} in {group.partition_path!r}",
         expected="file groups of the table that were not replaced",
         remedy=REPAIR,

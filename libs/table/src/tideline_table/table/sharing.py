@@ -143,7 +143,7 @@ def _check_ours(name: str, state: TableState) -> None:
         raise UnsupportedTable(
             f"table {name!r} has a metadata table that follows the table log",
             expected="none: Apache Hudi's writers of a shared table would have to keep it, too",
-            remedy="drop it first: tideline index drop PATH",
+            remedy="drop it first: tideline metadata drop PATH",
         )
     for pending in (a for a in state.pending() if a.is_clustering and not a.is_by_hudi):
         if any(is_ring_file_id(group.file_id) for group in state.planned_groups(pending.instant)):

@@ -103,7 +103,7 @@ def check_indexed_keys(keys: pa.ChunkedArray | pa.Array) -> None:
         raise InvalidRecord(
             f"a record key of {longest} bytes for a record index",
             expected=f"at most {MOST_KEY_BYTES} bytes",
-            remedy="shorten the key, or drop the index: tideline index drop PATH --type record_index",
+            remedy="shorten the key, or drop the index: tideline metadata drop PATH --type record_index",
         )
 
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.unit.table.tables import contents, new_table, open_table, write
 
-from tideline_table.action import archive, check_index, create_index
+from tideline_table.action import archive, check_table, create_metadata
 from tideline_table.log import statistics
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.table import TableType
@@ -26,7 +26,7 @@ SOON = {
 def test_queries_leave_their_files_out_and_the_check_knows_them(kind: TableType) -> None:
     table, storage, clock = new_table(type=kind)
     table = open_table(storage, clock, **SOON)
-    create_index(table, (COLUMN_STATS,))
+    create_metadata(table, (COLUMN_STATS,))
     for number in range(6):
         write(table, [(f"k{number}", f"p{number}", number, "x")])
     for _ in range(2):
@@ -35,7 +35,7 @@ def test_queries_leave_their_files_out_and_the_check_knows_them(kind: TableType)
         reader = open_table(storage, clock, "reader")
         chosen = reader.snapshot().only(pc.field("ts") == 1).slices
         assert [s.group.partition_path for s in chosen] == ["p1"]
-        assert check_index(reader) == []
+        assert check_table(reader) == []
         for number in range(6, 10):
             write(table, [(f"k{number}", f"p{number}", number, "x")])
     assert len(contents(table)) == 10

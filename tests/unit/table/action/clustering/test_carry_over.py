@@ -18,8 +18,8 @@ from tideline_table.action import (
     Outcome,
     Rules,
     TableService,
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
     judge,
     maintain,
@@ -268,7 +268,7 @@ def _stored(table: Table) -> set[str]:
 
 def test_the_record_index_follows():
     table, storage, clock = new_table(type=TableType.MOR)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     for n in range(4):
         write(table, [(f"a{n}", "p", n, "x"), (f"b{n}", "p", 10 + n, "x")])
 
@@ -277,7 +277,7 @@ def test_the_record_index_follows():
         write(writer, [("n1", "p", 1, "n"), ("a0", "p", 90, "u")], **TO_LOG)
 
     clustered(table, during)
-    assert check_index(open_table(storage, clock)) == []
+    assert check_table(open_table(storage, clock)) == []
 
 
 def test_checkpoints_keep_the_write_of_a_carried_file():

@@ -22,7 +22,7 @@ from tideline_table.action import (
     SkippedPartition,
     SkipReason,
     cancel_plan,
-    create_index,
+    create_metadata,
     create_savepoint,
     preview_clustering,
     preview_restore,
@@ -526,7 +526,7 @@ def test_a_restore_to_before_a_clustering_is_refused() -> None:
 
 def test_cleaning_after_clusterings_deletes_replaced_files_only() -> None:
     table, storage, clock = filled()
-    create_index(table)
+    create_metadata(table)
     for turn in range(4):
         write(table, rows(KEYS[turn : turn + 1], turn + 3, "more"))
         planned(table)

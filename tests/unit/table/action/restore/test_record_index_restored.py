@@ -6,10 +6,10 @@ import pytest
 from tests.unit.table.tables import contents, new_table, write
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
-    drop_index,
+    drop_metadata,
     preview_restore,
     restore_to_savepoint,
 )
@@ -28,7 +28,7 @@ def test_a_key_in_two_places_comes_back_without_a_record_index_only(kind: TableT
     write(table, TWICE)
     saved = create_savepoint(table).instant
     write(table, [("a", "q", 2, "")], Operation.DELETE)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     write(table, [("b", "p", 2, "y")])
     kept = contents(table)
     for restore in (preview_restore, restore_to_savepoint):
@@ -37,7 +37,7 @@ def test_a_key_in_two_places_comes_back_without_a_record_index_only(kind: TableT
     assert contents(table) == kept
     write(table, [("a", "q", 3, "one place")])
     assert len(contents(table)) == 2
-    drop_index(table, (RECORD_INDEX,))
+    drop_metadata(table, (RECORD_INDEX,))
     restore_to_savepoint(table, saved)
     assert contents(table) == TWICE
 
@@ -47,14 +47,14 @@ def test_keys_that_were_in_one_place_come_back_with_the_index(kind: TableType) -
     table, _, _ = new_table(type=kind)
     write(table, TWICE[:1])
     saved = create_savepoint(table).instant
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     write(table, [("b", "p", 2, "y")])
     restore_to_savepoint(table, saved)
     assert contents(table) == TWICE[:1]
-    assert check_index(table) == []
+    assert check_table(table) == []
     write(table, [("a", "q", 3, "moved not"), ("b", "q", 3, "new")])
     assert len(contents(table)) == 2
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_a_key_that_the_index_cannot_hold_comes_back_without_it_only() -> None:
@@ -63,11 +63,11 @@ def test_a_key_that_the_index_cannot_hold_comes_back_without_it_only() -> None:
     write(table, long)
     saved = create_savepoint(table).instant
     write(table, long, Operation.DELETE)
-    create_index(table, (RECORD_INDEX,))
+    create_metadata(table, (RECORD_INDEX,))
     for restore in (preview_restore, restore_to_savepoint):
         with pytest.raises(InvalidRecord, match="for a record index"):
             restore(table, saved)
     assert contents(table) == []
-    drop_index(table, (RECORD_INDEX,))
+    drop_metadata(table, (RECORD_INDEX,))
     restore_to_savepoint(table, saved)
     assert contents(table) == long

@@ -9,7 +9,7 @@ import pytest
 
 from tideline_table.action import (
     compact_slice,
-    create_index,
+    create_metadata,
     run_clustering,
     run_compaction,
     schedule_clustering,
@@ -78,7 +78,7 @@ KINDS = pytest.mark.parametrize("kind", [*TableType])
 def test_every_index_finds_rows_by_fields_of_structs(kind: TableType, more: dict[str, Any]) -> None:
     table = create(kind, **more)
     if more.get("index_type") == "RECORD_INDEX":
-        create_index(table, ("record_index",))
+        create_metadata(table, ("record_index",))
     write_rows(table, rows(("k1", 5, "a"), ("k2", 5, "a"), ("k3", 5, "a"), ("k4", 5, "a")), Operation.UPSERT)
     done = write_rows(table, rows(("k2", 6, "b"), ("k3", 4, "late"), ("k5", 5, "b"), ("k5", 3, "older")), Operation.UPSERT)
     assert done.rows_inserted == 1

@@ -12,15 +12,15 @@ from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, se
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
-    check_index,
-    create_index,
-    drop_index,
+    check_table,
+    create_metadata,
+    drop_metadata,
     resize_buckets,
     roll_back_dead,
     schedule_clean,
     schedule_clustering,
 )
-from tideline_table.action.index import run as index
+from tideline_table.action.metadata import run as index
 from tideline_table.action.write import resize
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared.partition_numbers import newest_rules
@@ -287,10 +287,10 @@ PARTITIONS = "hoodie.table.metadata.partitions"
 @pytest.mark.parametrize(
     ("act", "had", "has"),
     [
-        (create_index, "", "files"),
-        (drop_index, "files", ""),
-        (lambda table: create_index(table, ["column_stats"]), "files", "column_stats,files"),
-        (lambda table: drop_index(table, ["column_stats"]), "column_stats,files", "files"),
+        (create_metadata, "", "files"),
+        (drop_metadata, "files", ""),
+        (lambda table: create_metadata(table, ["column_stats"]), "files", "column_stats,files"),
+        (lambda table: drop_metadata(table, ["column_stats"]), "column_stats,files", "files"),
         (lambda table: index._clear(table, "files"), "files", ""),
     ],
     ids=["create", "drop", "add", "remove", "drop that dies"],
@@ -300,7 +300,7 @@ def test_a_change_of_the_metadata_table_beside_it_stays(
 ) -> None:
     """It comes between the reading of `hoodie.properties` and the put."""
     if had:
-        create_index(table, had.split(","))
+        create_metadata(table, had.split(","))
     if not hides:
         dead_resize(table)
     assert read_properties(table.storage).get(PARTITIONS, "") == had
@@ -326,14 +326,14 @@ def test_a_change_of_the_metadata_table_beside_it_stays(
     assert acted
     assert read_properties(table.storage).get(PARTITIONS, "") == has
     if has:
-        assert check_index(open_table(table.storage, table.clock, "checker")) == []
+        assert check_table(open_table(table.storage, table.clock, "checker")) == []
     if not hides:
         check_complete(table)
 
 
 def test_a_partition_whose_drop_died_is_not_named_again(table: Table) -> None:
     """Part of its folder may be deleted."""
-    create_index(table)
+    create_metadata(table)
     set_properties(table.storage, {**read_properties(table.storage), PARTITIONS: ""})
     assert resize_buckets(table, partition_buckets=LARGER) is not None
     assert read_properties(table.storage)[PARTITIONS] == ""

@@ -7,7 +7,7 @@ from tests.simulation.metadata_reader import data_for_readers
 from tests.unit.table.coordination.shared.test_shared_metadata import KEPT, kept_table, sound
 from tests.unit.table.shared import opened, put
 
-from tideline_table.action import check_index, run_clean, schedule_clean
+from tideline_table.action import check_table, run_clean, schedule_clean
 from tideline_table.config import BLOOM_FILTERS as WRITTEN_FILTERS
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
@@ -64,5 +64,5 @@ def test_the_check_finds_a_missing_and_a_wrong_filter(is_wrong: bool, monkeypatc
 
     monkeypatch.setattr(BloomFiltersPartition, "changed_by", changed_by)
     (stat,) = put(table, [("z", "z", 3, "3")]).stats
-    found = check_index(opened(storage, clock, **KEPT))
+    found = check_table(opened(storage, clock, **KEPT))
     assert [(f.kind, f.path) for f in found] == [(FindingKind.WRONG_RECORD if is_wrong else FindingKind.NOT_LISTED, stat.path)]

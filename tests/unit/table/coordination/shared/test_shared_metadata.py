@@ -14,9 +14,9 @@ from tests.unit.table.tables import DEATH_S, cluster, contents
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
-    check_index,
+    check_table,
     delete_partitions,
-    repair_index,
+    repair_metadata,
     roll_back_dead,
     run_clean,
     schedule_clean,
@@ -65,7 +65,7 @@ def sound(table: Table, partitions: str = "bloom_filters,column_stats,files") ->
     """Readers use the metadata table, miss nothing in it, and find nothing else in it."""
     assert read_properties(table.storage)[METADATA_PARTITIONS] == partitions
     check_readers_miss_nothing(table.storage)
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_each_action_is_followed() -> None:
@@ -139,14 +139,14 @@ def test_a_step_that_is_not_followed_is_found_by_the_check(monkeypatch: pytest.M
     table, storage, _ = kept_table()
     monkeypatch.setattr(shared_timeline, "follow_step", lambda *_: False)
     put(table, [("a", "p", 2, "2")])
-    findings = check_index(table)
+    findings = check_table(table)
     assert {found.kind for found in findings} == {FindingKind.NOT_LISTED}
     assert len({found.path for found in findings}) == 1
     assert "no record in column_stats" in {found.found for found in findings}
     with pytest.raises(AssertionError, match="is not listed"):
         check_readers_miss_nothing(storage)
     with pytest.raises(UnsupportedTable, match="Apache Hudi also writes"):
-        repair_index(table)
+        repair_metadata(table)
 
 
 def test_what_a_check_finds_in_files() -> None:
@@ -155,14 +155,14 @@ def test_what_a_check_finds_in_files() -> None:
     wrong, gone = sorted(stat.path for stat in done.stats)
     storage.put(wrong, b"?")
     storage.delete(gone)
-    assert {(found.kind, found.path) for found in check_index(table)} == {
+    assert {(found.kind, found.path) for found in check_table(table)} == {
         (FindingKind.DAMAGED_DATA, wrong),
         (FindingKind.GONE, gone),
     }
     (group,) = StoredMetadata.read(storage).files.groups
     log = group.logs[-1]
     storage.delete(file_path(group.base_file))
-    assert FindingKind.DAMAGED_FILE in {found.kind for found in check_index(table)}
+    assert FindingKind.DAMAGED_FILE in {found.kind for found in check_table(table)}
     assert log.startswith(".files-0000-0_")
 
 

@@ -10,7 +10,7 @@ from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import cluster, contents, new_table
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import check_index, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import check_table, run_clean, schedule_clean, schedule_clustering
 from tideline_table.clock import ManualClock
 from tideline_table.config import INDEX_TYPE, RECORD_INDEX_UPDATE_PARTITION_PATH, SHARED_METADATA
 from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable
@@ -133,6 +133,6 @@ def test_the_check_finds_what_a_step_leaves_out(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(RecordIndexPartition, "changed_by", changed_by)
     put(table, [("z", "z", 3, "3")])
-    assert [(f.kind, f.path) for f in check_index(opened(storage, clock))] == [(FindingKind.NOT_LISTED, RECORD_INDEX)]
+    assert [(f.kind, f.path) for f in check_table(opened(storage, clock))] == [(FindingKind.NOT_LISTED, RECORD_INDEX)]
     with pytest.raises(AssertionError, match="the record index says None"):
         check_readers_miss_nothing(storage)

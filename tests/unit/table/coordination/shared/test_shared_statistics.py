@@ -12,7 +12,7 @@ from tests.unit.table.hudi_metadata import make_metadata
 from tests.unit.table.shared import opened, put
 from tests.unit.table.tables import contents, set_properties
 
-from tideline_table.action import check_index, run_clean, schedule_clean, write_rows
+from tideline_table.action import check_table, run_clean, schedule_clean, write_rows
 from tideline_table.config import COLUMN_STATISTICS, COLUMN_STATISTICS_LIST
 from tideline_table.hudi.properties import METADATA_PARTITIONS, METADATA_PARTITIONS_INFLIGHT, read_properties
 from tideline_table.log.metadata import COLUMN_STATS
@@ -67,7 +67,7 @@ def test_a_file_without_statistics_of_one_indexed_column_has_no_record_at_all() 
     for stat in done.stats:
         assert recorded(storage, stat.path) == set()
     check_readers_miss_nothing(storage)
-    assert check_index(opened(storage, clock, **KEPT)) == [], "readers do not leave the files out"
+    assert check_table(opened(storage, clock, **KEPT)) == [], "readers do not leave the files out"
 
 
 def test_a_clean_deletes_the_records_of_its_files() -> None:
@@ -92,7 +92,7 @@ def test_a_value_beyond_a_record_is_found_by_the_check() -> None:
     assert [stat.path for stat in done.stats] == [f.path for f in other.state.latest_slices() if "p/" in f.path]
     for group in StoredPartition.read(elsewhere, COLUMN_STATS).groups:
         storage.put(file_path(wrong[group.file_id].logs[-1], COLUMN_STATS), elsewhere.read(file_path(group.logs[-1], COLUMN_STATS)))
-    findings = check_index(opened(storage, clock))
+    findings = check_table(opened(storage, clock))
     assert {f.kind for f in findings} == {FindingKind.WRONG_RECORD}
     assert "column_stats says that ts has values from 1 to 2, its footer from 1 to 9" in {f.found for f in findings}
 
@@ -103,7 +103,7 @@ def test_a_column_that_apache_hudi_indexes_later_has_records() -> None:
     done = put(table, NEW)
     assert recorded(storage, done.stats[0].path) >= {"v"}
     storage.put(INDEX_DEFINITIONS_PATH, index_definitions(COLUMNS))
-    findings = check_index(opened(storage, clock))
+    findings = check_table(opened(storage, clock))
     assert {f.path for f in findings}.isdisjoint({stat.path for stat in done.stats})
     assert {f.kind for f in findings} == {FindingKind.WRONG_RECORD}, "files of before, of which Apache Hudi took fewer columns"
 
@@ -169,5 +169,5 @@ def test_a_new_column_of_tideline_and_one_that_a_file_lacks() -> None:
     write_rows(table, wide, Operation.UPSERT, parallelism=1)
     storage.put(INDEX_DEFINITIONS_PATH, index_definitions((*COLUMNS, "w")))
     put(table, [("b", "p", 6, "6"), ("z", "z", 6, "6")])
-    assert check_index(opened(storage, clock)) == []
+    assert check_table(opened(storage, clock)) == []
     assert contents(opened(storage, clock))[:1] != FIRST[:1]

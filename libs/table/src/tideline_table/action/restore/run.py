@@ -89,7 +89,7 @@ def _check_keys(table: Table, back: Rewind) -> str:
                 f"a restore to {back.savepoint}, when key {key!r} was in two places, of a table with a record index since "
                 f"{created}",
                 expected="keys that were unique in the whole table: a record index has one place for each",
-                remedy="drop the record index first: tideline index drop PATH --type record_index",
+                remedy="drop the record index first: tideline metadata drop PATH --type record_index",
             )
     return created
 

@@ -27,8 +27,8 @@ from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.reservations import Turn
 from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import (
-    IndexDamaged,
     InvalidOption,
+    MetadataDamaged,
     UnsupportedTable,
 )
 from tideline_table.file_group.slice import FileGroupId, FileSlice
@@ -243,7 +243,7 @@ class _Attempt:
             return (self._route_in_buckets if index.has_several else self._route_to_buckets)(transaction, index)
         try:
             tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
-        except IndexDamaged as error:
+        except MetadataDamaged as error:
             check_index_state(self.table, self.kept, error)
             raise
         return _Routed(self._placed(transaction, tagged.by_partition, tagged.locations, tagged.slices), tagged.rows)

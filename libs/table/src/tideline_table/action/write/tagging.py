@@ -18,7 +18,7 @@ from tideline_table.action.write.choices import meets_record_index
 from tideline_table.action.write.executor import WriteExecutor
 from tideline_table.action.write.live_keys import deleted_keys, split_by_life, without_deleted
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
-from tideline_table.errors import DuplicateKey, IndexDamaged, WriteConflict
+from tideline_table.errors import DuplicateKey, MetadataDamaged, WriteConflict
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_slices import rows_by_bucket, slices_in_buckets
@@ -67,7 +67,7 @@ def tag_input(
 ) -> TaggedInput:
     """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key.
 
-    With the record index: raises `IndexDamaged` if it cannot be used, `WriteConflict` if it is dropped or repaired meanwhile.
+    With the record index: raises `MetadataDamaged` if it cannot be used, `WriteConflict` if it is dropped or repaired meanwhile.
     Threads that share the table may go on writing to it.
     """
     if not asks_record_index(options) or table.is_shared:
@@ -78,7 +78,7 @@ def tag_input(
     while True:
         try:
             return _tagged(table, prepared, operation, options, executor, indexed)
-        except IndexDamaged as error:
+        except MetadataDamaged as error:
             if indexed.part is not None and not is_advertised(table.storage, indexed.part):
                 raise WriteConflict(
                     "the record index is dropped or made anew while this write runs",

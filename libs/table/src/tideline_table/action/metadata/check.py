@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tideline_table.action.index.data_files import damaged_files
+from tideline_table.action.metadata.data_files import damaged_files
 from tideline_table.errors import StorageRefused
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import list_timeline
@@ -19,7 +19,7 @@ _ROUNDS = 5
 """How often a table is compared that other processes change meanwhile."""
 
 
-def check_index(table: Table, *, deep: bool = False) -> list[Finding]:
+def check_table(table: Table, *, deep: bool = False) -> list[Finding]:
     """Return the differences between metadata table, table log and storage, and the data files that are damaged (`damaged_files`).
 
     Of a table that only Apache Hudi writes, the data files are compared with its timeline.

@@ -12,9 +12,9 @@ from tests.unit.table.shared import opened as shared
 from tests.unit.table.shared import put
 from tests.unit.table.tables import create, open_table, write
 
-from tideline_table.action import check_index, create_index, repair_index, run_clean, schedule_clean
+from tideline_table.action import check_table, create_metadata, repair_metadata, run_clean, schedule_clean
 from tideline_table.clock import ManualClock
-from tideline_table.errors import IndexExists, ObjectNotFound, StorageRefused, WriteConflict
+from tideline_table.errors import MetadataExists, ObjectNotFound, StorageRefused, WriteConflict
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.metadata_table import FindingKind
 from tideline_table.storage import MemoryStorage
@@ -61,7 +61,7 @@ def filled(*types: str, **options: Any) -> tuple[Table, Beside]:
     create(storage, clock, type=TableType.COW)
     table = open_table(storage, clock, **SOON)
     if types:
-        create_index(table, types)
+        create_metadata(table, types)
     for ts in (1, 2, 3):
         write(table, [("a", "p", ts, "x"), ("b", "q", ts, "x")], **options)
     return table, storage
@@ -109,19 +109,19 @@ def when_opened(table: Table, times: int = 1) -> list[str]:
 def test_a_partition_is_made_whole_in_the_middle_of_a_clean(kind: str, options: Any, caplog: pytest.LogCaptureFixture) -> None:
     table, _ = filled(**options)
     maker = other(table)
-    in_the_middle_of_a_clean(table, lambda: create_index(maker, [kind]))
+    in_the_middle_of_a_clean(table, lambda: create_metadata(maker, [kind]))
     assert "lacks records" not in caplog.text
-    assert check_index(maker) == []
+    assert check_table(maker) == []
     write(maker, [("a", "p", 9, "z"), ("c", "q", 9, "z")])
-    assert check_index(maker) == []
+    assert check_table(maker) == []
 
 
 def test_files_that_a_running_clean_has_deleted_are_not_gone() -> None:
     table, _ = filled(*EVERY_TYPE)
     found: list[Any] = []
-    in_the_middle_of_a_clean(table, lambda: found.extend(check_index(other(table))))
+    in_the_middle_of_a_clean(table, lambda: found.extend(check_table(other(table))))
     assert found == []
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 @pytest.mark.parametrize("kind", EVERY_TYPE)
@@ -129,7 +129,7 @@ def test_a_check_goes_on_when_the_files_that_it_reads_are_cleaned(kind: str) -> 
     table, _ = filled(kind, **NO_STATISTICS)
     checker = other(table)
     opened = when_opened(table)
-    assert check_index(checker) == []
+    assert check_table(checker) == []
     assert opened
 
 
@@ -138,20 +138,20 @@ def test_a_repair_beside_cleans_repairs() -> None:
     storage.delete(OWN_PROPERTIES)
     checker = other(table)
     when_opened(table)
-    assert {found.kind for found in check_index(checker)} == {FindingKind.MISSING_FILE}
+    assert {found.kind for found in check_table(checker)} == {FindingKind.MISSING_FILE}
     opened = when_opened(table)
-    assert repair_index(checker) is not None
+    assert repair_metadata(checker) is not None
     assert opened
-    assert check_index(checker) == []
+    assert check_table(checker) == []
 
 
 def test_a_record_index_is_made_when_the_files_that_it_reads_are_cleaned() -> None:
     table, _ = filled()
     maker = other(table)
     opened = when_opened(table)
-    assert create_index(maker, [RECORD_INDEX]).partition(RECORD_INDEX) is not None
+    assert create_metadata(maker, [RECORD_INDEX]).partition(RECORD_INDEX) is not None
     assert opened
-    assert check_index(maker) == []
+    assert check_table(maker) == []
 
 
 def test_an_index_that_another_process_makes_meanwhile_stays() -> None:
@@ -160,13 +160,13 @@ def test_an_index_that_another_process_makes_meanwhile_stays() -> None:
 
     def made(_: str) -> None:
         storage.before_open = lambda _: None
-        create_index(other, (RECORD_INDEX,))
+        create_metadata(other, (RECORD_INDEX,))
 
     storage.before_open = made
-    with pytest.raises(IndexExists):
-        create_index(table, (RECORD_INDEX,))
+    with pytest.raises(MetadataExists):
+        create_metadata(table, (RECORD_INDEX,))
     storage.before_open = None
-    assert check_index(table) == []
+    assert check_table(table) == []
     assert write(table, [("a", "p", 9, "x")]).rows_updated == 1
 
 
@@ -177,7 +177,7 @@ def test_a_check_without_permission_to_write_compares_as_well(monkeypatch: pytes
         raise StorageRefused("no permission to write")
 
     monkeypatch.setattr(type(table.timeline), "healed", refused)
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_writers_and_cleans_that_always_go_first_are_named() -> None:
@@ -185,7 +185,7 @@ def test_writers_and_cleans_that_always_go_first_are_named() -> None:
     maker = other(table)
     opened = when_opened(table, times=1000)
     with pytest.raises(WriteConflict, match=r"replaced and cleaned.*fewer writers"):
-        create_index(maker, [RECORD_INDEX])
+        create_metadata(maker, [RECORD_INDEX])
     assert len(opened) < 100
     assert maker.refresh().metadata is None or RECORD_INDEX not in maker.state.metadata.names
 
@@ -194,21 +194,21 @@ def test_a_check_that_never_sees_a_table_at_rest_reports_what_it_saw_twice() -> 
     table, storage = filled(FILES, RECORD_INDEX)
     checker = other(table)
     opened = when_opened(table, times=1000)
-    assert check_index(checker) == []
+    assert check_table(checker) == []
     assert 4 < len(opened) < 20
     storage.delete(OWN_PROPERTIES)
-    assert [found.kind for found in check_index(checker)] == [FindingKind.MISSING_FILE]
+    assert [found.kind for found in check_table(checker)] == [FindingKind.MISSING_FILE]
 
 
 def test_a_file_that_no_clean_deleted_is_gone() -> None:
     table, storage = filled(*EVERY_TYPE)
     lost = table.state.latest_slices()[0].path
     storage.delete(lost)
-    assert [(found.kind, found.path) for found in check_index(table)] == [(FindingKind.GONE, lost)]
+    assert [(found.kind, found.path) for found in check_table(table)] == [(FindingKind.GONE, lost)]
     bare, storage = filled()
     storage.delete(bare.state.latest_slices()[0].path)
     with pytest.raises(ObjectNotFound):
-        create_index(bare, [RECORD_INDEX])
+        create_metadata(bare, [RECORD_INDEX])
 
 
 def test_a_check_of_a_shared_table_goes_on_when_the_files_that_it_reads_are_cleaned() -> None:
@@ -227,7 +227,7 @@ def test_a_check_of_a_shared_table_goes_on_when_the_files_that_it_reads_are_clea
         return real(path)
 
     storage.open_input = open_input  # type: ignore[method-assign]
-    assert check_index(checker) == []
+    assert check_table(checker) == []
     assert opened
     storage.delete(table.refresh().latest_slices()[0].path)
-    assert {found.kind for found in check_index(checker)} == {FindingKind.GONE}
+    assert {found.kind for found in check_table(checker)} == {FindingKind.GONE}

@@ -8,42 +8,42 @@ from typing import Any
 import pytest
 from tests.unit.table.tables import contents, new_table, open_table, write
 
-from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, repair_index
+from tideline_table.action import METADATA_TYPES, check_table, create_metadata, drop_metadata, repair_metadata
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.table import Table, TableType
 
 
-@pytest.mark.parametrize("name", INDEX_TYPES[1:])
+@pytest.mark.parametrize("name", METADATA_TYPES[1:])
 def test_the_others_stay(name: str) -> None:
     table, storage, clock = new_table(type=TableType.MOR)
-    create_index(table, INDEX_TYPES)
+    create_metadata(table, METADATA_TYPES)
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
-    repair_index(table)
-    drop_index(table, (name,))
-    left = [found for found in INDEX_TYPES if found != name]
+    repair_metadata(table)
+    drop_metadata(table, (name,))
+    left = [found for found in METADATA_TYPES if found != name]
     reader = open_table(storage, clock, "reader")
     assert reader.state.metadata is not None
     assert sorted(reader.state.metadata.names) == sorted(left)
     assert read_properties(storage)[METADATA_PARTITIONS] == ",".join(sorted(left))
-    assert check_index(reader) == []
+    assert check_table(reader) == []
     write(reader, [("a", "p", 2, "y"), ("c", "q", 2, "y")])
-    assert check_index(reader) == []
+    assert check_table(reader) == []
     assert len(contents(reader)) == 3
-    create_index(reader, (name,))
-    assert check_index(reader) == []
-    drop_index(reader, (name,))
-    drop_index(reader)
+    create_metadata(reader, (name,))
+    assert check_table(reader) == []
+    drop_metadata(reader, (name,))
+    drop_metadata(reader)
     assert read_properties(storage)[METADATA_PARTITIONS] == ""
-    assert check_index(reader) == []
+    assert check_table(reader) == []
 
 
 def repaired(names: Sequence[str]) -> tuple[Table, Table]:
     """Return a table whose metadata table one entry made, opened twice."""
     table, storage, clock = new_table()
-    create_index(table, names)
+    create_metadata(table, names)
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
-    repair_index(table)
+    repair_metadata(table)
     return table, open_table(storage, clock, "other")
 
 
@@ -62,28 +62,28 @@ def before_the_entry(table: Table, act: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("act", "left"),
     [
-        (lambda other: create_index(other, (RECORD_INDEX,)), (BLOOM_FILTERS, FILES, RECORD_INDEX)),
-        (lambda other: drop_index(other, (BLOOM_FILTERS,)), (FILES,)),
+        (lambda other: create_metadata(other, (RECORD_INDEX,)), (BLOOM_FILTERS, FILES, RECORD_INDEX)),
+        (lambda other: drop_metadata(other, (BLOOM_FILTERS,)), (FILES,)),
     ],
     ids=["creates", "drops"],
 )
 def test_what_another_process_does_meanwhile_stays(act: Callable[[Table], object], left: Sequence[str]) -> None:
     table, other = repaired((FILES, COLUMN_STATS, BLOOM_FILTERS))
     before_the_entry(table, lambda: act(other))
-    drop_index(table, (COLUMN_STATS,))
+    drop_metadata(table, (COLUMN_STATS,))
     assert table.state.metadata is not None
     assert sorted(table.state.metadata.names) == list(left)
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_a_drop_that_meets_a_repair_drops_from_what_it_made() -> None:
     table, storage, clock = new_table()
-    create_index(table, (FILES,))
-    create_index(table, (BLOOM_FILTERS,))
+    create_metadata(table, (FILES,))
+    create_metadata(table, (BLOOM_FILTERS,))
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
     other = open_table(storage, clock, "other")
-    before_the_entry(table, lambda: repair_index(other))
-    drop_index(table, (BLOOM_FILTERS,))
+    before_the_entry(table, lambda: repair_metadata(other))
+    drop_metadata(table, (BLOOM_FILTERS,))
     assert table.state.metadata is not None
     assert table.state.metadata.names == (FILES,)
-    assert check_index(table) == []
+    assert check_table(table) == []

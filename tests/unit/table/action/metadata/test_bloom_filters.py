@@ -10,11 +10,11 @@ import pytest
 from tests.unit.table.tables import cluster, compact, new_table, open_table, write
 
 from tideline_table.action import (
-    check_index,
-    create_index,
+    check_table,
+    create_metadata,
     create_savepoint,
-    drop_index,
-    repair_index,
+    drop_metadata,
+    repair_metadata,
     restore_to_savepoint,
     run_clean,
     schedule_clean,
@@ -75,12 +75,12 @@ def test_keys_are_those_of_the_format() -> None:
 @pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
 def test_every_action_keeps_the_records(kind: TableType) -> None:
     table = made(kind)
-    create_index(table, [BLOOM_FILTERS])
+    create_metadata(table, [BLOOM_FILTERS])
     assert part_of(table).file_groups == 4
     saved = create_savepoint(table)
 
     def agree() -> None:
-        assert check_index(table) == []
+        assert check_table(table) == []
         assert held(table).keys() == {file_key(s.path) for s in table.state.every_slice() if s.base_file}
 
     agree()
@@ -101,13 +101,13 @@ def test_every_action_keeps_the_records(kind: TableType) -> None:
     agree()
     write(table, [("z", "p", 1, "z")])
     agree()
-    drop_index(table, [BLOOM_FILTERS])
-    assert check_index(table) == []
+    drop_metadata(table, [BLOOM_FILTERS])
+    assert check_table(table) == []
 
 
 def test_what_a_record_says() -> None:
     table = made(**{"hoodie.bloom.index.filter.type": "SIMPLE"})
-    create_index(table, [BLOOM_FILTERS])
+    create_metadata(table, [BLOOM_FILTERS])
     write(table, [("c", "r", 1, "x")])
     (found,) = (s for s in table.slices() if s.group.partition_path == "r")
     record = held(table)[file_key(found.path)]
@@ -121,22 +121,22 @@ def test_what_a_record_says() -> None:
 def test_files_without_a_filter_have_no_record() -> None:
     table = made(**{"hoodie.parquet.bloom.filter.enabled": False})
     with pytest.raises(InvalidOption, match="switch off"):
-        create_index(table, [BLOOM_FILTERS])
+        create_metadata(table, [BLOOM_FILTERS])
     assert table.refresh().metadata is None
     table = open_table(table.storage, table.clock, **SOON)
-    create_index(table, [BLOOM_FILTERS])
+    create_metadata(table, [BLOOM_FILTERS])
     assert held(table) == {}
-    assert check_index(table) == []
+    assert check_table(table) == []
 
 
 def test_a_lie_is_found_and_repaired() -> None:
     table = made()
-    create_index(table, [BLOOM_FILTERS])
+    create_metadata(table, [BLOOM_FILTERS])
     write(table, [("c", "r", 1, "x")])
     part = part_of(table)
     for group in range(part.file_groups):
         table.storage.delete(file_path(log_name(part.base, part.deltas[-1].version, f"bloom-filters-000{group}-0"), BLOOM_FILTERS))
-    assert {finding.kind.value for finding in check_index(table)} & {"missing file", "not listed"}
-    repair_index(table)
-    assert check_index(table) == []
+    assert {finding.kind.value for finding in check_table(table)} & {"missing file", "not listed"}
+    repair_metadata(table)
+    assert check_table(table) == []
     assert len(held(table)) == 3

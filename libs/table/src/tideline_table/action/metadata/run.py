@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tideline_table.action.index.requirements import (
+from tideline_table.action.metadata.requirements import (
     beside_cleans,
     check_can_hold,
     check_exclusive,
@@ -20,7 +20,7 @@ from tideline_table.action.index.requirements import (
     key_check,
 )
 from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
-from tideline_table.errors import IndexExists, IndexNotFound, InvalidOption, WriteConflict
+from tideline_table.errors import InvalidOption, MetadataExists, MetadataNotFound, WriteConflict
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties
@@ -34,16 +34,16 @@ from tideline_table.table.facade import Table
 from tideline_table.table.store_probe import probe_versioned_put
 
 OPERATION = "INDEX"
-INDEX_TYPES = (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX)
+METADATA_TYPES = (FILES, COLUMN_STATS, BLOOM_FILTERS, RECORD_INDEX)
 """Partitions of the metadata table that Tideline writes. The first one is created together with any other."""
 _NOT_WRITTEN = ("partition_stats", "secondary_index", "expr_index")
 
 
-def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Sequence[str] = ()) -> MetadataTable:
+def create_metadata(table: Table, partitions: Sequence[str] = (FILES,), columns: Sequence[str] = ()) -> MetadataTable:
     """Create the metadata table of an exclusive table, or add partitions to it, beside its writers. Return it.
 
     The partition `files` is created together with any other. `columns` are those with column statistics, by default all that
-    writers record. Raises `IndexExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not
+    writers record. Raises `MetadataExists` if all partitions are there, `InvalidOption` for partitions that Tideline does not
     write or that the options of writers exclude, `UnsupportedTable` for a table that Apache Hudi also writes, or that cannot
     have such a partition: then none is created. Raises it, too, for a table in an object store without conditional puts,
     `DuplicateKey` for a record index of keys that are in two places, and `WriteConflict` if files are always replaced and
@@ -60,7 +60,7 @@ def create_index(table: Table, partitions: Sequence[str] = (FILES,), columns: Se
         check_can_hold(table, name)
     for name in added:
         _add(table, name, indexed if name == COLUMN_STATS else ())
-    return known_index(table.state)
+    return known_metadata(table.state)
 
 
 def _add(table: Table, name: str, columns: Sequence[str]) -> None:
@@ -74,22 +74,22 @@ def _add(table: Table, name: str, columns: Sequence[str]) -> None:
         if name in _names(state):
             raise _exists(_names(state))
         if name != FILES:
-            known_index(state)
+            known_metadata(state)
             check_unchanged(state)
         return _creation(table, state, [name], columns)
 
     beside_cleans(table, lambda: table.timeline.append(decide))
 
 
-def drop_index(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
+def drop_metadata(table: Table, partitions: Sequence[str] = (FILES,)) -> MetadataTable:
     """Delete partitions of the metadata table; readers use the table log and footers instead. Return what it was.
 
-    Dropping `files` deletes the whole metadata table. Raises `IndexNotFound`, and deletes nothing, if a partition is not there.
+    Dropping `files` deletes the whole metadata table. Raises `MetadataNotFound`, and deletes nothing, if a partition is not there.
     """
     check_exclusive(table)
     table.check_writable(keyed=False)
     wanted = _checked(partitions)
-    dropped = known_index(table.state)
+    dropped = known_metadata(table.state)
     names = (FILES,) if FILES in wanted else wanted
     for name in names:
         known_partition(table.state, name)
@@ -122,14 +122,14 @@ def _drop(table: Table, name: str) -> None:
 def _made_with(state: TableState, name: str) -> bool:
     """Return whether an entry made this partition together with others that stay without it: it cannot be taken back for one of them."""
     created = known_partition(state, name).created
-    return name != FILES and any(part.created == created and part.name != name for part in known_index(state).partitions)
+    return name != FILES and any(part.created == created and part.name != name for part in known_metadata(state).partitions)
 
 
-def repair_index(table: Table) -> MetadataTable | None:
+def repair_metadata(table: Table) -> MetadataTable | None:
     """Delete the metadata table and create it anew from the table log and the data files. Return it, None if the table has none.
 
     Readers list folders until it is there, and writers that look keys up in the record index stop. One that only the properties
-    name is removed from them. Raises `WriteConflict` and `UnsupportedTable` as `create_index`.
+    name is removed from them. Raises `WriteConflict` and `UnsupportedTable` as `create_metadata`.
     """
     _check_can_make(table)
     return _make_anew(table)
@@ -156,18 +156,18 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
             raise WriteConflict(
                 "another process dropped the metadata table meanwhile",
                 with_instant="",
-                remedy="nothing is left to do; to have a metadata table, create it: tideline index create PATH",
+                remedy="nothing is left to do; to have a metadata table, create it: tideline metadata create PATH",
             )
         # In one entry: between two, writers would take the table for one without a record index, and its keys might not stay
         # unique.
         return _creation(table, state, [part.name for part in left], tuple(column for part in left for column in part.columns))
 
     beside_cleans(table, lambda: table.timeline.append(decide))
-    return known_index(table.state)
+    return known_metadata(table.state)
 
 
 def _check_can_make(table: Table) -> None:
-    """Raise the errors of `create_index` about the whole table."""
+    """Raise the errors of `create_metadata` about the whole table."""
     check_exclusive(table)
     table.check_writable(keyed=False)
     if isinstance(unwrapped(table.storage), ObjectStorage):
@@ -179,23 +179,23 @@ def _on_fresh_state(table: Table, check: Callable[[TableState], None]) -> None:
     check(table.refresh())
 
 
-def known_index(state: TableState) -> MetadataTable:
-    """Return the metadata table. Raises `IndexNotFound` if there is none."""
+def known_metadata(state: TableState) -> MetadataTable:
+    """Return the metadata table. Raises `MetadataNotFound` if there is none."""
     if state.metadata is None:
-        raise IndexNotFound(
-            "a table without a metadata table", expected="one", remedy="create it: tideline index create PATH --type files"
+        raise MetadataNotFound(
+            "a table without a metadata table", expected="one", remedy="create it: tideline metadata create PATH --type files"
         )
     return state.metadata
 
 
 def known_partition(state: TableState, name: str) -> MetadataPartition:
-    """Return a partition of the metadata table. Raises `IndexNotFound` if there is none."""
-    found = known_index(state).partition(name)
+    """Return a partition of the metadata table. Raises `MetadataNotFound` if there is none."""
+    found = known_metadata(state).partition(name)
     if found is None:
-        raise IndexNotFound(
+        raise MetadataNotFound(
             f"a metadata table without the partition {name}",
             expected=", ".join(_names(state)),
-            remedy=f"create it: tideline index create PATH --type {name}",
+            remedy=f"create it: tideline metadata create PATH --type {name}",
         )
     return found
 
@@ -225,20 +225,20 @@ def _clear(table: Table, name: str) -> None:
     table.storage.delete_below(METADATA_FOLDER if name == FILES else folder_of(name))
 
 
-def _exists(present: Sequence[str]) -> IndexExists:
-    return IndexExists(
+def _exists(present: Sequence[str]) -> MetadataExists:
+    return MetadataExists(
         f"a table with a metadata table ({', '.join(present)})",
         expected="none",
-        remedy="drop it first: tideline index drop PATH, or mend it: tideline check PATH --repair",
+        remedy="drop it first: tideline metadata drop PATH, or mend it: tideline check PATH --repair",
     )
 
 
 def _checked(partitions: Sequence[str]) -> tuple[str, ...]:
-    unknown = [name for name in partitions if name not in INDEX_TYPES]
+    unknown = [name for name in partitions if name not in METADATA_TYPES]
     if unknown or not partitions:
         planned = unknown and unknown[0] in _NOT_WRITTEN
         raise InvalidOption(
             f"index type {unknown[0] if unknown else ''!r}{', which Tideline does not write yet' if planned else ''}",
-            expected=", ".join(INDEX_TYPES),
+            expected=", ".join(METADATA_TYPES),
         )
     return tuple(dict.fromkeys(partitions))

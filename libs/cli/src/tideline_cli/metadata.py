@@ -1,4 +1,4 @@
-"""`tideline index` and `tideline check`: the metadata table that Apache Hudi's readers use, and its comparison with the table."""
+"""`tideline metadata` and `tideline check`: the metadata table that Apache Hudi's readers use, and its comparison with the table."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import expect_files, open_readable, open_writable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, print_result
-from tideline_table.action import INDEX_TYPES, check_index, create_index, drop_index, has_metadata_table, repair_index
+from tideline_table.action import METADATA_TYPES, check_table, create_metadata, drop_metadata, has_metadata_table, repair_metadata
 from tideline_table.table import Table
 
 app = typer.Typer()
-index = typer.Typer(
+metadata = typer.Typer(
     help="Keep a metadata table, from which Apache Hudi's readers take the files of the table without listing folders."
 )
-app.add_typer(index, name="index")
+app.add_typer(metadata, name="metadata")
 _SHOWN = ("type", "created", "file_groups", "compacted", "delta_commits")
-"""The fields of a partition that `tideline index list` shows as they are."""
+"""The fields of a partition that `tideline metadata list` shows as they are."""
 
 
-def index_document(table: Table) -> dict[str, Any] | None:
+def metadata_document(table: Table) -> dict[str, Any] | None:
     """Return the JSON document of the metadata table, None if there is none."""
     known = table.state.metadata
     if known is None:
@@ -48,12 +48,13 @@ def index_document(table: Table) -> dict[str, Any] | None:
     }
 
 
-@index.command(epilog="Example: tideline index create ./trips --type files")
+@metadata.command(epilog="Example: tideline metadata create ./trips --type files")
 def create(
     path: TablePath,
     *,
     kinds: Annotated[
-        list[str], option("--type", metavar="TYPES", help=f"What to index: {', '.join(INDEX_TYPES)}. Repeatable or a,b.")
+        list[str],
+        option("--type", metavar="TYPES", help=f"Parts of the metadata table: {', '.join(METADATA_TYPES)}. Repeatable or a,b."),
     ],
     columns: Annotated[
         list[str] | None, option("--columns", help="Columns with statistics, for column_stats; by default all that writers record.")
@@ -75,13 +76,13 @@ def create(
     expect_files(table, progress)
     progress.describe("reading")
     with progress:
-        create_index(table, column_names(kinds), column_names(columns or []))
+        create_metadata(table, column_names(kinds), column_names(columns or []))
     print_result(
-        index_document(table), f"metadata table created; compare it with the table: tideline check {path}", as_json=as_json
+        metadata_document(table), f"metadata table created; compare it with the table: tideline check {path}", as_json=as_json
     )
 
 
-@index.command(epilog="Example: tideline index drop ./trips")
+@metadata.command(epilog="Example: tideline metadata drop ./trips")
 def drop(
     path: TablePath,
     *,
@@ -93,22 +94,22 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Delete the metadata table, or parts of it. Without files, Apache Hudi's readers list folders again."""
-    types = column_names(kinds) or INDEX_TYPES[:1]
-    dropped = drop_index(open_writable(path, {}, locks), types)
-    gone = list(dropped.names) if INDEX_TYPES[0] in types else [*types]
+    types = column_names(kinds) or METADATA_TYPES[:1]
+    dropped = drop_metadata(open_writable(path, {}, locks), types)
+    gone = list(dropped.names) if METADATA_TYPES[0] in types else [*types]
     print_result({"types": gone, "dropped": True}, f"dropped from the metadata table: {', '.join(gone)}", as_json=as_json)
 
 
-@index.command(name="list", epilog="Example: tideline index list ./trips")
+@metadata.command(name="list", epilog="Example: tideline metadata list ./trips")
 def list_(path: TablePath, *, as_json: AsJson = False) -> None:
-    """Show the metadata table: what it indexes, since when, and how many delta commits its next compaction merges."""
+    """Show the metadata table: its parts, since when, and how many delta commits its next compaction merges."""
     table = Table.open(path)
-    document = index_document(table)
+    document = metadata_document(table)
     if as_json:
         print_json({"base_path": table.storage.root, "metadata_table": document})
         return
     if document is None:
-        print_line(f"no metadata table; create one: tideline index create {path} --type files")
+        print_line(f"no metadata table; create one: tideline metadata create {path} --type files")
         return
     columns = ("TYPE", "CREATED", "FILE GROUPS", "COMPACTED", "DELTA COMMITS", "COLUMNS")
     print_listing(columns, [[*map(part.get, _SHOWN), ", ".join(part.get("columns", ()))] for part in document["partitions"]])
@@ -137,12 +138,12 @@ def check(
     expect_files(table, progress)
     progress.describe("comparing")
     with progress:
-        findings = check_index(table, deep=deep)
+        findings = check_table(table, deep=deep)
         repaired = repair and any(finding.is_repairable for finding in findings)
         if repaired:
             progress.describe("repairing")
-            repair_index(table)
-        left = check_index(table, deep=deep) if repaired else findings
+            repair_metadata(table)
+        left = check_table(table, deep=deep) if repaired else findings
     documents = [{"kind": found.kind.value, "path": found.path, "found": found.found} for found in findings]
     if as_json:
         print_json({"base_path": table.storage.root, "findings": documents, "repaired": repaired, "is_sound": not left})

@@ -1,1 +1,0 @@
-"""Indexes of Apache Hudi's readers that Tideline keeps: the metadata table."""

@@ -1,0 +1,1 @@
+"""The metadata table of Apache Hudi's readers: created, checked and repaired."""
