@@ -111,13 +111,14 @@ bench-index: java ## upserts and look-ups by each index, joins by buckets, besid
 	$(BIN)/python -m tests.benchmarks.indexes --scale $(SCALE)
 	$(BIN)/python -m tests.benchmarks.bucket_queries --scale $(SCALE)
 
-lint: $(STAMP) ## style, types, layers, generated documentation and chart files
+lint: $(STAMP) ## style, types, layers, generated documentation and chart files, counts that only fall
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_docs.py --check
 	$(BIN)/python scripts/generate_chart.py --check
+	$(BIN)/python scripts/check_ceilings.py
 
 format: $(STAMP) ## bring the code into shape
 	$(BIN)/ruff format .

@@ -28,7 +28,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import Folder, MemoryStorage
 
-INSTANTS = 10_000
+INSTANTS = 2000
 MOST_REQUESTS = 5
 
 
@@ -123,7 +123,7 @@ def long():
     return timeline, storage, clock
 
 
-def test_ten_thousand_instants_open_in_five_requests(long):
+def test_two_thousand_instants_open_in_five_requests(long):
     timeline, storage, clock = long
     assert len(timeline.state.actions) >= INSTANTS
     assert len(storage.list_folder(LOG_FOLDER).objects) == 2 * INSTANTS

@@ -187,7 +187,8 @@ def test_old_and_new_readers_and_those_of_the_past_see_their_rows() -> None:
     assert by_partition(stays_open, "n = -1") == []
 
 
-def test_a_table_that_stays_open_takes_newer_files_now_and_then() -> None:
+def test_a_table_that_stays_open_takes_newer_files_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_statistics, "ENTRIES_BEFORE_REOPENING", 24)
     table, _ = made(**{"hoodie.cleaner.commits.retained": 1})
     write(table, row(5, n=-1))
     assert by_partition(table, "n = -1") == ["p0005"]
