@@ -95,13 +95,13 @@ def test_opening_costs_the_same_requests_and_bytes_for_each_group() -> None:
 
 def test_a_selective_query_over_many_partitions_reads_two_objects_and_no_file_that_it_leaves_out() -> None:
     costs = {}
-    for partitions in (1000, 5000):
+    for partitions in (1000, 20_000):
         _, storage = made(partitions, with_statistics=True)
         reader = opened(storage)
         costs[partitions] = cost_of(storage, lambda reader=reader: len(reader.snapshot().only(pc.field("n") == 777).slices) == 1)
         read = {path.rpartition(".")[2] for kind, path, _ in storage.requests if kind == "read"}
         assert read == {"statistics", "partitions"}
         assert len({path for kind, path, _ in storage.requests if kind == "read"}) == 2
-    assert costs[5000][0] == costs[1000][0] <= 10
-    each = (costs[5000][1] - costs[1000][1]) / 4000
+    assert costs[20_000][0] == costs[1000][0] <= 10
+    each = (costs[20_000][1] - costs[1000][1]) / 19_000
     assert each < 16
