@@ -1,7 +1,7 @@
 """Sources of settings: environment variables and the settings file. Each name is checked, and each value keeps its origin.
 
-Each source returns a `Layer` or raises `InvalidSetting`. pydantic-settings applies the precedence among layers; within a layer, the
-section of a service overrides shared settings.
+Each source returns a `Layer` or raises `InvalidSetting`. `merged` applies the precedence among layers; within a layer, the section of a
+service overrides shared settings.
 """
 
 from __future__ import annotations
@@ -120,6 +120,18 @@ def file_layer(known: Known, path: Path | None) -> Layer:
             found = list(_from_table(path, key, value, fields))
             given.extend(found if key == known.section else [])
     return _layer(given)
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all layers; the first one that gives a value wins, also for each value of a nested model."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            if name not in found:
+                found[name] = value
+            elif isinstance(value, dict) and isinstance(found[name], dict):
+                found[name] = merged(found[name], value)
+    return found
 
 
 def _from_variable(known: Known, variable: str, text: str) -> _Given | None:

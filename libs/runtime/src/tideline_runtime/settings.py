@@ -24,7 +24,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 
 from tideline_runtime.annotations import field_types, nested_model
 from tideline_runtime.errors import InvalidDeclaration
@@ -32,7 +31,7 @@ from tideline_runtime.members import PREFIX as MEMBER_PREFIX
 from tideline_runtime.members import SERVICES, import_declarations
 from tideline_runtime.redaction import url_passwords
 from tideline_runtime.setting_errors import invalid_setting
-from tideline_runtime.setting_sources import FILE_ORIGIN, FILE_VARIABLE, Known, environment_layer, file_layer
+from tideline_runtime.setting_sources import FILE_ORIGIN, FILE_VARIABLE, Known, environment_layer, file_layer, merged
 
 _REQUIRED: Any = ...
 
@@ -143,13 +142,13 @@ class ShardLeaseSettings(BaseModel):
     )
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(BaseModel):
     """Settings that all services share.
 
     A service declares a subclass, sets `section` to its name and adds settings with `setting()`.
     """
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
 
     section: ClassVar[str | None] = None
     """Table of the settings file and part of the variable names: the package's name without `tideline_`."""
@@ -269,10 +268,8 @@ class ServiceSettings(BaseSettings):
         named = environment.get(FILE_VARIABLE)
         known = Known(field_types(ServiceSettings), self.section, _section_fields)
         layers = (environment_layer(known, environment), file_layer(known, _file or (Path(named) if named else None)))
-        # Pydantic's own sources are not used: they ignore unknown variables, have no sections and do not report origins.
-        values = (explicit, *(layer.values for layer in layers))
         try:
-            super().__init__(_build_sources=(tuple(InitSettingsSource(type(self), of) for of in values), {}))
+            super().__init__(**merged(explicit, *(layer.values for layer in layers)))
         except ValidationError as error:
             raise invalid_setting(type(self), error, layers, explicit) from None
         self._origins = layers[1].origins | layers[0].origins | dict.fromkeys(explicit, "argument")

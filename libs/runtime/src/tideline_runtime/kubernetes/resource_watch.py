@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tideline_runtime.api_server import ApiServerDown, Item, WatchExpired
+from tideline_runtime.api_server import Item, WatchExpired
+from tideline_runtime.api_watch import WatchThread
 from tideline_runtime.errors import DependencyDown
 from tideline_runtime.kubernetes.api import HudiTableApi
 from tideline_runtime.kubernetes.resource import Resource, Selection
 from tideline_runtime.logging import get_logger
-from tideline_runtime.loop import Backoff
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 
 _log = get_logger(__name__)
-_SHORT_S = 1.0
-"""A round that ends sooner is followed by a pause."""
 
 
 class ResourceWatch:
@@ -38,10 +36,9 @@ class ResourceWatch:
     ) -> None:
         self._api = api
         self._duration_s = duration_s
-        self._clock = clock
         self._changed = changed
         self._failed = failed
-        self._backoff = Backoff(0.2, max_pause_s)
+        self._watch = WatchThread("hudi-table-watch", self._watch_once, self._fail, clock, max_pause_s)
         self._resources: dict[str, Resource] = {}
         self._selection: Selection | None = None
         self._revision = 0
@@ -50,8 +47,6 @@ class ResourceWatch:
         self._lock = threading.Lock()
         self._answered = threading.Event()
         self._listed = threading.Event()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
 
     @property
     def revision(self) -> int:
@@ -65,9 +60,7 @@ class ResourceWatch:
         It then waits for the first list of resources or the first failure, at most `timeout_s`. Raises `DependencyDown` until the
         resources were listed once.
         """
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="hudi-table-watch", daemon=True)
-            self._thread.start()
+        if self._watch.start():
             self._answered.wait(timeout_s)
         with self._lock:
             if self._listed.is_set():
@@ -98,27 +91,17 @@ class ResourceWatch:
                 self._resources[shown.name] = shown
 
     def stop(self) -> None:
-        """Ask the thread to end. Returns at once; the thread does not keep the process from ending."""
-        self._stopped.set()
+        """See `WatchThread.stop`."""
+        self._watch.stop()
 
-    def _run(self) -> None:
-        fruitless = 0
-        while not self._stopped.is_set():
-            begun_s = self._clock.monotonic_s()
-            try:
-                self._round()
-            except WatchExpired as error:
-                self._version = None
-                _log.info("watch of HudiTable resources expired, listing again", reason=str(error))
-            except TidelineError as error:
-                self._fail(error)
-            except Exception as error:  # noqa: BLE001 - a thread that died unseen would leave the resources as they were
-                _log.error("watch of HudiTable resources failed", exc_info=error)
-                self._fail(ApiServerDown(f"{type(error).__name__}: {error}"))
+    def _watch_once(self) -> None:
+        try:
+            self._round()
+        except WatchExpired:
+            self._version = None
+            raise
+        finally:
             self._answered.set()
-            fruitless = fruitless + 1 if self._clock.monotonic_s() - begun_s < _SHORT_S else 0
-            if fruitless:
-                self._stopped.wait(self._backoff.pause_s(fruitless, 0.0))
 
     def _round(self) -> None:
         if self._version is None:
@@ -129,7 +112,7 @@ class ResourceWatch:
             self._answered.set()
             self._recovered()
         for kind, item in self._api.watch(self._version, self._duration_s):
-            if self._stopped.is_set():
+            if self._watch.is_stopped:
                 return
             self._version = str(item["metadata"]["resourceVersion"])
             if kind != "BOOKMARK":

@@ -6,16 +6,13 @@ import threading
 from collections.abc import Callable
 
 from tideline_launcher.kubernetes.api import Pod, PodApi
-from tideline_runtime.api_server import ApiServerDown, ApiServerRefused, WatchExpired
+from tideline_runtime.api_watch import WatchThread
 from tideline_runtime.errors import DependencyDown
 from tideline_runtime.logging import get_logger
-from tideline_runtime.loop import Backoff
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 
 _log = get_logger(__name__)
-_SHORT_S = 1.0
-"""A round of list and watch that ends sooner is followed by a pause."""
 
 
 class PodWatch:
@@ -29,22 +26,17 @@ class PodWatch:
         self._api = api
         self._selector = selector
         self._duration_s = duration_s
-        self._clock = clock
-        self._backoff = Backoff(0.2, max_pause_s)
+        self._watch = WatchThread("pod-watch", self._round, self._failed, clock, max_pause_s)
         self._pods: dict[str, Pod] = {}
         self._error: TidelineError | None = None
         self._lock = threading.Lock()
         self._listed = threading.Event()
-        self._stopped = threading.Event()
         self._wake: Callable[[], None] = lambda: None
-        self._thread: threading.Thread | None = None
 
     def start(self, wake: Callable[[], None], timeout_s: float) -> None:
         """Begin to watch, and wait for the first list, at most `timeout_s`. Safe to repeat. Raises `DependencyDown`."""
         self._wake = wake
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pod-watch", daemon=True)
-            self._thread.start()
+        self._watch.start()
         self._listed.wait(timeout_s)
         self.pods()
 
@@ -68,25 +60,8 @@ class PodWatch:
             self._pods.setdefault(str(pod["metadata"]["name"]), pod)
 
     def stop(self) -> None:
-        """Ask the thread to end. Returns at once; the thread does not keep the process from ending."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        fruitless = 0
-        while not self._stopped.is_set():
-            begun_s = self._clock.monotonic_s()
-            try:
-                self._round()
-            except WatchExpired as error:
-                _log.info("watch of pods expired, listing again", reason=str(error))
-            except (ApiServerDown, ApiServerRefused) as error:
-                self._failed(error)
-            except Exception as error:  # noqa: BLE001 - a thread that died unseen would leave the pods as they were
-                _log.error("watch of pods failed", exc_info=error)
-                self._failed(ApiServerDown(f"{type(error).__name__}: {error}"))
-            fruitless = fruitless + 1 if self._clock.monotonic_s() - begun_s < _SHORT_S else 0
-            if fruitless:
-                self._stopped.wait(self._backoff.pause_s(fruitless, 0.0))
+        """See `WatchThread.stop`."""
+        self._watch.stop()
 
     def _round(self) -> None:
         listed = self._api.list(self._selector)
@@ -96,7 +71,7 @@ class PodWatch:
         self._listed.set()
         self._wake()
         for kind, pod in self._api.watch(self._selector, listed.resource_version, self._duration_s):
-            if self._stopped.is_set():
+            if self._watch.is_stopped:
                 return
             if kind != "BOOKMARK":
                 self._apply(kind, pod)
