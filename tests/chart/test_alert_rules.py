@@ -136,8 +136,8 @@ ALERTS = {
         ),
         Case(
             "TidelineMirrorLagging",
-            buckets("tideline_mirror_lag_seconds", POD, "0x200", "0+1x200"),
-            buckets("tideline_mirror_lag_seconds", POD, "0+1x200", "0+1x200"),
+            {f"tideline_mirror_behind_seconds{{{POD}}}": "950x200"},
+            {f"tideline_mirror_behind_seconds{{{POD}}}": "50x200"},
             {"namespace": "data"},
             "Events are 15m 50s behind the commits",
             11,

@@ -102,8 +102,9 @@ class MemoryEventLog:
         self.broker = broker
         self.clock = clock
 
-    def ensure_topics(self) -> None:
+    def ensure_topics(self) -> frozenset[str]:
         """See `EventLog.ensure_topics`: topics need nothing here."""
+        return frozenset()
 
     def publisher(self, writer_id: str) -> MemoryPublisher:
         """See `EventLog.publisher`."""

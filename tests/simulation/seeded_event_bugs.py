@@ -9,7 +9,7 @@ from typing import Any
 from tests.simulation.sabotage import sabotage
 from tests.simulation.world import World
 
-from tideline_events import EventLogUnavailable, PublishUnknown
+from tideline_events import EventConsumer, EventLogUnavailable, PublishUnknown, TableIdentity, Transition
 from tideline_events.consumer import Deduplicator
 from tideline_mirror.mirroring import MirrorService
 from tideline_runtime.shard_publishers import ShardPublishers
@@ -37,8 +37,8 @@ def _writer_id_of_nobody_else(publishers: ShardPublishers, shard: int) -> str:
     return f"mirror-{uuid.uuid4().hex}"
 
 
-def _no_gap(deduplicator: Deduplicator, table_uid: str, sequence: int) -> None:
-    return None
+def _no_gap(consumer: EventConsumer, table: TableIdentity, first: int, last: int) -> list[Transition]:
+    return []
 
 
 def _never_seen(deduplicator: Deduplicator, table_uid: str, sequence: int) -> bool:
@@ -49,7 +49,7 @@ EVENT_BUGS: Mapping[str, Callable[[World], Any]] = {
     "cursor moves before its events": sabotage((MirrorService, "_mirror", _moves_its_cursor_first)),
     "cursor read while a publication is on its way": sabotage((ShardPublishers, "settle", _as_if_settled)),
     "mirrors do not fence each other": sabotage((ShardPublishers, "_writer_id", _writer_id_of_nobody_else)),
-    "gaps between events stay": sabotage((Deduplicator, "missing_before", _no_gap)),
+    "gaps between events stay": sabotage((EventConsumer, "_filled", _no_gap)),
     "events twice are two": sabotage((Deduplicator, "is_duplicate", _never_seen)),
 }
 """Name → the protection that it takes away. They show only where mirrors publish."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tenacity
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.contract.events.conftest import PARTITION_COUNT, Deployment
@@ -17,6 +18,7 @@ from tideline_events import (
     HINTS,
     TABLES,
     TIMELINE,
+    TOPICS,
     EventConsumer,
     EventLogUnavailable,
     PublisherFenced,
@@ -140,6 +142,31 @@ def test_a_cursor_topic_that_is_not_compacted_is_refused(kafka_node: KafkaNode) 
     finally:
         alter("compact")
     log.ensure_topics()
+
+
+def test_a_deleted_topic_is_created_again_and_named(tmp_path: Path) -> None:
+    """It was created at the start of a process only."""
+    uid = new_uid()
+    with running_kafka(tmp_path / "kafka") as node:
+        log = KafkaEventLog(KafkaSettings(node.bootstrap_servers, partition_count=2), SystemClock())
+        assert log.ensure_topics() == {topic.name for topic in TOPICS}
+        assert log.ensure_topics() == frozenset()
+        with closing(log.publisher(f"shard-{uid}")) as publisher:
+            publisher.publish_transitions(uid, transitions(uid, 1, 2), table_record(uid, 2))
+            admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+            for future in admin.delete_topics([TABLES.name], operation_timeout=30).values():
+                future.result()
+            created: frozenset[str] = frozenset()
+            for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.2), stop=tenacity.stop_after_delay(30)):
+                with attempt:
+                    # The broker may still know the topic for a moment.
+                    created = created | log.ensure_topics()
+                    assert created == {TABLES.name}
+            assert log.cursor(uid) is None
+            for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.2), stop=tenacity.stop_after_delay(60)):
+                with attempt:
+                    publisher.publish_transitions(uid, transitions(uid, 1, 2), table_record(uid, 2))
+            assert log.cursor(uid) == table_record(uid, 2)
 
 
 def test_a_killed_broker_loses_nothing_that_was_published(tmp_path: Path) -> None:

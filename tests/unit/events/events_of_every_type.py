@@ -70,6 +70,7 @@ EVERY_TYPE: dict[str, Event] = {
         log_size_bytes=5_678,
         health="stuck",
         health_reason="writer w died",
+        former_uid="0c1d2e3f-6a54-4d0f-9b7e-3f2b8c1e4a5b",
     ),
     "tideline.jobs.lifecycle.v1": JobEvent(
         table_uid=UID,

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tideline_events import TIMELINE, open_event_log
 from tideline_events.kafka import KafkaEventLog, KafkaSettings
-from tideline_events.kafka_options import accepted_options
+from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.kafka_subscription import KafkaSubscription
 from tideline_events.sqlite import SqliteEventLog
 from tideline_table.clock import SystemClock
@@ -110,3 +110,14 @@ def test_a_new_event_database_is_for_its_user_only(tmp_path: Path) -> None:
     path.chmod(0o660)
     log.ensure_topics()
     assert path.stat().st_mode & 0o777 == 0o660, "a mode that an administrator chose stays"
+
+
+def test_a_client_without_a_broker_writes_one_line_of_each_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """There were 1,308 in a minute."""
+    for number in range(50):
+        CLIENT_LOG.error("FAIL [rdkafka#producer-%d] Connect failed", number)
+        CLIENT_LOG.error("ERROR [rdkafka#consumer-%d] All brokers are down", number)
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records if record.name == CLIENT_LOG.name] == [
+        "FAIL",
+        "ERROR",
+    ]

@@ -48,6 +48,15 @@ def test_base_paths_are_tables_only_while_they_hold_one(tmp_path):
     assert found.tables() == (b,)
 
 
+def test_a_pattern_covers_the_tables_that_its_search_finds_and_no_others(tmp_path):
+    inside = [make_table(tmp_path / path) for path in ("a/t 1", "b/x/t2", "b/x/y/t3", "c")]
+    outside = [make_table(tmp_path / path) for path in ("a/u", "a/t/deeper", "d/t1", "cc")]
+    found = registry(tmp_path / "a/t*", tmp_path / "b/**", tmp_path / "c")
+    assert set(found.tables()) == set(inside)
+    assert all(map(found.covers, inside))
+    assert not any(map(found.covers, outside))
+
+
 def test_a_pattern_that_selects_no_table_is_logged_once(tmp_path):
     make_table(tmp_path / "a/t")
     found = registry(tmp_path / "a/*", tmp_path / "b/*", tmp_path / "c")

@@ -23,7 +23,7 @@ class PublisherFenced(TidelineError):
     def __init__(self, writer_id: str) -> None:
         super().__init__(
             f"writer id {writer_id!r} was taken over by a newer publisher, or its transaction timed out",
-            expected="one publisher per shard",
+            expected="one publisher per shard, and fleets with different names (setting `fleet`)",
             remedy="stop publishing; open a new publisher only if this process still owns the shard",
         )
         self.writer_id = writer_id

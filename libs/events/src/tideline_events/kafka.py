@@ -16,11 +16,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its public n
     NewTopic,
     OffsetSpec,
     ResourceType,
+    TopicMetadata,
 )
 
 from tideline_events.envelope import decode
 from tideline_events.errors import EventLogUnavailable, PoisonEvent, TopicMismatch
-from tideline_events.kafka_options import accepted_options
+from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.kafka_publisher import KafkaPublisher
 from tideline_events.kafka_subscription import KafkaSubscription, record_of
 from tideline_events.log import check_subscription
@@ -68,13 +69,16 @@ class KafkaEventLog:
         self._clock = clock
         client = settings.client()
         with accepted_options(client):
-            self._admin = AdminClient(client, logger=_log)
+            self._admin = AdminClient(client, logger=CLIENT_LOG)
 
-    def ensure_topics(self) -> None:
+    def ensure_topics(self) -> frozenset[str]:
         """See `EventLog.ensure_topics`. An existing topic keeps its partitions: another count would break the order of keys."""
-        wanted = [_new_topic(topic, self._settings) for topic in TOPICS]
-        for name, future in self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s).items():
-            _answer(f"creation of topic {name}", future.result, accept=KafkaError.TOPIC_ALREADY_EXISTS)
+        known = self._topics()
+        created = {topic.name for topic in TOPICS} - known.keys()
+        if created:
+            wanted = [_new_topic(topic, self._settings) for topic in TOPICS if topic.name in created]
+            for name, future in self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s).items():
+                _answer(f"creation of topic {name}", future.result, accept=KafkaError.TOPIC_ALREADY_EXISTS)
         self._await("topics without a leader", self._have_leaders)
         policies = self._await("topics that the broker does not know yet", self._policies)
         for topic in TOPICS:
@@ -84,6 +88,7 @@ class KafkaEventLog:
                     expected=_policy(topic),
                     remedy="alter cleanup.policy of the topic",
                 )
+        return frozenset(created)
 
     def publisher(self, writer_id: str) -> KafkaPublisher:
         """See `EventLog.publisher`."""
@@ -125,10 +130,13 @@ class KafkaEventLog:
             raise EventLogUnavailable(f"no topic {topic}", remedy="create the topics (ensure_topics), then retry")
         return len(found.partitions)
 
+    def _topics(self) -> dict[str, TopicMetadata]:
+        metadata = _answer("metadata of the topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s))
+        return {} if metadata is None else {name: topic for name, topic in metadata.topics.items() if topic.error is None}
+
     def _have_leaders(self) -> bool:
         """Return whether every partition of every topic has a leader. Before that, clients of a new topic fail."""
-        metadata = _answer("metadata of the topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s))
-        topics = metadata.topics if metadata is not None else {}
+        topics = self._topics()
         return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in TOPICS)
 
     def _policies(self) -> dict[str, str]:
@@ -176,7 +184,7 @@ class KafkaEventLog:
         deadline_s = self._clock.monotonic_s() + self._settings.timeout_s + self._settings.transaction_timeout_s
         client = self._settings.client()
         with accepted_options(client):
-            opened = Consumer({**client, **options}, logger=_log)
+            opened = Consumer({**client, **options}, logger=CLIENT_LOG)
         with closing(opened) as consumer:
             consumer.assign([TopicPartition(topic.name, partition, OFFSET_BEGINNING) for partition in partitions])
             while ends:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,6 +20,32 @@ _OWN = frozenset({"bootstrap.servers", "client.id"})
 """Options that a user does not give."""
 EVENT_LOG_OPTIONS = "event_log_options"
 """The setting with the options of the event log's clients."""
+
+_REPEAT_AFTER_S = 60.0
+
+
+class _Sparing(logging.Filter):
+    """Passes one line of each kind in a minute: without a broker, each client writes several a second.
+
+    The first word of a line of librdkafka is its kind, such as FAIL or ERROR.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is written."""
+        kind, now_s = record.getMessage().partition(" ")[0], time.monotonic()
+        if now_s - self._passed_s.get(kind, -_REPEAT_AFTER_S) < _REPEAT_AFTER_S:
+            return False
+        self._passed_s[kind] = now_s
+        return True
+
+
+CLIENT_LOG = logging.getLogger(f"{__name__}.client")
+"""The logger of all Kafka clients."""
+CLIENT_LOG.addFilter(_Sparing())
 
 
 @contextmanager

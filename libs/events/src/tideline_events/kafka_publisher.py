@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -11,14 +10,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tideline_events.envelope import stamped
 from tideline_events.errors import EventLogUnavailable, PublisherFenced, PublishUnknown
-from tideline_events.kafka_options import accepted_options
+from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.log import check_records, transition_records
 from tideline_events.payload import TableRecord, Transition
 from tideline_events.record import Record
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 
-_log = logging.getLogger(__name__)
 # Names with an underscore are librdkafka's own codes, which have no public name.
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
 _NEW_PUBLISHER = "open a new publisher, which aborts the open transaction of this one, and read the cursor"
@@ -46,7 +44,7 @@ class KafkaPublisher:
             "message.max.bytes": 1_048_576,
         }
         with accepted_options(client):
-            self._producer = Producer(options, logger=_log)
+            self._producer = Producer(options, logger=CLIENT_LOG)
         self._clock = clock
         self._writer_id = writer_id
         self._timeout_s = timeout_s

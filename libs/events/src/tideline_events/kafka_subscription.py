@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tideline_events.errors import CommitLost, EventLogUnavailable
-from tideline_events.kafka_options import accepted_options
+from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.log import POLL_LIMIT
 from tideline_events.partitioner import partition_of
 from tideline_events.record import Record
@@ -56,7 +56,7 @@ class KafkaSubscription:
             "heartbeat.interval.ms": 2_000,
         }
         with accepted_options(client):
-            self._consumer = Consumer(options, logger=_log)
+            self._consumer = Consumer(options, logger=CLIENT_LOG)
         self._clock = clock
         self._group = group
         self._counts = dict(partition_counts)

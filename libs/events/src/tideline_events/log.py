@@ -68,8 +68,11 @@ class EventLog(Protocol):
     Every method may raise `EventLogUnavailable`, and the embedded log `EventLogCorrupt`.
     """
 
-    def ensure_topics(self) -> None:
-        """Create missing topics. Errors: `TopicMismatch` if a topic exists with settings that break the contract."""
+    def ensure_topics(self) -> frozenset[str]:
+        """Create missing topics and return the names of those. Also a probe: `EventLogUnavailable` if the log does not answer.
+
+        Errors: `TopicMismatch` if a topic exists with settings that break the contract.
+        """
 
     def publisher(self, writer_id: str) -> Publisher:
         """Take over `writer_id` (a shard of the mirror, or one process of a service). Older publishers of that id are fenced.

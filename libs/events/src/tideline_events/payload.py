@@ -105,6 +105,7 @@ class TableRecord:
     log_size_bytes: int | None = None
     health: str = "healthy"
     health_reason: str | None = None
+    former_uid: str | None = None
 
     def __post_init__(self) -> None:
         _check_times(self.time)

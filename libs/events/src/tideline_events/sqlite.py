@@ -60,9 +60,10 @@ class SqliteEventLog:
         self._path = path
         self._clock = clock
 
-    def ensure_topics(self) -> None:
+    def ensure_topics(self) -> frozenset[str]:
         """See `EventLog.ensure_topics`."""
         connect(self._path).close()
+        return frozenset()
 
     def publisher(self, writer_id: str) -> SqlitePublisher:
         """See `EventLog.publisher`."""

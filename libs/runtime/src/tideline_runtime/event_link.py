@@ -62,8 +62,12 @@ class EventLink:
         if self._publishes:
             self._own_publisher()
         if self._watches and self._watcher is None:
-            self._watcher = EventWatcher(self._log, self._watches, self._context.name_of_instance(settings), self._wake)
+            self._watcher = EventWatcher(self._log, self._watches, self._context.name_in_events(settings), self._wake)
             self._watcher.start()
+
+    def check(self) -> frozenset[str]:
+        """Create topics that were deleted, and return their names. Raises `EventLogUnavailable` if the event log does not answer."""
+        return self.log.ensure_topics()
 
     def _wake(self, uid: str) -> None:
         if self._hinted is not None:
@@ -107,7 +111,7 @@ class EventLink:
     def _own_publisher(self) -> Publisher:
         if self._publisher is None:
             settings = self._settings
-            name = self._context.name_of_instance(settings)
+            name = self._context.name_in_events(settings)
             leased = settings.shard_leases.enabled
             self._publisher = self.log.publisher(name if leased else f"{name}-of-{settings.shard_count}")
         return self._publisher

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
+from urllib.parse import unquote
 
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
@@ -47,6 +48,19 @@ class TablePattern:
     def text(self) -> str:
         """The pattern as text, with a canonical root."""
         return "/".join((self.root, *self.parts))
+
+    def matches(self, base_path: str) -> bool:
+        """Return whether the search for this pattern finds a table at the canonical base path."""
+        if base_path == self.root:
+            return not self.parts
+        inside = base_path.removeprefix(f"{self.root.rstrip('/')}/")
+        levels = inside.split("/")
+        if inside == base_path or not self.parts:
+            return False
+        if self.parts[-1] == _EVERY_DEPTH:
+            first = self.parts[:-1]
+            return len(levels) > len(first) and all(map(_fits, first, levels))
+        return len(levels) == len(self.parts) and all(map(_fits, self.parts, levels))
 
     @classmethod
     def parse(cls, text: str) -> TablePattern:
@@ -136,6 +150,13 @@ class TableRegistry:
             self._search(pattern for pattern in self._named_patterns() if pattern not in self._found)
             self._select()
         return self._tables
+
+    def covers(self, base_path: str) -> bool:
+        """Return whether a table at this base path, in a shard that this instance holds, would be found; its search must not have failed."""
+        if not self._is_mine(base_path):
+            return False
+        covering = {pattern for pattern in (*self._patterns, *self._found) if pattern.matches(base_path)}
+        return bool(covering) and not covering & self._failed.keys()
 
     def named(self) -> tuple[str, ...]:
         """Return the base paths of the shards held on which the source wants this service to work, also those without a table."""
@@ -252,6 +273,10 @@ def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int,
         if not name.startswith(".") and "\\" not in name and wanted.fullmatch(name):
             inner = f"{folder}/{name}" if folder else name
             yield from _matching(storage, inner, parts if every_depth else parts[1:], depth + 1, beat)
+
+
+def _fits(part: str, level: str) -> bool:
+    return level_pattern(part).fullmatch(unquote(level)) is not None
 
 
 def _is_table(storage: Storage, folder: str) -> bool:

@@ -200,6 +200,14 @@ class ServiceSettings(BaseModel):
         default_factory=lambda values: f"sqlite://{quote(str(values['state_folder']))}/events.db",
         default_text="sqlite:///<state_folder>/events.db",
     )
+    fleet: str = setting(
+        "",
+        unit="-",
+        description="Name of the fleet in the event log: a part of writer ids and consumer groups. Fleets that share a Kafka cluster need "
+        "different names; all services of a fleet have the same.",
+        pattern="[A-Za-z0-9_.-]*",
+        max_length=100,
+    )
     event_log_options: dict[str, SecretStr] = setting(
         {},
         unit="-",

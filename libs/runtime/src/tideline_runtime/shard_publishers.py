@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tideline_events import EventLog, Publisher, PublisherFenced, PublishUnknown, TableRecord, Transition
+from tideline_events import EventLog, Publisher, PublisherFenced, PublishUnknown, Record, TableRecord, Transition
 from tideline_runtime.shards import ShardLost, Shards
 
 
@@ -34,6 +34,15 @@ class ShardPublishers:
         """Open the publishers of all shards held now."""
         for shard in self._shards.held():
             self.settle(shard)
+
+    @property
+    def newest(self) -> int:
+        """The number of the publisher that was opened last."""
+        return self._count
+
+    def publish(self, shard: int, *records: Record) -> None:
+        """Publish other records of the tables of a shard. Raises as `Publisher.publish`, and `ShardLost`."""
+        self._current(shard).publisher.publish(*records)
 
     def settle(self, shard: int) -> int:
         """Open the publisher of the shard, unless it is open. Return its number: cursors read with another number are outdated.

@@ -1,6 +1,6 @@
 """Metrics of the mirror."""
 
-from tideline_runtime.metrics import Counter, Histogram
+from tideline_runtime.metrics import Counter, Gauge, Histogram
 
 ENTRIES = Counter("tideline_mirror_entries_total", unit="entries", doc="Table log entries published as events.", labels=("table",))
 HEALED = Counter(
@@ -9,3 +9,9 @@ HEALED = Counter(
     doc="Log entries whose timeline files the mirror created because the writer had not.",
 )
 LAG = Histogram("tideline_mirror_lag_seconds", unit="seconds", doc="Time from the append of a log entry to its publication.")
+BEHIND = Gauge(
+    "tideline_mirror_behind_seconds",
+    unit="seconds",
+    doc="Age of the oldest log entry that the mirror read and has not published. It grows while the event log does not answer.",
+)
+DELETED = Counter("tideline_mirror_deleted_total", unit="tables", doc="Tables that the mirror removed from the event log.")

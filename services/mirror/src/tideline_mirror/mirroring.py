@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
-from tideline_events import HINTS, EventLogUnavailable, PendingPlan, PublisherFenced, PublishUnknown, TableRecord
-from tideline_mirror.metrics import ENTRIES, HEALED, LAG
+from tideline_events import (
+    HINTS,
+    TABLES,
+    EventLogUnavailable,
+    PendingPlan,
+    PublisherFenced,
+    PublishUnknown,
+    TableRecord,
+    table_deletion,
+)
+from tideline_mirror.metrics import BEHIND, DELETED, ENTRIES, HEALED, LAG
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
@@ -18,15 +27,20 @@ from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.transitions import table_identity, transition_of
-from tideline_runtime.visits import Visits
+from tideline_runtime.visits import Visit, Visits
 from tideline_table.action import action_name
-from tideline_table.errors import CorruptMetadata
+from tideline_table.errors import CorruptMetadata, TidelineError
 from tideline_table.log import Entry
-from tideline_table.table import Table, health_of
+from tideline_table.storage import open_storage
+from tideline_table.table import Table, health_of, read_identity
 
 _log = get_logger(__name__)
 HEAL_AFTER_S = 5.0
 """If a writer has not created the timeline files of its entry after this time, the mirror creates them."""
+CHECK_EVERY_S = 15.0
+"""Interval at which the mirror asks the event log for its topics."""
+DELETED_AFTER_S = 300.0
+"""Time for which a table must be absent before the mirror removes it from the event log."""
 SCRUB_EVERY_S = 60.0
 """Interval at which an idle table is checked for timeline files that a slow writer created after their action had ended. Apache
 Hudi's readers trust such files, so the check deletes them."""
@@ -37,17 +51,31 @@ class MirrorService:
 
     def __init__(self, settings: MirrorSettings, context: ServiceContext) -> None:
         self._context = context
-        context.metrics.expose(HEALED)
+        context.metrics.expose(HEALED, BEHIND)
         self._tables: OpenTables = open_tables(settings, context)
         hinted = HintedTables()
         self._events = EventLink(settings, context, watches=[HINTS.name], hinted=hinted)
         self._visits = Visits(context.clock, settings.poll_interval_s, hinted)
-        self._publishers = ShardPublishers(context.name, self._tables.shards, lambda: self._events.log)
+        self._publishers = ShardPublishers(
+            context.name_in_events(settings, context.name), self._tables.shards, lambda: self._events.log
+        )
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._cursors: dict[str, tuple[int, int]] = {}
         """By table uid: the number of the publisher for which the cursor was read, and the cursor, the sequence of the last
         published entry."""
+        self._records: dict[str, TableRecord] = {}
+        """The records that were read together, by table uid, as far as they were not asked for since."""
+        self._read_for = 0
+        """The number of the newest publisher that was open when the records were read."""
+        self._asked: set[str] = set()
+        self._places: dict[str, str] = {}
+        """The base paths of the tables in the event log, by uid."""
+        self._waiting: dict[str, datetime] = {}
+        """When the first entry was recorded that is read and not published, by table uid."""
+        self._absent_since_s: dict[str, float] = {}
+        self._check_at_s = context.clock.monotonic_s() + CHECK_EVERY_S
         self._scrubbed_s: dict[str, float] = {}
+        self._removed_at_s = -SCRUB_EVERY_S
         self._is_behind = False
 
     def start(self) -> None:
@@ -63,7 +91,16 @@ class MirrorService:
         """
         visit = self._visits.begin(full=self._is_behind)
         self._is_behind = False
+        try:
+            return self._visit(visit)
+        finally:
+            now = self._context.clock.now()
+            ages_s = [(now - recorded).total_seconds() for recorded in self._waiting.values()]
+            self._context.metrics.set(BEHIND, max([0.0, *ages_s]))
+
+    def _visit(self, visit: Visit) -> float | None:
         self._publishers.close_lost()
+        self._check_event_log()
         failure = self._tables.visit(
             self._context,
             self._mirror,
@@ -72,6 +109,7 @@ class MirrorService:
             first=visit.first,
         )
         if visit.is_full:
+            self._remove_deleted()
             self._tables.show()
         if failure is not None:
             raise failure
@@ -114,8 +152,10 @@ class MirrorService:
         record = self._record(table, entries[-1].sequence)
         # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
         del self._cursors[table.uid]
+        self._waiting.setdefault(table.uid, datetime.fromisoformat(entries[0].recorded))
         self._publishers.publish_transitions(shard, number, table.uid, transitions, record)
         self._cursors[table.uid] = number, entries[-1].sequence
+        self._waiting.pop(table.uid, None)
         self._observe(table, entries)
         self._is_behind |= len(entries) == batch_entries
 
@@ -130,9 +170,68 @@ class MirrorService:
         number = self._publishers.settle(shard)
         known = self._cursors.get(table.uid)
         if known is None or known[0] != number:
-            record = self._events.log.cursor(table.uid)
+            record = self._last_record(table.uid, number)
             known = self._cursors[table.uid] = number, self._kept_from(table, record.sequence if record else 0)
+            self._places[table.uid] = table.base_path
         return known
+
+    def _last_record(self, uid: str, number: int) -> TableRecord | None:
+        """Return the last record of a table. The records of all tables are read at once after publishers were opened."""
+        if number > self._read_for:
+            # Opened before the read, because a publication of another process is final only then.
+            self._publishers.take_over()
+            self._read_for = self._publishers.newest
+            self._records = {record.table_uid: record for record in self._events.log.table_records()}
+            self._places |= {uid: record.table.base_path for uid, record in self._records.items()}
+            self._asked = set()
+        if uid in self._asked:
+            return self._events.log.cursor(uid)
+        self._asked.add(uid)
+        return self._records.pop(uid, None)
+
+    def _check_event_log(self) -> None:
+        """Create deleted topics again, and notice an event log that does not answer although nothing is to be published."""
+        if self._context.clock.monotonic_s() < self._check_at_s:
+            return
+        try:
+            created = self._events.check()
+        except EventLogUnavailable as error:
+            self._context.health.obstruct("event log", str(error))
+            raise
+        self._context.health.clear("event log")
+        self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
+        if created:
+            _log.error("topics were deleted, and are created again", topics=sorted(created))
+        if TABLES.name in created:
+            # The cursors are gone: everything is published again, with the same ids.
+            self._cursors.clear()
+            self._read_for = 0
+
+    def _remove_deleted(self) -> None:
+        """Remove the records of tables that storage no longer has, once per search for tables."""
+        now_s = self._context.clock.monotonic_s()
+        if now_s < self._removed_at_s + SCRUB_EVERY_S:
+            return
+        self._removed_at_s = now_s
+        for uid, base_path in list(self._places.items()):
+            if self._tables.by_uid(uid) is not None or not self._tables.registry.covers(base_path):
+                continue
+            self._context.health.beat()
+            try:
+                identity = read_identity(open_storage(base_path))
+            except TidelineError as error:
+                _log.info("table is not reachable", base_path=base_path, reason=str(error))
+                continue
+            # A folder that is not mounted looks as if its tables were deleted.
+            absent_since_s = self._absent_since_s.setdefault(uid, now_s)
+            if identity is not None and identity.uid == uid:
+                del self._absent_since_s[uid]
+            elif identity is not None or now_s - absent_since_s >= DELETED_AFTER_S:
+                self._publishers.publish(shard_of(base_path, self._tables.shards.count), table_deletion(uid))
+                self._cursors.pop(uid, None)
+                del self._places[uid], self._absent_since_s[uid]
+                self._context.metrics.increment(DELETED)
+                _log.info("table is deleted or moved", table=uid, base_path=base_path)
 
     def _skip_gap(self, table: Table, number: int, cursor: int) -> None:
         start = self._kept_from(table, cursor)
@@ -181,4 +280,5 @@ class MirrorService:
             log_size_bytes=sum(log.size_bytes for log in logs),
             health="healthy" if health.is_healthy else "stuck",
             health_reason="; ".join(health.problems) or None,
+            former_uid=table.identity.former_uid if table.identity is not None else None,
         )

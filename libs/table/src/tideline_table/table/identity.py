@@ -44,6 +44,8 @@ class TableIdentity:
     declared: Mapping[str, str] = field(default_factory=dict)
     """The properties that decide what rows the files hold, as the table was created with them (`fixed_properties`). Empty for a
     table that Apache Hudi created."""
+    former_uid: str | None = None
+    """The uid of the table that it was before it was copied or moved."""
 
     def index_after(self, resize: BucketResize | None) -> str:
         """Return `index` with the numbers of buckets of a resize; None leaves those of the creation."""
@@ -80,7 +82,8 @@ def read_identity(storage: Storage) -> TableIdentity | None:
         uid, base_path = str(document["uid"]), str(document["base_path"])
         formerly = tuple(str(path) for path in document.get("formerly", ()))
         declared = {str(key): str(value) for key, value in dict(document.get("declared", {})).items()}
-        return TableIdentity(uid, base_path, str(document.get("index", "")), formerly, declared)
+        former_uid = str(document["former_uid"]) if document.get("former_uid") else None
+        return TableIdentity(uid, base_path, str(document.get("index", "")), formerly, declared, former_uid)
     except ObjectNotFound:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -129,10 +132,12 @@ def check_index_unchanged(
         )
 
 
-def _content(storage: Storage, clock: Clock, index: str, declared: Mapping[str, str], formerly: Sequence[str] = ()) -> bytes:
+def _content(
+    storage: Storage, clock: Clock, index: str, declared: Mapping[str, str], formerly: Sequence[str] = (), former_uid: str = ""
+) -> bytes:
     created = clock.now().isoformat()
     document = {"format": _FORMAT, "uid": str(uuid.uuid4()), "base_path": storage.root, "created": created}
-    more = {"index": index, "declared": dict(declared), "formerly": formerly}
+    more = {"index": index, "declared": dict(declared), "formerly": formerly, "former_uid": former_uid}
     return sealed(json.dumps({**document, **{name: value for name, value in more.items() if value}}).encode())
 
 
@@ -182,7 +187,7 @@ def replace_identity(storage: Storage, clock: Clock, opened: TableIdentity | Non
     index, declared = (known.index, known.declared) if known is not None else ("", {})
     formerly = (*known.formerly, known.base_path) if known is not None else ()
     others = [path for path in dict.fromkeys(formerly) if path != storage.root]
-    storage.put(IDENTITY_PATH, _content(storage, clock, index, declared, others))
+    storage.put(IDENTITY_PATH, _content(storage, clock, index, declared, others, known.uid if known is not None else ""))
     identity = read_identity(storage)
     assert identity is not None
     return identity
