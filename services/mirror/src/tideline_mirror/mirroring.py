@@ -101,6 +101,7 @@ class MirrorService:
     def _visit(self, visit: Visit) -> float | None:
         self._publishers.close_lost()
         self._check_event_log()
+        # Step 1 of a tick: visit the tables, hinted ones first. A table that fails does not keep the others waiting.
         failure = self._tables.visit(
             self._context,
             self._mirror,
@@ -124,15 +125,18 @@ class MirrorService:
 
     def _mirror(self, table: Table) -> None:
         shard = shard_of(table.base_path, self._tables.shards.count)
+        # Step 2, for each table: where did the last publisher stop? The event log says it.
         number, cursor = self._cursor(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
         # The visit has just refreshed the table: an idle one need not be asked for its next entry again.
         is_idle = cursor == table.state.sequence
+        # Step 3: read the entries after it, a batch at most.
         entries = [] if is_idle else list(islice(table.timeline.log.after(cursor), batch_entries))
         if not entries:
             if cursor < table.state.sequence:
                 self._skip_gap(table, number, cursor)
                 return
+            # An idle table is put in order: a writer that died behind its commit has left no timeline file.
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
                 _log.info("created timeline files that the writer had not created", table=table.uid, sequence=table.state.sequence)
@@ -148,11 +152,13 @@ class MirrorService:
             return
         table.refresh()
         identity = table_identity(table)
+        # Step 4: an event for each entry, and the state of the table behind the last one.
         transitions = [transition_of(identity, entry, "mirror") for entry in entries]
         record = self._record(table, entries[-1].sequence)
         # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
         del self._cursors[table.uid]
         self._waiting.setdefault(table.uid, datetime.fromisoformat(entries[0].recorded))
+        # Step 5: events, state and cursor in one transaction, so that each step is published once.
         self._publishers.publish_transitions(shard, number, table.uid, transitions, record)
         self._cursors[table.uid] = number, entries[-1].sequence
         self._waiting.pop(table.uid, None)

@@ -34,6 +34,7 @@ def request_clean(table: Table, options: Mapping[str, object] | None = None) -> 
         now = table.timeline.time.now()
         return plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
 
+    # Step 1: append the plan, which names each file to delete.
     return publish(table, Action.CLEAN, OPERATION, decide, reserve_kept=0)
 
 
@@ -58,6 +59,7 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
     planned = table.state.plans[chosen]
     assert isinstance(planned, CleanPlanned)
     plan = planned.plan
+    # Step 2: refuse a plan that deletes too much, before anything is deleted.
     check_share(table.state, planned.paths, allowed)
 
     def begin(state: TableState) -> Draft:
@@ -77,12 +79,14 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
         return Needed(frozenset(path for s in (*state.latest_slices(), *saved) for path in s.paths), frozenset(spared))
 
     try:
+        # Step 3: begin, REQUESTED to INFLIGHT. A full disk is no reason to stop: the clean may use the reserve.
         table.timeline.append(begin, reserve_kept=0)
         started = table.clock.monotonic_s()
         state = table.state
         formerly = table.identity.formerly if table.identity is not None else ()
         saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
         try:
+            # Step 4: delete in batches. Before each, `look_again` asks what readers, savepoints, leases and plans need by now.
             result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved], look_again, formerly)
         except CorruptMetadata:
             table.timeline.give_up(table.state.actions[chosen])
@@ -94,9 +98,11 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
             _check_pending(state, chosen)
             return Draft(chosen, Action.CLEAN, State.INFLIGHT, State.COMPLETED, OPERATION, Cleaned(metadata))
 
+        # Step 5: complete. Deleting is idempotent, so that a clean that died before is simply run again.
         table.timeline.append(complete, reserve_kept=0)
     except NothingToDo:
         return None
+    # There is space again for the file that the next clean on a full disk gives up.
     fill_reserve(table.storage)
     return int(metadata["totalFilesDeleted"])
 

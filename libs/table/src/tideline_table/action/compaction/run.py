@@ -91,6 +91,7 @@ def request_compaction(
     def decide(state: TableState) -> Due | Reason:
         return plan_compaction(state, chosen, reserved, table.clock.now(), max_bytes=max_bytes, min_commits=min_commits)
 
+    # Step 1: append the plan. From here on writers put new log files behind the slice that the compaction will create.
     return publish(table, Action.COMPACTION, COMPACT, decide, mint=table.timeline.mint_above_files, check=check)
 
 
@@ -111,6 +112,7 @@ def run_compaction(
     chosen_instant = record.instant
     table.timeline.time.check_reached(chosen_instant, "the slices of this compaction")
 
+    # Step 2: begin, REQUESTED to INFLIGHT. Of several executors the one whose entry is the last owns the plan.
     entry = begin_attempt(table, chosen_instant, TableService.COMPACTION, COMPACT, chosen)
     with Heartbeat(table.storage, chosen_instant, chosen):
         return _execute(table, chosen_instant, entry.sequence, chosen, run)
@@ -127,7 +129,9 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     tasks = [replace(task, file_slice=as_recorded(table.state, task.file_slice)) for task in tasks]
     stats: tuple[WriteStat, ...] = ()
     try:
+        # Step 3: merge the log files of each slice with its base file, in threads or on Spark, and check the results against the plan.
         stats = check_compacted(tasks, run(tasks))
+        # Step 4: commit, INFLIGHT to COMPLETED, with a receipt of the rows that were read and written.
         entry = _complete(table, instant, attempt, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
     except CommitUnknown:
         raise  # only the log knows the outcome
@@ -144,6 +148,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
         if is_lost and isinstance(error, ObjectNotFound):
             raise lost_attempt(TableService.COMPACTION, instant) from error
         raise
+    # Step 5: delete files of earlier attempts. Markers name them; no reader sees them.
     named = {s.path for s in stats}
     for path in marked_files(table.storage, instant):
         if path not in named:
@@ -161,6 +166,7 @@ def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, 
         metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json, **receipt}, compacted=True)
         return Draft(instant, Action.COMPACTION, State.INFLIGHT, State.COMPLETED, COMPACT, Published(metadata))
 
+    # A slice whose files are dated before its instant would look older than it is.
     pass_instant(table.timeline, instant, opens=True)
     with table.lock.hold(table.timeline.head_sequence):
         return table.timeline.append(decide)

@@ -101,6 +101,7 @@ class ThisProcess:
 
         def one(routed: RoutedTask) -> FileGroupResult:
             work.check()
+            # Step 5 of a commit, for one file group: a marker, then the file.
             written = write_file_group(context, routed.task, work.incoming(routed), work.table.storage)
             work.written(written)
             return written

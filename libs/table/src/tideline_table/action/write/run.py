@@ -129,9 +129,12 @@ def write_rows(
         # Since the last attempt another process may have changed the schema, or created a record index.
         return attempt_on(table.schema_json, index_state(table))
 
+    # Step 1 of a commit (docs/architecture.md, "A commit"): prepare. Schema, keys and partition paths, one row per key.
     # Reject invalid input before anything is written.
     checked = attempt().prepared
+    # While compaction has not kept up, a writer is warned, waits or stops here, as options say: before it holds anything.
     hold_back(table, first.operation, first.options, set(pc.unique(checked.partition_paths).to_pylist()))
+    # Steps 2 to 8, one attempt: repeated on fresh state if another writer went first.
     return write_with_retries(contention, lambda: attempt().run(), on_conflict)
 
 
@@ -201,14 +204,18 @@ class _Attempt:
 
     def run(self) -> Committed:
         with self.made.deleted_if_undone():
+            # Step 2: begin. The first entry of the log mints the instant; on any error the transaction is rolled back.
             return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
         check_index_state(self.table, self.kept)
+        # Steps 3 and 4: find the file group of each row, and reserve those that the write changes.
         routed = self._route_in_turn(transaction)
+        # Step 5: write the files. Nothing is visible yet.
         results = self._write(transaction, routed)
         target, replaced = self.target, overwrite_of(self.operation, results)
         look_up = self._look_up()
+        # Steps 6 and 7: check for conflicts and create the next entry of the log. This is the commit.
         return self.made.commit(
             transaction.instant,
             routed.rings,
@@ -226,6 +233,7 @@ class _Attempt:
             held = {t.task.file_id for t in routed.tasks if t.task.base is not None}
             appends = {t.task.file_id for t in routed.tasks if self._appends(t)}
             self.contention.needs(held - appends, appends)
+            # Step 4: reservations only order the writers. A write that does not get its turn may still go on: the log decides.
             turn = self.contention.take_turn(transaction.instant)
             if turn is Turn.AT_ONCE:
                 return routed
@@ -238,6 +246,7 @@ class _Attempt:
         return self.table.definition.type is TableType.MOR and task.base is not None and (not task.adds or task.log_inserts > 0)
 
     def _route(self, transaction: WriteTransaction) -> _Routed:
+        # Step 3: a bucket index computes the file group from the key; otherwise the keys are looked up (tagged).
         index = self.table.definition.buckets
         if index is not None:
             return (self._route_in_buckets if index.has_several else self._route_to_buckets)(transaction, index)
@@ -301,12 +310,14 @@ class _Attempt:
     def _write(self, transaction: WriteTransaction, routed: _Routed) -> list[FileGroupResult]:
         tasks = routed.tasks
         context = write_context(self.table, transaction.instant, self.operation, self.options, self.target, routed.index)
+        # A partition begins with its metadata file, so that readers that list folders find it.
         for partition in sorted({t.task.partition_path for t in tasks}):
             create_partition(self.table, partition, transaction.instant)
 
         read = {FileGroupId(t.task.partition_path, t.task.file_id): t.task.base.version for t in tasks if t.task.base is not None}
         appends = frozenset(FileGroupId(t.task.partition_path, t.task.file_id) for t in tasks if self._appends(t))
 
+        # Between two files `check` looks at the log, so that a write that is lost stops early.
         results = self.executor.write(
             RoutedWrite(
                 table=self.table,

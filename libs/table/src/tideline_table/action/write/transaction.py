@@ -105,6 +105,7 @@ class WriteTransaction:
             check_progress(progress, state)
             return Draft(timeline.mint(state), action, State.NONE, State.INFLIGHT, operation, Bare())
 
+        # The log decides which instant is next; from here on others see the write as in progress, as long as its heartbeat goes on.
         entry = timeline.append(decide)
         heartbeat = Heartbeat(timeline.storage, entry.instant, timeline.options)
         heartbeat.__enter__()
@@ -150,6 +151,7 @@ class WriteTransaction:
         named = {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
         # Records of a write that replaces file groups also depend on what it replaces.
         kept = () if overwrites is not None or splits is not None else _stats(written)
+        # Step 6: prepare the records of the metadata table beside what follows, so that the append need not wait for them.
         with self.timeline.preparing(self.action, self.instant, kept):
             self._delete_unnamed_files(written)
             if self.action is Action.DELTA_COMMIT:
@@ -159,6 +161,8 @@ class WriteTransaction:
             inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
             checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
             scope = look_up.scope if look_up is not None else None
+            # Step 7: under the lock (which only makes writers queue) check what the log got since the begin, then append. The append is the
+            # commit point: a put-if-absent of the next entry. It derives the timeline file, too.
             with self.lock.hold(self.timeline.head_sequence):
                 for move in range(_MOVES + 1):
                     own = self._write_set(written, scope, schema)
@@ -173,6 +177,7 @@ class WriteTransaction:
                             raise
                         written = self._moved_behind(written, grown.groups)
                         self._delete_unnamed_files(written)
+        # Step 8: the write is committed. What follows only tidies up, and the next writer does it for one that died.
         self._heartbeat.stop()
         forget_markers(self.timeline.storage, self.instant)
         # The keys were for the metadata table. The caller may keep what it gets.
