@@ -1,4 +1,5 @@
-"""What a node changes in this machine besides processes, and how it is taken back: kernel settings, mounts, networks, rules, cgroups."""
+"""What a node changes in this machine besides processes, and how it is taken back: kernel settings, mounts, networks, rules,
+cgroups."""
 
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ def processes_that_name(text: str) -> list[int]:
 
 
 def removal_of_kubernetes_rules(saved: str) -> str:
-    """Return the input of `iptables-restore --noflush` that removes Kubernetes' chains, given the output of `iptables-save` for a table.
+    """Return the input of `iptables-restore --noflush` that removes Kubernetes' chains, given the output of `iptables-save` for
+    a table.
 
     Empty text if the table has none. Rules of other owners stay as they are.
     """

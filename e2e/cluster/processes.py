@@ -125,7 +125,8 @@ class Processes:
             raise ClusterError(f"{name} has ended; expected it to run: {self.last_lines(name)} ({self.log(name)})")
 
     def stop(self, name: str) -> None:
-        """Stop a process and remove its record: SIGTERM, after `STOP_TIMEOUT_S` seconds SIGKILL. Does nothing if it does not run."""
+        """Stop a process and remove its record: SIGTERM, after `STOP_TIMEOUT_S` seconds SIGKILL. Does nothing if it does not
+        run."""
         record = self.record(name)
         if record is not None:
             _stop(record, *ORDERLY)

@@ -18,7 +18,8 @@ SHOWN = 5
 
 
 def read_transitions(servers: Servers, heads: Mapping[str, int]) -> list[Transition]:
-    """Return all transitions, at least up to `heads` (newest sequence by table uid) if they come in time, and what follows within 2 s."""
+    """Return all transitions, at least up to `heads` (newest sequence by table uid) if they come in time, and what follows
+    within 2 s."""
     log = open_event_log(servers.kafka.url)
     subscription = log.subscribe([TIMELINE.name], f"e2e-{uuid4()}")
     found: list[Transition] = []

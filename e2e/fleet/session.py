@@ -80,7 +80,8 @@ class Session:
         self.report.say(f"{text}, {errors} errors" if errors else text)
 
     def await_services(self, names: Sequence[str]) -> None:
-        """Wait until each of these actions, each the name of a table and an action, was completed at least once, by the events in Kafka."""
+        """Wait until each of these actions, each the name of a table and an action, was completed at least once, by the events
+        in Kafka."""
         missing: list[str] = []
 
         def is_complete() -> bool:

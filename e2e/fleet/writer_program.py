@@ -1,4 +1,5 @@
-"""Runs in a writer's pod: writes each file of rows as one commit and prints one JSON object for each commit that was acknowledged."""
+"""Runs in a writer's pod: writes each file of rows as one commit and prints one JSON object for each commit that was
+acknowledged."""
 
 import io
 import json

@@ -1,4 +1,5 @@
-"""How fast Avro log blocks become Arrow: the engine's `log_format` against fastavro record by record, on one block of lineitem rows."""
+"""How fast Avro log blocks become Arrow: the engine's `log_format` against fastavro record by record, on one block of lineitem
+rows."""
 
 from __future__ import annotations
 

@@ -255,7 +255,8 @@ def _check(uids: Mapping[str, str], events: EventLog) -> None:
 
 @dataclass(frozen=True)
 class Requests:
-    """Storage requests per idle table and hour: as a proxy before the object store counts them, and by the metric of the service."""
+    """Storage requests per idle table and hour: as a proxy before the object store counts them, and by the metric of the
+    service."""
 
     seen: float
     by_metric: float

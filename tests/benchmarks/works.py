@@ -25,7 +25,8 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One work: the ratio to Apache Hudi that is aimed at, and the floor that it should come close to, both as the design says them."""
+    """One work: the ratio to Apache Hudi that is aimed at, and the floor that it should come close to, both as the design says
+    them."""
 
     key: str
     title: str

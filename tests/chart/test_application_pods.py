@@ -38,7 +38,8 @@ WITH_LAUNCHER = ["least", "tls-sasl-acl", "placement", "pod-template-and-trust",
 
 
 def application_pods(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A driver alone, a driver of several plans, a driver with executors and the template of its executors, as the rendered launcher would make them."""
+    """A driver alone, a driver of several plans, a driver with executors and the template of its executors, as the rendered
+    launcher would make them."""
     (deployment,) = (d for d in of_kind(manifests, "Deployment") if d["metadata"]["name"].endswith("-launcher-0"))
     variables = {
         name: SECRETS.get(name, "") if value is None else value for name, value in environment(manifests, deployment).items()

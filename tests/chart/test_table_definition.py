@@ -17,7 +17,8 @@ DEFINITION = yaml.safe_load((CHART / "crds/huditables.yaml").read_text())
 (VERSION,) = DEFINITION["spec"]["versions"]
 SPEC = VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
 STRUCTURAL = {"type", "description", "properties", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-"""What a schema of a setting may say. `additionalProperties` beside `properties`, `anyOf` with types and references are forbidden."""
+"""What a schema of a setting may say. `additionalProperties` beside `properties`, `anyOf` with types and references are
+forbidden."""
 
 
 def leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

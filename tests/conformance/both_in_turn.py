@@ -55,7 +55,8 @@ def trips(numbers: Iterable[int], ts: int, price: Callable[[int], float] = lambd
 
 
 def meet_rules(peer: ApacheHudi, folder: Path, rules: str, number: int) -> None:
-    """Let Apache Hudi keep partition rules of buckets in memory: two tasks that meet new ones at once may fail (docs/peer-differences.md, 29)."""
+    """Let Apache Hudi keep partition rules of buckets in memory: two tasks that meet new ones at once may fail
+    (docs/peer-differences.md, 29)."""
     options = {
         "hoodie.write.table.version": "6",
         "hoodie.write.auto.upgrade": "false",

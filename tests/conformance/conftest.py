@@ -49,7 +49,8 @@ def _peer(session: list[ApacheHudi]) -> ApacheHudi:
 
 @pytest.fixture(scope="session")
 def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    """Tables made by Apache Hudi: from the cache, or in a Spark process of their own, while other tests run or when they are asked for."""
+    """Tables made by Apache Hudi: from the cache, or in a Spark process of their own, while other tests run or when they are
+    asked for."""
     named = pytestconfig.getoption("--keep-stories")
     kept = Path(named).resolve() if named else kept_stories()
     held: list[ApacheHudi] = []

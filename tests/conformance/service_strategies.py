@@ -110,9 +110,12 @@ NOT_THERE = {
     Strategy.CARRY_OVER: _NONE_THERE,
     Strategy.BUCKETS: NOT_IN_BUCKETS,
     Strategy.AGE: _NONE_THERE,
-    Strategy.COMMIT_TIME: "Apache Hudi 1.2.0 writes a plan with CommitBasedClusteringPlanStrategy whose checkpoint is null, and fails",
-    Strategy.COMPACT_RECENT: "Apache Hudi 1.2.0 cannot plan with BoundedPartitionAwareCompactionStrategy on Spark: it is not serializable",
-    Strategy.LOG_COMPACTION: "Tideline does not write tables with log compactions of Apache Hudi; it reads them (story mor-log-compaction)",
+    Strategy.COMMIT_TIME: "Apache Hudi 1.2.0 writes a plan with CommitBasedClusteringPlanStrategy whose checkpoint is null, and "
+    "fails",
+    Strategy.COMPACT_RECENT: "Apache Hudi 1.2.0 cannot plan with BoundedPartitionAwareCompactionStrategy on Spark: it is not "
+    "serializable",
+    Strategy.LOG_COMPACTION: "Tideline does not write tables with log compactions of Apache Hudi; it reads them (story "
+    "mor-log-compaction)",
 }
 """Strategies that Apache Hudi does not run, or with which Tideline does not go on, and why."""
 

@@ -1,4 +1,5 @@
-"""Tables that Tideline archived: Apache Hudi lists what left, both peers read what is there, and Apache Hudi writes and archives on."""
+"""Tables that Tideline archived: Apache Hudi lists what left, both peers read what is there, and Apache Hudi writes and
+archives on."""
 
 from __future__ import annotations
 

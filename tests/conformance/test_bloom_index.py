@@ -1,4 +1,5 @@
-"""Apache Hudi with its Bloom indexes and Tideline upsert one table in turn: each finds keys by the footers that the other one left."""
+"""Apache Hudi with its Bloom indexes and Tideline upsert one table in turn: each finds keys by the footers that the other one
+left."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ STEPS = 20
 
 @dataclass
 class Expected:
-    """The rows that a table has after each step: by key (with its partition, unless keys are unique in the table) the newest `ts`."""
+    """The rows that a table has after each step: by key (with its partition, unless keys are unique in the table) the newest
+    `ts`."""
 
     turns: Turns
     is_global: bool

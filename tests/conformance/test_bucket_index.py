@@ -169,7 +169,8 @@ def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: Apache
 
 
 def write_in_turn(turns: Turns, held: Expected, steps: int = 20) -> None:
-    """Steps with updates, new keys, deletions, a clustering of ours, and compactions of both, of which the last follows the sixteenth step."""
+    """Steps with updates, new keys, deletions, a clustering of ours, and compactions of both, of which the last follows the
+    sixteenth step."""
     kind = turns.kind
     for step in range(steps):
         here, ts = step % 2 == 0, step + 2
@@ -197,7 +198,10 @@ def write_in_turn(turns: Turns, held: Expected, steps: int = 20) -> None:
             assert run_compaction(table) is not None
             held.check("our compaction")
         if kind is Kind.MOR and step == 15:
-            turns.call(f"run_compaction(op => 'scheduleandexecute', path => '{turns.path}')", **{"hoodie.compact.inline.max.delta.commits": "1"})  # fmt: skip
+            turns.call(
+                f"run_compaction(op => 'scheduleandexecute', path => '{turns.path}')",
+                **{"hoodie.compact.inline.max.delta.commits": "1"},
+            )
             held.check("their compaction")
 
 

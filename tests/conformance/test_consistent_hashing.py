@@ -81,7 +81,10 @@ def write_in_turn(turns: Turns, held: InRings, steps: int = 20) -> None:
             assert run_compaction(table) is not None
             held.check("our compaction")
         if step == 15:
-            turns.call(f"run_compaction(op => 'scheduleandexecute', path => '{turns.path}')", **{"hoodie.compact.inline.max.delta.commits": "1"})  # fmt: skip
+            turns.call(
+                f"run_compaction(op => 'scheduleandexecute', path => '{turns.path}')",
+                **{"hoodie.compact.inline.max.delta.commits": "1"},
+            )
             held.check("their compaction")
 
 

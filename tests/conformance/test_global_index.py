@@ -1,4 +1,5 @@
-"""Keys that are unique in the table: Apache Hudi and Tideline do the same writes with GLOBAL_SIMPLE, and each goes on on the other's table."""
+"""Keys that are unique in the table: Apache Hudi and Tideline do the same writes with GLOBAL_SIMPLE, and each goes on on the
+other's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Record keys and partition paths, value by value: Apache Hudi writes rows with each of its key generators, and ours derives the same.
+"""Record keys and partition paths, value by value: Apache Hudi writes rows with each of its key generators, and ours derives
+the same.
 
 And back: Apache Hudi reads tables that were created here with these generators.
 """

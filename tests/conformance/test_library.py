@@ -1,4 +1,5 @@
-"""The library of stories: each is made once, ahead or when it is asked for, and nothing is made beside the tests that want to be alone."""
+"""The library of stories: each is made once, ahead or when it is asked for, and nothing is made beside the tests that want to
+be alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keys, partition and ordering columns inside of structs: Apache Hudi and Tideline write one table in turn, and hudi-rs reads it."""
+"""Keys, partition and ordering columns inside of structs: Apache Hudi and Tideline write one table in turn, and hudi-rs reads
+it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ class Held(Expected):
     numbers: dict[str, int]
 
     def check(self, what: str) -> None:
-        """Both sides and hudi-rs read these rows, each key once, and each row in the one file group of its bucket of its partition."""
+        """Both sides and hudi-rs read these rows, each key once, and each row in the one file group of its bucket of its
+        partition."""
         compare = Comparison()
         found = self.turns.agree(compare, what)
         compare.rows(found, read_hudi_rs(self.turns.path), what, "hudi-rs")
@@ -90,7 +91,10 @@ def write_in_turn(held: Held, steps: int = 9) -> None:
             assert run_compaction(table) is not None
             held.check("our compaction")
         if kind is Kind.MOR and step == 8:
-            held.turns.call(f"run_compaction(op => 'scheduleandexecute', path => '{held.turns.path}')", **{"hoodie.compact.inline.max.delta.commits": "1"})  # fmt: skip
+            held.turns.call(
+                f"run_compaction(op => 'scheduleandexecute', path => '{held.turns.path}')",
+                **{"hoodie.compact.inline.max.delta.commits": "1"},
+            )
             held.check("their compaction")
     held.check_queries(range(3, 60, 5), f"{kind}, at the end")
 

@@ -96,7 +96,8 @@ def test_ours_as_they_see_them(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path
 
 @KINDS
 def test_they_write_on_after_our_restore(apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path, kind: Kind) -> None:
-    """A table of Tideline with a savepoint and a restore, which Hudi then cleans, restores to that savepoint of Tideline, and writes on."""
+    """A table of Tideline with a savepoint and a restore, which Hudi then cleans, restores to that savepoint of Tideline, and
+    writes on."""
     turns = Turns(apache_hudi, tmp_path / "table", kind)
     create_table(str(turns.path), TableRequest(NAME, trips([], 0).schema, ("id",), ("part",), "ts", TableType(kind.value)))
     own = Table.open(str(turns.path), options=FAST)

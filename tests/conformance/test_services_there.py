@@ -1,4 +1,5 @@
-"""Every strategy of every table service, run by Apache Hudi: Tideline reads it, shares the table, and goes on with all its services."""
+"""Every strategy of every table service, run by Apache Hudi: Tideline reads it, shares the table, and goes on with all its
+services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Written here, read by Apache Hudi 1.2.0 and hudi-rs: after each operation all three readers see the same rows, meta columns included.
+"""Written here, read by Apache Hudi 1.2.0 and hudi-rs: after each operation all three readers see the same rows, meta columns
+included.
 
 Apache Hudi also sees the same timeline and the same file slices, log files included.
 """

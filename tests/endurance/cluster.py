@@ -1,4 +1,5 @@
-"""Real processes on one table, and what is done to them: SIGKILL, SIGSTOP longer than lease and heartbeat, Redis emptied and restarted.
+"""Real processes on one table, and what is done to them: SIGKILL, SIGSTOP longer than lease and heartbeat, Redis emptied and
+restarted.
 
 What happens is planned by the seed and hangs on progress (acknowledged commits), not on time.
 """

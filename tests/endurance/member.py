@@ -184,7 +184,8 @@ def operation_id(body: Any) -> str:
 
 
 class _Append(table_write._Attempt):
-    """Makes its rows of what it reads, again whenever it looks at the table anew: who waited for others routes its rows by a later state."""
+    """Makes its rows of what it reads, again whenever it looks at the table anew: who waited for others routes its rows by a
+    later state."""
 
     def __init__(self, op: Op, **fields: Any) -> None:
         table_write._Attempt.__init__(self, **fields)

@@ -1,6 +1,8 @@
-"""Real processes on real storage under the lock in a real Redis, killed, stopped and left without their lock: no acknowledged update is lost.
+"""Real processes on real storage under the lock in a real Redis, killed, stopped and left without their lock: no acknowledged
+update is lost.
 
-TIDELINE_ENDURANCE_COMMITS sets the commits of each of the four writers (25; long runs take 250), TIDELINE_ENDURANCE_SEED what happens.
+TIDELINE_ENDURANCE_COMMITS sets the commits of each of the four writers (25; long runs take 250), TIDELINE_ENDURANCE_SEED what
+happens.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ def test_no_acknowledged_update_is_lost(base_path: str, table_type: TableType, r
 
 
 def recovered(settings: Settings) -> Table:
-    """What the cleaner and the other services do about the processes that died: twice, and the second time there is nothing left to do."""
+    """What the cleaner and the other services do about the processes that died: twice, and the second time there is nothing
+    left to do."""
     table = open_table(settings, "recovery")
     lengths = []
     for _ in range(2):

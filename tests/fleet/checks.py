@@ -1,4 +1,5 @@
-"""What must hold at the end of a run: pure functions of the events, the ledgers and the rows, each of which returns what is wrong."""
+"""What must hold at the end of a run: pure functions of the events, the ledgers and the rows, each of which returns what is
+wrong."""
 
 from __future__ import annotations
 

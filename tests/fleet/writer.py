@@ -1,4 +1,5 @@
-"""One writer: python -m tests.fleet.writer NUMBER ASSIGNMENT. It appends a line to its ledger for each commit that was acknowledged.
+"""One writer: python -m tests.fleet.writer NUMBER ASSIGNMENT. It appends a line to its ledger for each commit that was
+acknowledged.
 
 A writer that was killed begins after the last commit of its ledger. Its batches are upserts with fixed rows, so that one which was
 committed but not acknowledged changes nothing when it is written again.

@@ -1,4 +1,5 @@
-"""A table on a disk that runs full at each of its pages: typed errors, no acknowledged update lost, nothing stuck once space is back."""
+"""A table on a disk that runs full at each of its pages: typed errors, no acknowledged update lost, nothing stuck once space is
+back."""
 
 import os
 

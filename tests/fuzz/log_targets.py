@@ -148,7 +148,8 @@ def _index_of(content: bytes) -> None:
 
 
 def _index_with_sums(content: bytes) -> None:
-    """The same behind its checksums: the document of the head, a NUL, then the sections, one after the other at the places that it names."""
+    """The same behind its checksums: the document of the head, a NUL, then the sections, one after the other at the places that
+    it names."""
     raw, _, sections = content.partition(b"\0")
     head = bytes(pa.Codec("zstd").compress(raw, asbytes=True))
     _index_of(LEAD.pack(MAGIC, len(head), len(raw), zlib.crc32(head)) + head + sections)

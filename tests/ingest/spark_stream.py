@@ -1,7 +1,8 @@
-"""One driver of a stream from Kafka by Spark's own source into a table, to be killed: `python -m tests.ingest.spark_stream SETTINGS`.
+"""One driver of a stream from Kafka by Spark's own source into a table, to be killed: `python -m tests.ingest.spark_stream
+SETTINGS`.
 
-SETTINGS is JSON: brokers, topic, table, checkpoint, batch_records, jars; and `dies`, the batch and the side of its commit at which this process
-kills itself with SIGKILL, or null. Batches that ended are printed, one number a line.
+SETTINGS is JSON: brokers, topic, table, checkpoint, batch_records, jars; and `dies`, the batch and the side of its commit at
+which this process kills itself with SIGKILL, or null. Batches that ended are printed, one number a line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Spark's own Kafka source on a real Kafka into a table: a driver that is killed on either side of a commit leaves every record once."""
+"""Spark's own Kafka source on a real Kafka into a table: a driver that is killed on either side of a commit leaves every record
+once."""
 
 from __future__ import annotations
 

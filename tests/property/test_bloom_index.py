@@ -1,4 +1,5 @@
-"""Any keys in any files: the Bloom index finds what the simple index finds, and filters forget nothing on their way through a footer."""
+"""Any keys in any files: the Bloom index finds what the simple index finds, and filters forget nothing on their way through a
+footer."""
 
 import pyarrow as pa
 from hypothesis import given

@@ -1,4 +1,5 @@
-"""Random writes of two writers with a global index, some in the middle of each other, against a dictionary that says what must be in the table."""
+"""Random writes of two writers with a global index, some in the middle of each other, against a dictionary that says what must
+be in the table."""
 
 from collections import Counter
 from unittest import mock

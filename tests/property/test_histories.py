@@ -1,4 +1,5 @@
-"""Random histories on copy-on-write, merge-on-read and compacted tables, and replicas fed by changes: `make histories` tries many more."""
+"""Random histories on copy-on-write, merge-on-read and compacted tables, and replicas fed by changes: `make histories` tries
+many more."""
 
 import pytest
 from tests.histories.history import History, Model, Step, Version, draw

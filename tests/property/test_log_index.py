@@ -1,4 +1,5 @@
-"""Look-ups by key index find what reading everything finds: random histories, indexes missing, torn and from elsewhere, blocks of others."""
+"""Look-ups by key index find what reading everything finds: random histories, indexes missing, torn and from elsewhere, blocks
+of others."""
 
 from __future__ import annotations
 

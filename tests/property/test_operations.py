@@ -209,7 +209,8 @@ def test_table_equals_the_model(mode, plan, choose: random.Random):
 @few
 @given(st.lists(steps_with_logs, min_size=4, max_size=14), st.randoms(use_true_random=False))
 def test_a_table_with_logs_equals_the_model(mode, plan, choose: random.Random):
-    """With event time, a deletion in a log hides later rows with lower ordering values until a compaction forgets it: no model of rows alone."""
+    """With event time, a deletion in a log hides later rows with lower ordering values until a compaction forgets it: no model
+    of rows alone."""
     clock = ManualClock()
     run = Run(mode, MemoryStorage(clock=clock), clock, TableType.MOR)
     for kind, what, limit in plan:

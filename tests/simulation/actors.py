@@ -220,7 +220,8 @@ def write_once(
 
 
 class _ReadingAttempt(table_write._Attempt):
-    """Makes its rows of what it reads, again whenever it looks at the table anew: who waited for others routes its rows by a later state."""
+    """Makes its rows of what it reads, again whenever it looks at the table anew: who waited for others routes its rows by a
+    later state."""
 
     def _route(self, transaction: WriteTransaction) -> Any:
         table, definition = self.table, self.table.definition

@@ -1,4 +1,5 @@
-"""Decides whether a list-append history is strictly serializable, after Elle (Kingsbury and Alvaro, VLDB 2020) and Adya's anomalies.
+"""Decides whether a list-append history is strictly serializable, after Elle (Kingsbury and Alvaro, VLDB 2020) and Adya's
+anomalies.
 
 Each transaction reads whole lists and appends elements that are unique in the history. Reads show the order in which appends took
 effect: of two reads of one list the shorter must be the beginning of the longer. From that order follow dependencies between

@@ -1,4 +1,5 @@
-"""The lock of Apache Hudi's `StorageBasedLockProvider` as its client takes it: a put on condition, renewed in the background, never looked at before a commit."""
+"""The lock of Apache Hudi's `StorageBasedLockProvider` as its client takes it: a put on condition, renewed in the background,
+never looked at before a commit."""
 
 from __future__ import annotations
 

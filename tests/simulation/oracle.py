@@ -324,7 +324,8 @@ class Oracle:
         return changes
 
     def _inserts(self, entry: Entry, metadata: CommitMetadata, key: str) -> bool:
-        """Whether an insert that keeps what the table holds wrote its key: never beside a living one, always where there was none."""
+        """Whether an insert that keeps what the table holds wrote its key: never beside a living one, always where there was
+        none."""
         since = self._history[self.state.actions[entry.instant].started_sequence - 1 :]
         is_written = any(s.num_inserts or s.num_updates for s in metadata.stats)
         if is_written and key in since[-1].model:

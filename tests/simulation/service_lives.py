@@ -1,4 +1,5 @@
-"""Production services as processes of a history: their loop and threads run on the scheduler, their storage, locks and event log are its own."""
+"""Production services as processes of a history: their loop and threads run on the scheduler, their storage, locks and event
+log are its own."""
 
 from __future__ import annotations
 

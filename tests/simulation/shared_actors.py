@@ -1,4 +1,5 @@
-"""Actors on a shared table: writers and services of Tideline under Hudi's lock, readers who see both sides, and Apache Hudi's writer."""
+"""Actors on a shared table: writers and services of Tideline under Hudi's lock, readers who see both sides, and Apache Hudi's
+writer."""
 
 from __future__ import annotations
 

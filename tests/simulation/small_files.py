@@ -1,4 +1,5 @@
-"""Base files of a few rows, read by the caller's thread: Arrow's scanner wakes up helpers that cost more than all else in a history."""
+"""Base files of a few rows, read by the caller's thread: Arrow's scanner wakes up helpers that cost more than all else in a
+history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories of tables with a bucket index hold, half of them with numbers by partition, and without the rules for new file groups they do not."""
+"""Histories of tables with a bucket index hold, half of them with numbers by partition, and without the rules for new file
+groups they do not."""
 
 from __future__ import annotations
 

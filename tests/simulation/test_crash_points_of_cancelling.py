@@ -1,4 +1,5 @@
-"""Cancelling plans: crashes at every call, writers and executors at every call, and what a reader that only knows Hudi's files finds meanwhile."""
+"""Cancelling plans: crashes at every call, writers and executors at every call, and what a reader that only knows Hudi's files
+finds meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""As `test_crash_points`, in a merge-on-read table, with the calls to a lock and reservations beside it, and in the recovery itself."""
+"""As `test_crash_points`, in a merge-on-read table, with the calls to a lock and reservations beside it, and in the recovery
+itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories of tables with consistent hashing hold while buckets are split, merged, clustered and overwritten, and without the rules for rings they do not."""
+"""Histories of tables with consistent hashing hold while buckets are split, merged, clustered and overwritten, and without the
+rules for rings they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The simulator finds each protection that is switched off, within 1,000 histories from where its search begins (`first_histories`)."""
+"""The simulator finds each protection that is switched off, within 1,000 histories from where its search begins
+(`first_histories`)."""
 
 import pytest
 from tests.simulation.first_histories import START

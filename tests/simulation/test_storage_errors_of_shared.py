@@ -1,7 +1,8 @@
-"""Storage calls that fail, or take effect without an answer, at every step of an operation on a table that Apache Hudi's writers share.
+"""Storage calls that fail, or take effect without an answer, at every step of an operation on a table that Apache Hudi's
+writers share.
 
-The process that runs the operation lives on: it says that it is done, that it failed, or that it cannot tell. What it said is what everybody reads, at once,
-after it tried again, and after a fresh process recovered.
+The process that runs the operation lives on: it says that it is done, that it failed, or that it cannot tell. What it said is
+what everybody reads, at once, after it tried again, and after a fresh process recovered.
 """
 
 from __future__ import annotations

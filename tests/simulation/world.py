@@ -93,7 +93,9 @@ class World:
     """What happens around the actors. Everything random comes from the seed."""
 
     def __init__(self, seed: int, *, faulty: bool = True, focus: str = "") -> None:
-        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `resized`, `rings`, `several`, `filtered`, `carried`, `logs` or `merged` (all three merge-on-read) makes every history of that kind; without it some are."""
+        """`focus` on `trimmed`, `slow`, `archived`, `saved`, `forgetful`, `mirrored`, `fed`, `global`, `bucketed`, `resized`,
+        `rings`, `several`, `filtered`, `carried`, `logs` or `merged` (all three merge-on-read) makes every history of that
+        kind; without it some are."""
         self.seed = seed
         self.is_mirrored = focus == "mirrored" or (random.Random(f"mirrored {seed}").random() < 0.1 and not focus)
         """Mirrors publish the table log, and another process follows the table by its events: beside whatever else there is."""
@@ -175,7 +177,8 @@ class World:
         if self.is_filtered:
             self.is_global = random.Random(f"filtered {self.seed}").random() < 0.4
         self.is_ringed = focus == "rings"
-        """The table has consistent hashing, and somebody splits and merges its buckets; in some histories, somebody clusters them."""
+        """The table has consistent hashing, and somebody splits and merges its buckets; in some histories, somebody clusters
+        them."""
         if self.is_ringed:
             self.is_loaded = True
             self.budget_steps += 150

@@ -1,4 +1,5 @@
-"""Run the pending clustering of a table on a local Spark that repeats failed tasks: `python -m tests.spark.retrying_driver PATH`."""
+"""Run the pending clustering of a table on a local Spark that repeats failed tasks: `python -m tests.spark.retrying_driver
+PATH`."""
 
 from __future__ import annotations
 

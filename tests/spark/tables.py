@@ -58,7 +58,8 @@ def rows(start: int, end: int, ts: int, *, regions: int = 3) -> pa.Table:
 
 
 def counted_source(spark: SparkSession, found: pa.Table, folder: Path) -> tuple[DataFrame, Accumulator[int]]:
-    """A source that Spark reads in three tasks, and how many of its rows it has read so far, each time that it evaluates the source."""
+    """A source that Spark reads in three tasks, and how many of its rows it has read so far, each time that it evaluates the
+    source."""
     seen = spark.sparkContext.accumulator(0)
 
     def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -50,7 +50,8 @@ def test_upserts_and_deletes(spark: SparkSession, tables: Tables, log_format: st
 
 
 def test_keys_that_only_log_files_hold_are_found(spark: SparkSession, tables: Tables) -> None:
-    """Groups that began with a log file, inserts in logs of groups that have a base file, and rows that a compaction dropped meanwhile."""
+    """Groups that began with a log file, inserts in logs of groups that have a base file, and rows that a compaction dropped
+    meanwhile."""
     options = {"hoodie.compact.inline.max.delta.commits": 1, "tideline.insert.to.log": True}
     model = tables.create("model")
     table = tables.create("native", type=TableType.MOR, options=options)

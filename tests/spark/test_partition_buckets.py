@@ -1,4 +1,5 @@
-"""Spark and partitions with numbers of buckets of their own: expressions of Java, one exchange, joins and groups by the common divisor."""
+"""Spark and partitions with numbers of buckets of their own: expressions of Java, one exchange, joins and groups by the common
+divisor."""
 
 from __future__ import annotations
 

@@ -41,7 +41,29 @@ JVM = (
     "-Xmn400m",
 )
 
-UNUSED = ("adl.", "dfs.", "file.", "fs.adl.", "fs.azure.", "fs.ftp.", "fs.s3a.", "ftp.", "ha.", "hadoop.", "httpfs.", "ipc.", "mapreduce.", "mapred.", "net.", "nfs.", "rpc.", "seq.", "tfile.", "yarn.", "zlib.")  # fmt: skip
+UNUSED = (
+    "adl.",
+    "dfs.",
+    "file.",
+    "fs.adl.",
+    "fs.azure.",
+    "fs.ftp.",
+    "fs.s3a.",
+    "ftp.",
+    "ha.",
+    "hadoop.",
+    "httpfs.",
+    "ipc.",
+    "mapreduce.",
+    "mapred.",
+    "net.",
+    "nfs.",
+    "rpc.",
+    "seq.",
+    "tfile.",
+    "yarn.",
+    "zlib.",
+)
 """The beginnings of names of Hadoop's settings whose defaults are in its code, or whose parts do not run here."""
 
 LATE = (

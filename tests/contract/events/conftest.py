@@ -1,4 +1,5 @@
-"""The event logs: the embedded one in a new file per test, the simulator's in memory, Kafka once per session with a new table uid per test."""
+"""The event logs: the embedded one in a new file per test, the simulator's in memory, Kafka once per session with a new table
+uid per test."""
 
 from __future__ import annotations
 

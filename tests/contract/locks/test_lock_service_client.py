@@ -1,4 +1,5 @@
-"""The client of the lock service where it differs from other adapters: lost replies, tokens, addresses, and tables under its lock."""
+"""The client of the lock service where it differs from other adapters: lost replies, tokens, addresses, and tables under its
+lock."""
 
 from __future__ import annotations
 

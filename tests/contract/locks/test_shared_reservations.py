@@ -1,4 +1,5 @@
-"""The reservations of a shared table on a real Redis: seen by every writer of Tideline, and missed for one look at most while it does not answer."""
+"""The reservations of a shared table on a real Redis: seen by every writer of Tideline, and missed for one look at most while
+it does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What survives a power loss on a local disk: a file's bytes are durable before its name is, and its name before the caller hears of it.
+"""What survives a power loss on a local disk: a file's bytes are durable before its name is, and its name before the caller
+hears of it.
 
 The calls to the system are recorded as they happen; a disk is then imagined that lost everything that was not made durable by then.
 """
@@ -24,7 +25,8 @@ from tideline_table.storage import LocalStorage
 
 @dataclass
 class Disk:
-    """Which files' bytes and which names are on the platter: an fsync of a file keeps its bytes, one of a folder keeps its names."""
+    """Which files' bytes and which names are on the platter: an fsync of a file keeps its bytes, one of a folder keeps its
+    names."""
 
     bytes_of: dict[int, bytes] = field(default_factory=dict)
     """Inode → durable content."""

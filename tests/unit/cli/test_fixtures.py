@@ -1,4 +1,5 @@
-"""Tables that Apache Hudi wrote, of all readable versions and both types: `tideline read` prints what Apache Hudi reads from them."""
+"""Tables that Apache Hudi wrote, of all readable versions and both types: `tideline read` prints what Apache Hudi reads from
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The program that resolves the jars of the Spark image, as the Dockerfile runs it: a bare Python, the real Ivy, a repository in a folder."""
+"""The program that resolves the jars of the Spark image, as the Dockerfile runs it.
+
+A bare Python, the real Ivy, a repository in a folder.
+"""
 
 from __future__ import annotations
 

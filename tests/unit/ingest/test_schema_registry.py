@@ -1,4 +1,5 @@
-"""Values that name their schema by an id: what is read, what is refused, and what is not known while the registry does not answer."""
+"""Values that name their schema by an id: what is read, what is refused, and what is not known while the registry does not
+answer."""
 
 import json
 import socket

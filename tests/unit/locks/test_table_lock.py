@@ -138,7 +138,8 @@ def test_tables_of_one_process_learn_of_an_outage_once(tmp_path: Path, caplog: p
 
 
 class Rush(ManualClock):
-    """While anybody sleeps, another process commits under the lock and the next one takes it: each look meets a holder and a newer fence."""
+    """While anybody sleeps, another process commits under the lock and the next one takes it: each look meets a holder and a
+    newer fence."""
 
     def __init__(self, kind: str, commits: int) -> None:
         super().__init__()

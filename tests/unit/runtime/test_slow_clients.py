@@ -1,4 +1,5 @@
-"""Clients that are slow on purpose, on a real socket and without the token: probes and calls of others are answered in bounded time."""
+"""Clients that are slow on purpose, on a real socket and without the token: probes and calls of others are answered in bounded
+time."""
 
 import contextlib
 import socket

@@ -25,7 +25,10 @@ HEARTBEAT_GONE_S = 130.0
 
 
 class ShiftedClock:
-    """The machine's clock, which tests may move ahead: times of files that are there stay behind, waiting threads sleep for real."""
+    """The machine's clock, which tests may move ahead.
+
+    Times of files that are there stay behind, waiting threads sleep for real.
+    """
 
     def __init__(self) -> None:
         self._ahead_s = 0.0

@@ -1,4 +1,7 @@
-"""The planner on real tables with a real policy file: nothing outside of a window or a budget, and every table within its objective."""
+"""The planner on real tables with a real policy file.
+
+Nothing outside of a window or a budget, and every table within its objective.
+"""
 
 import os
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,5 @@
-"""What a task of a query by buckets does, on real tables and without Spark: joins and groups against loops over rows, portions, limits."""
+"""What a task of a query by buckets does, on real tables and without Spark: joins and groups against loops over rows, portions,
+limits."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ LockUrl = Annotated[
         "--locks",
         metavar="URL",
         envvar=LOCKS_VARIABLE,
-        help="Queue for commits at a lock: storage:, redis://host:port/db, or http://host:port of a lock service. Without a lock writes are as safe: the "
+        help="Queue for commits at a lock: storage:, redis://host:port/db, or http://host:port of a lock service. Without a "
+        "lock writes are as safe: the "
         "table log decides, and a writer that loses repeats its attempt.",
     ),
 ]

@@ -66,7 +66,9 @@ def list_jobs(
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the pending plans of tables, oldest first: service, state, age, whether a process runs it, and why the launcher does not.
+    """List the pending plans of tables, oldest first.
+
+    Service, state, age, whether a process runs it, and why the launcher does not.
 
     The exit code is 1 if a table could not be read.
     """

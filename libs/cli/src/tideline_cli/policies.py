@@ -54,10 +54,12 @@ def try_file(
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay the recorded table logs through a policy file: the jobs, bytes, files and conflicts that the policies would have caused.
+    """Replay the recorded table logs through a policy file.
 
-    The replay uses the file sizes in the logs, changes nothing, and prints its assumptions. It leaves out tables that it cannot replay, with the
-    reason. Exit code 2 if the policies do not fit one of them.
+    The jobs, bytes, files and conflicts that the policies would have caused.
+
+    The replay uses the file sizes in the logs, changes nothing, and prints its assumptions. It leaves out tables that it cannot
+    replay, with the reason. Exit code 2 if the policies do not fit one of them.
     """
     _become("test", [str(file)], {"--since": since, "--settings": settings}, tables, as_json=as_json)
 

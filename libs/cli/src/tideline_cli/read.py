@@ -47,7 +47,8 @@ _Where = Annotated[
     str,
     option(
         metavar="EXPRESSION",
-        help="Only rows for which this condition is true: comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns and literals.",
+        help="Only rows for which this condition is true: comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns "
+        "and literals.",
     ),
 ]
 _Keys = Annotated[

@@ -28,7 +28,8 @@ def resize(
         int | None,
         option(
             metavar="N",
-            help="The new number of buckets in each partition to which no rule of --partition-buckets applies: a multiple of the present "
+            help="The new number of buckets in each partition to which no rule of --partition-buckets applies: a multiple of "
+            "the present "
             "one, or any with --overwrite. Not with consistent hashing: there, --option hoodie.bucket.index.max.num.buckets and "
             "min.num.buckets say how far "
             "buckets are split and merged by their sizes.",
@@ -44,7 +45,8 @@ def resize(
     overwrite: Annotated[
         bool,
         option(
-            help="Allow numbers that are no multiples of the present ones. Then more than one file group is in memory at a time, up to "
+            help="Allow numbers that are no multiples of the present ones. Then more than one file group is in memory at a "
+            "time, up to "
             "hoodie.clustering.plan.strategy.max.bytes.per.group of input; larger ones are read several times.",
         ),
     ] = False,

@@ -26,7 +26,8 @@ def share(
         str,
         option(
             metavar="filesystem|storage",
-            help="Lock for Apache Hudi and Tideline: a file on a local disk, or an object in the store of the table. Default: by the kind of storage.",
+            help="Lock for Apache Hudi and Tideline: a file on a local disk, or an object in the store of the table. Default: "
+            "by the kind of storage.",
         ),
     ] = "",
     lock_expiry: Annotated[
@@ -46,14 +47,17 @@ def share(
         str,
         option(
             metavar="RULES",
-            help="Numbers of buckets by partition, REGEX,N;REGEX,N, if Hudi's writers have them as options only. They are checked against all rows.",
+            help="Numbers of buckets by partition, REGEX,N;REGEX,N, if Hudi's writers have them as options only. They are "
+            "checked against all rows.",
         ),
     ] = "",
     metadata: Annotated[
         str,
         option(
             metavar="off|files,...",
-            help="What Tideline's writers do with a metadata table: turn it off, or keep these partitions (copy-on-write only): files, column_stats, bloom_filters, record_index. Give all of them the option tideline.shared.metadata.",
+            help="What Tideline's writers do with a metadata table: turn it off, or keep these partitions (copy-on-write "
+            "only): files, column_stats, bloom_filters, record_index. Give all of them the option "
+            "tideline.shared.metadata.",
         ),
     ] = "off",
     as_json: AsJson = False,

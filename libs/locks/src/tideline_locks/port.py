@@ -148,7 +148,8 @@ def checked_name(name: str) -> str:
     if not LOCK_NAME.fullmatch(name) or len(quote(name, safe="")) > ENCODED_NAME_LIMIT:
         raise InvalidLease(
             f"lock name {name!r}",
-            expected=f"letters, digits and ._:/@=+~- after a letter or digit, at most {ENCODED_NAME_LIMIT} characters percent-encoded",
+            expected=f"letters, digits and ._:/@=+~- after a letter or digit, at most {ENCODED_NAME_LIMIT} characters "
+            "percent-encoded",
         )
     return name
 

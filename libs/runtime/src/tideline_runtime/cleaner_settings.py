@@ -37,6 +37,7 @@ class CleanerSettings(ServiceSettings):
     options: dict[str, str] = setting(
         {},
         unit="-",
-        description="Engine options of the cleaner, such as `hoodie.cleaner.commits.retained`. The planner, `tideline status`, `why` and "
+        description="Engine options of the cleaner, such as `hoodie.cleaner.commits.retained`. The planner, `tideline status`, "
+        "`why` and "
         "`maintain` judge cleans and archivals by them, too, from the `[cleaner]` table of their own settings file.",
     )

@@ -201,7 +201,9 @@ class OpenTables:
         return self._in_force
 
     def common(self) -> tuple[Policies, tuple[int, ...], int]:
-        """Return the inputs that all tables share: the policies as of the last visit, the shards held, the revision of the table source.
+        """Return the inputs that all tables share.
+
+        The policies as of the last visit, the shards held, the revision of the table source.
 
         Decisions about single tables can be summed up only if they were made with equal inputs.
         """

@@ -1,8 +1,10 @@
-"""Table services as Spark applications: `python -m tideline_spark.application clustering|compaction|logcompaction --table PATH --instant INSTANT`.
+"""Table services as Spark applications.
 
-`several --plan JSON --plan JSON` runs several plans of any tables one after the other, so that Spark starts once. The plan on the timeline
-defines the work. Tasks carry paths and options; rows enter the JVM only as bytes, when the ranges of a large clustering group are
-exchanged. Running a completed plan again succeeds without doing anything. Logs are JSON lines on stderr.
+`python -m tideline_spark.application clustering|compaction|logcompaction --table PATH --instant INSTANT`.
+
+`several --plan JSON --plan JSON` runs several plans of any tables one after the other, so that Spark starts once. The plan on
+the timeline defines the work. Tasks carry paths and options; rows enter the JVM only as bytes, when the ranges of a large
+clustering group are exchanged. Running a completed plan again succeeds without doing anything. Logs are JSON lines on stderr.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The aggregation of one bucket, in a worker: partial results of portions, merged as they grow, in the types and by the rules of Spark."""
+"""The aggregation of one bucket, in a worker.
+
+Partial results of portions, merged as they grow, in the types and by the rules of Spark.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ class Aggregate:
         if function != "count" and not found._can():
             raise SchemaMismatch(
                 f"{text} of a column of type {found.source}",
-                expected="sum of numbers (decimals of up to 28 digits), avg of whole and floating numbers; min and max of plain values",
+                expected="sum of numbers (decimals of up to 28 digits), avg of whole and floating numbers; min and max of plain "
+                "values",
                 remedy="compute it with Spark from the rows of tideline_spark.read.read",
             )
         return found

@@ -141,9 +141,9 @@ def sample_buckets(
 
     No other file is read.
 
-    `out_of` divides the number of buckets and is that number by default. Rows with equal hash values are in a sample together or not at
-    all, and samples of tables that `bucket_join` joins have the same keys for the same arguments. Other arguments and errors as `tideline_spark.read.read`; `InvalidOption`
-    for other numbers, `UnsupportedTable` as `bucket_join`.
+    `out_of` divides the number of buckets and is that number by default. Rows with equal hash values are in a sample together
+    or not at all, and samples of tables that `bucket_join` joins have the same keys for the same arguments. Other arguments and
+    errors as `tideline_spark.read.read`; `InvalidOption` for other numbers, `UnsupportedTable` as `bucket_join`.
     """
     use_this_python(spark)
     opened = _opened(table)

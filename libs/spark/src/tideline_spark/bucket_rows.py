@@ -67,5 +67,6 @@ class BucketRows:
                 f"{what} of bucket {named} of table {self.table!r}, with the columns of the query: more than "
                 f"{self.memory_bytes:,} bytes",
                 expected="tideline.spark.bucket.memory.bytes at most: a task holds those of one bucket in memory",
-                remedy="name fewer columns, raise the option with the memory of executors, split the buckets, or let Spark shuffle the rows of read",
+                remedy="name fewer columns, raise the option with the memory of executors, split the buckets, or let Spark "
+                "shuffle the rows of read",
             )

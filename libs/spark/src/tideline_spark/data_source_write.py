@@ -1,8 +1,11 @@
-"""`df.write.format("tideline")` and `df.writeStream.format("tideline")`: tasks stage their rows beside the table, one process commits them.
+"""`df.write.format("tideline")` and `df.writeStream.format("tideline")`.
 
-Spark gives a data source in Python no shuffle, so keys cannot be looked up on executors: each task stores its rows as an Arrow file, and
-the process that commits reads them all and writes them as `write_rows` does. So one write has at most `tideline.spark.collect.bytes`
-of staged rows; `tideline_spark.write.write_dataframe` and `tideline_spark.sink` have no such bound.
+Tasks stage their rows beside the table, one process commits them.
+
+Spark gives a data source in Python no shuffle, so keys cannot be looked up on executors: each task stores its rows as an Arrow
+file, and the process that commits reads them all and writes them as `write_rows` does. So one write has at most
+`tideline.spark.collect.bytes` of staged rows; `tideline_spark.write.write_dataframe` and `tideline_spark.sink` have no such
+bound.
 """
 
 from __future__ import annotations

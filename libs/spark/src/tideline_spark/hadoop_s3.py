@@ -45,7 +45,8 @@ SDK_VERSIONS = {"3.5.0": "2.35.4"}
 """By version of Hadoop, the version of the AWS SDK that its hadoop-aws was built with, where S3A was tested with the SDK's
 modules."""
 SDK_MODULES = ("s3", "s3-transfer-manager", "sts")
-"""What S3A loads of the SDK; with what they depend on 13 MB. The bundle that hadoop-aws asks for has all services of AWS, 686 MB."""
+"""What S3A loads of the SDK; with what they depend on 13 MB. The bundle that hadoop-aws asks for has all services of AWS, 686
+MB."""
 EXCLUDED = (
     f"{SDK}:bundle",
     "org.wildfly.openssl:wildfly-openssl",
@@ -155,7 +156,8 @@ def check_settings(settings: Mapping[str, str], bucket: str) -> None:
     if settings.get("sse_customer_key_base64"):
         raise ObjectStoreScanUnavailable(
             "AWS_SSE_CUSTOMER_KEY_BASE64",
-            expected="encryption with keys of the store or of KMS: Hadoop takes a customer's key only as a setting, which Spark shows",
+            expected="encryption with keys of the store or of KMS: Hadoop takes a customer's key only as a setting, which Spark "
+            "shows",
             remedy="use another encryption, or read the table without Spark's scan: spark.read.format('tideline')",
         )
     if settings.get("token") and not settings.get("session_token"):
@@ -207,7 +209,8 @@ def _missing(found: str, hadoop: str, root: str) -> ObjectStoreScanUnavailable:
     return ObjectStoreScanUnavailable(
         found,
         expected=f"hadoop-aws {hadoop} and the AWS SDK, with which Spark scans {root}",
-        remedy=f"set spark.jars.packages={HADOOP_AWS}:{hadoop} before the session starts; or use the Spark image, or local_session(with_s3=True)",
+        remedy=f"set spark.jars.packages={HADOOP_AWS}:{hadoop} before the session starts; or use the Spark image, or "
+        "local_session(with_s3=True)",
     )
 
 

@@ -236,7 +236,10 @@ def _merged(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: p
 def part_rows(
     part: Snapshot, schema: StructType, where: pc.Expression | None = None, keys: pa.Array | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read a part of a snapshot in Spark's types, in a worker: only rows of `keys` if given, without files that `where` excludes."""
+    """Read a part of a snapshot in Spark's types, in a worker.
+
+    Only rows of `keys` if given, without files that `where` excludes.
+    """
     found = part if keys is None else with_indexes(part)
     return spark_batches(found.scan(list(schema.names), where, keys), schema)
 

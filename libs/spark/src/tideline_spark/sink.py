@@ -81,7 +81,8 @@ def is_written(held: BatchMark | None, coming: BatchMark, *, takes_over: bool) -
         raise StreamReplaced(
             f"batch {coming.batch_id} of query {coming.spark_query}",
             expected=f"the checkpoint of query {held.spark_query}, which committed batch {held.batch_id} last",
-            remedy="restore that checkpoint; or pass takes_over=True once if the new checkpoint begins where the old one ended; or use another query_id",
+            remedy="restore that checkpoint; or pass takes_over=True once if the new checkpoint begins where the old one ended; "
+            "or use another query_id",
         )
     last = held.batch_id if held is not None else -1
     if coming.batch_id < last:

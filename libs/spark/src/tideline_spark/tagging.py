@@ -206,7 +206,10 @@ def existing_keys(spark: SparkSession, root: str, layout: WriteLayout, log_keys:
 
 
 def paths_by_unit(layout: WriteLayout, slices: Sequence[FileSlice]) -> Iterator[tuple[list[str], Column]]:
-    """Yield the base files of `slices` that one scan reads, and the unit of its rows: each bucket alone, all other slices together."""
+    """Yield the base files of `slices` that one scan reads, and the unit of its rows.
+
+    Each bucket alone, all other slices together.
+    """
     by_bucket: dict[int | None, list[str]] = {}
     for file_slice in slices:
         if file_slice.base_file:

@@ -259,7 +259,10 @@ class _RunningTask:
     def _write_in_bucket(
         self, unit: Unit, prepared: PreparedInput, held: Sequence[FileSlice], into: InBucket
     ) -> Iterator[FileGroupResult]:
-        """Write the rows of a bucket that may have several file groups: updates where the keys are, the rest as `route_input` says."""
+        """Write the rows of a bucket that may have several file groups.
+
+        Updates where the keys are, the rest as `route_input` says.
+        """
         context, place = self.shared.context, BucketPlace(unit.partition, int(unit.name))
         located: dict[BucketPlace, Location] = {}
         if context.operation.looks_up_keys:

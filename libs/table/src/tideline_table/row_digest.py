@@ -55,7 +55,10 @@ class RowDigest:
 
 
 def seed_of(text: str) -> int:
-    """Return the seed that `text` stands for, for example an instant: known when the rows are checked, but not when they were written."""
+    """Return the seed that `text` stands for, for example an instant.
+
+    Known when the rows are checked, but not when they were written.
+    """
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 

@@ -24,7 +24,8 @@ class Commit:
     attempts: int
     """Number of attempts: 1 plus the number of conflicts after which the write was repeated."""
     inline: tuple[InlineService, ...] = ()
-    """The table services that this writer planned or ran behind its commit (`hoodie.compact.inline`, `hoodie.clustering.inline`)."""
+    """The table services that this writer planned or ran behind its commit (`hoodie.compact.inline`,
+    `hoodie.clustering.inline`)."""
 
     @classmethod
     def of(cls, done: Committed, inline: tuple[InlineService, ...] = ()) -> Commit:

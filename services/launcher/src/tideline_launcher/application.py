@@ -58,7 +58,8 @@ class ApplicationSpec:
     timeout_s: float
     """Time limit of the whole application. The platform stops an application that runs longer."""
     locks: str = ""
-    """URL of table locks and reservations. The URL may hold a password, so the adapter must not show it to users of the platform."""
+    """URL of table locks and reservations. The URL may hold a password, so the adapter must not show it to users of the
+    platform."""
     place: Place = Place.SPARK
 
 

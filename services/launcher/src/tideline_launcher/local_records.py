@@ -1,4 +1,7 @@
-"""Files of local applications that outlive a killed launcher: which plans each one runs, so that the next launcher counts the attempts."""
+"""Files of local applications that outlive a killed launcher.
+
+Which plans each one runs, so that the next launcher counts the attempts.
+"""
 
 from __future__ import annotations
 

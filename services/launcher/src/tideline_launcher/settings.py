@@ -43,7 +43,8 @@ class ResourceSettings(BaseModel):
     bytes_per_core: int = setting(
         512 * MIB,
         unit="bytes",
-        description="Input of a plan for which one core is asked; tasks (file groups, or output files of a large clustering group) bound the cores.",
+        description="Input of a plan for which one core is asked; tasks (file groups, or output files of a large clustering "
+        "group) bound the cores.",
         per_table=True,
         ge=1,
     )
@@ -90,7 +91,8 @@ class SharingSettings(BaseModel):
     max_plans: int = setting(
         16,
         unit="plans",
-        description="Most plans of one application, of any tables, that run one after the other. 1: each plan has its own application. "
+        description="Most plans of one application, of any tables, that run one after the other. 1: each plan has its own "
+        "application. "
         "At 16, Spark's start costs each plan a sixteenth; more saves little and makes the last plan wait longer.",
         ge=1,
         le=MAX_PLANS,
@@ -104,7 +106,8 @@ class SharingSettings(BaseModel):
     max_wait_s: float = setting(
         0.0,
         unit="s",
-        description="How long a plan waits for others to share its application, if an application could start at once. Without a wait "
+        description="How long a plan waits for others to share its application, if an application could start at once. Without "
+        "a wait "
         "plans still share: those that become pending while `max_applications` applications run start together.",
         ge=0,
     )
@@ -119,14 +122,16 @@ class WorkerSettings(BaseModel):
     max_bytes: int = setting(
         64 * MIB,
         unit="bytes",
-        description="A plan that reads at most so much runs in a resident worker, others on Spark. 0: all of the table's plans on Spark.",
+        description="A plan that reads at most so much runs in a resident worker, others on Spark. 0: all of the table's plans "
+        "on Spark.",
         per_table=True,
         ge=0,
     )
     memory_bytes: int = setting(
         1 * GIB,
         unit="bytes",
-        description="Most memory of a worker. One that takes more is killed, and its plan runs on Spark with more memory. Plans that need "
+        description="Most memory of a worker. One that takes more is killed, and its plan runs on Spark with more memory. Plans "
+        "that need "
         "more by `resources.memory_per_input_byte` run on Spark from the start.",
         ge=384 * MIB,
     )
@@ -160,7 +165,8 @@ class KubernetesSettings(BaseModel):
     owner: Annotated[str, AfterValidator(_checked_owner)] = setting(
         "",
         unit="-",
-        description="Owner of the driver pods, so that uninstalling deletes them: `Deployment/NAME` or `StatefulSet/NAME` of the launcher.",
+        description="Owner of the driver pods, so that uninstalling deletes them: `Deployment/NAME` or `StatefulSet/NAME` of "
+        "the launcher.",
     )
     image: str = setting("", unit="-", description="Spark image of drivers and executors. Required for the runner `kubernetes`.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = setting(
@@ -199,7 +205,8 @@ class KubernetesSettings(BaseModel):
     pod_template: Path | None = setting(
         None,
         unit="-",
-        description="YAML file with a pod template for drivers and executors. The launcher adds to it and replaces what it sets itself.",
+        description="YAML file with a pod template for drivers and executors. The launcher adds to it and replaces what it sets "
+        "itself.",
     )
     run_as_user: int = setting(1000, unit="-", description="User and file-system group of drivers and executors.", ge=1)
     cpu_request_per_core: str = setting(
@@ -227,7 +234,8 @@ class LauncherSettings(ServiceSettings):
     max_attempts: int = setting(
         3,
         unit="attempts",
-        description="Failed attempts at one plan before it is given up and rolled back, so that a new one can be made. Attempts that ended "
+        description="Failed attempts at one plan before it is given up and rolled back, so that a new one can be made. Attempts "
+        "that ended "
         "because of the cluster (evicted, node lost, image not pulled) do not count.",
         per_table=True,
         ge=1,
@@ -236,7 +244,8 @@ class LauncherSettings(ServiceSettings):
     application_timeout_s: float = setting(
         3600.0,
         unit="s",
-        description="A Spark application that runs longer is stopped, however many plans it runs. Plans share one only if this is equal.",
+        description="A Spark application that runs longer is stopped, however many plans it runs. Plans share one only if this "
+        "is equal.",
         per_table=True,
         gt=0,
     )

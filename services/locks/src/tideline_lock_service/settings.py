@@ -17,12 +17,14 @@ class LockServiceSettings(ServiceSettings):
     max_waiting: int = setting(
         32,
         unit="requests",
-        description="Maximum number of requests that wait for locks at once; those that wait for one lock take at most half. Further requests are rejected with status 503.",
+        description="Maximum number of requests that wait for locks at once; those that wait for one lock take at most half. "
+        "Further requests are rejected with status 503.",
         ge=1,
         le=50,
     )
     options: dict[str, str] = setting(
         {},
         unit="-",
-        description="Engine options, such as the heartbeat interval, by which the service distinguishes dead writers from live ones.",
+        description="Engine options, such as the heartbeat interval, by which the service distinguishes dead writers from live "
+        "ones.",
     )

@@ -114,8 +114,8 @@ class PlannerService:
 
         Publish the plans chosen among all demands.
 
-        Between two visits of all tables it visits those that events name and those whose decision has expired. Raises, at the end, the
-        first error that a retry may cure, and errors of the outbox.
+        Between two visits of all tables it visits those that events name and those whose decision has expired. Raises, at the
+        end, the first error that a retry may cure, and errors of the outbox.
         """
         now = self._context.clock.now()
         due = [uid for uid, known in self._decided.items() if known.until is not None and now >= known.until]

@@ -28,7 +28,10 @@ def thresholds_of(own: PlannerSettings) -> Thresholds:
 
 
 def plan_options(settings: PlannerSettings, table: Table, policy: TablePolicy) -> dict[str, str]:
-    """Return engine options for plans in addition to the table's: sort columns by table name, unless the policy gives sort columns."""
+    """Return engine options for plans in addition to the table's.
+
+    Sort columns by table name, unless the policy gives sort columns.
+    """
     own = settings.clustering_sort_columns.get(table.definition.name)
     is_overridden = CLUSTERING_SORT_COLUMNS.key in policy.options
     return {} if own is None or is_overridden else {CLUSTERING_SORT_COLUMNS.key: own}
@@ -54,8 +57,8 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
 
     Else return `verdict`.
 
-    The decision also takes objectives, windows, budgets and pauses after failures into account, but not the choice among all tables of a
-    fleet. Raises `InvalidSetting` for settings in a policy that are not valid, and the errors of `examine`.
+    The decision also takes objectives, windows, budgets and pauses after failures into account, but not the choice among all
+    tables of a fleet. Raises `InvalidSetting` for settings in a policy that are not valid, and the errors of `examine`.
     """
     if verdict.service not in PLANNED or verdict.outcome not in (Outcome.DUE, Outcome.NOT_DUE):
         return verdict

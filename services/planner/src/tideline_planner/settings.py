@@ -29,7 +29,8 @@ class PlannerSettings(ServiceSettings):
     clustering_backoff_s: float = setting(
         10.0,
         unit="s",
-        description="Pause after a clustering or log compaction that was rolled back, because it failed or lost to a writer; at least one second. Each "
+        description="Pause after a clustering or log compaction that was rolled back, because it failed or lost to a writer; at "
+        "least one second. Each "
         "further one in a row doubles it.",
         per_table=True,
         ge=0,
@@ -44,7 +45,8 @@ class PlannerSettings(ServiceSettings):
     plan_interval_s: float = setting(
         600.0,
         unit="s",
-        description="Pause from the end of a clustering or compaction to a plan of the file groups that it left over, because a budget or "
+        description="Pause from the end of a clustering or compaction to a plan of the file groups that it left over, because a "
+        "budget or "
         "a bound made it smaller, if too few writes came since. It is also the pause after a compaction that was cancelled.",
         per_table=True,
         ge=1,
@@ -52,7 +54,8 @@ class PlannerSettings(ServiceSettings):
     clustering_sort_columns: dict[str, str] = setting(
         {},
         unit="-",
-        description="Sort columns of clustering, separated by commas, by table name. Other tables use the sort columns of `options`. "
+        description="Sort columns of clustering, separated by commas, by table name. Other tables use the sort columns of "
+        "`options`. "
         "Those of a policy override both.",
     )
     options: dict[str, str] = setting(

@@ -10,7 +10,8 @@ OLDER, NEWER = "20260101000000000", "20260101000001000"
 
 
 def test_log_files_of_before_a_compaction_that_is_not_replayed_can_be_merged():
-    """Such a slice has log files that are named after the slice before: a log compaction of a real table waits for the compaction."""
+    """Such a slice has log files that are named after the slice before: a log compaction of a real table waits for the
+    compaction."""
     group = FileGroupId("p", "f1-0")
     logs = [
         LogFile(log_file_name("f1-0", base, n, "0-1-0"), 7, f"2026010100000200{n}", n)

@@ -28,7 +28,8 @@ class Services(_Part):
     compaction: bool = Field(default=True, description="Merges log files into base files (merge-on-read).")
     logcompaction: bool = Field(
         default=True,
-        description="Merges many log files of a slice into one. true sets hoodie.log.compaction.enable; if absent, that option decides.",
+        description="Merges many log files of a slice into one. true sets hoodie.log.compaction.enable; if absent, that option "
+        "decides.",
     )
     clean: bool = Field(default=True, description="Deletes file slices that no retained query reads.")
     archival: bool = Field(default=True, description="Moves old instants off the timeline, after a clean.")

@@ -1,4 +1,6 @@
-"""New hash rings of partitions that a write or a clustering publishes: their files are created before the commit, and count from it on.
+"""New hash rings of partitions that a write or a clustering publishes.
+
+Their files are created before the commit, and count from it on.
 
 Each node of a ring has one file id. A commit that replaces file groups therefore gives their partitions rings with other ids: rows
 that are written later would otherwise be in file groups that readers take for replaced.

@@ -1,4 +1,7 @@
-"""Steps that runs of clustering, compaction and log compaction share: choose a plan, begin an attempt, delete the files of superseded attempts."""
+"""Steps that runs of clustering, compaction and log compaction share.
+
+Choose a plan, begin an attempt, delete the files of superseded attempts.
+"""
 
 from __future__ import annotations
 

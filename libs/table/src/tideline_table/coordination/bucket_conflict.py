@@ -59,7 +59,10 @@ def _split_group_changed(own: WriteSet, state: TableState) -> WriteConflict | No
 
 
 def replaced_in_a_ring(own: WriteSet, overwritten: Sequence[FileGroupId]) -> WriteConflict | None:
-    """Return the conflict over `overwritten` file groups in a partition whose ring stays: later rows would go to replaced file groups."""
+    """Return the conflict over `overwritten` file groups in a partition whose ring stays.
+
+    Later rows would go to replaced file groups.
+    """
     renews = own.overwrites.renews if own.overwrites is not None else None
     for group in overwritten if renews is not None else ():
         if renews is not None and group.partition_path not in renews:

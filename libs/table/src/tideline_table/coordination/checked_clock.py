@@ -88,7 +88,8 @@ class CheckedClock:
             raise ClockSkew(
                 f"{what} would lie {ahead.total_seconds():.1f} s ahead of the time of the store, because the last instant of the "
                 "table does",
-                expected=f"an instant that the store's time has reached: Apache Hudi places log files by file times (instant {instant})",
+                expected="an instant that the store's time has reached: Apache Hudi places log files by file times (instant "
+                f"{instant})",
                 remedy="writes go on; retry when that time has come. 'tideline show PATH' names the writer whose clock was ahead",
             )
 

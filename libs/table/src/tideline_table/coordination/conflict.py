@@ -201,7 +201,8 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
             return WriteConflict(
                 f"file group {group.file_id} in {group.partition_path!r} is under compaction {under[group]}",
                 with_instant=under[group],
-                remedy="run the compaction, then retry: tideline run compaction PATH; or cancel it: tideline job cancel PATH INSTANT",
+                remedy="run the compaction, then retry: tideline run compaction PATH; or cancel it: tideline job cancel PATH "
+                "INSTANT",
             )
     held = _held_by_clustering(own, overwritten, state)
     if held is not None:

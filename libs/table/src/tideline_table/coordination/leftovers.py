@@ -1,4 +1,7 @@
-"""What markers say of actions that ended: markers of completed ones whose process died, files that tasks of rolled-back ones wrote late."""
+"""What markers say of actions that ended.
+
+Markers of completed ones whose process died, files that tasks of rolled-back ones wrote late.
+"""
 
 from __future__ import annotations
 

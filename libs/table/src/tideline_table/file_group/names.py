@@ -68,7 +68,10 @@ def new_file_id(instant: str, task: str, number: int = 0) -> str:
 
 
 def new_bucket_file_id(instant: str, partition_path: str, bucket: int) -> str:
-    """Return the id of the new file group of a bucket that has one only: the bucket number in place of the first eight characters (8.1)."""
+    """Return the id of the new file group of a bucket that has one only.
+
+    The bucket number in place of the first eight characters (8.1).
+    """
     return in_bucket(new_file_id(instant, f"{partition_path}/{bucket}"), bucket)
 
 

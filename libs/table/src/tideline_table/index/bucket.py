@@ -67,7 +67,8 @@ class BucketIndex:
     """`number` buckets in each partition, by the hash of `fields` (columns of the record key, in its order)."""
 
     number: int
-    """With consistent hashing, the number of buckets with which each partition begins; with rules, that of partitions without one."""
+    """With consistent hashing, the number of buckets with which each partition begins; with rules, that of partitions without
+    one."""
     fields: tuple[str, ...]
     key_fields: tuple[str, ...]
     engine: Engine = Engine.SIMPLE
@@ -96,7 +97,9 @@ class BucketIndex:
         return replace(self, number=self.rules.number_of(partition_path, self.number), rules=NO_RULES)
 
     def common_number(self, partitions: Iterable[str]) -> int:
-        """Return the greatest common divisor of the numbers of buckets of all these partitions: modulo it, equal keys have equal bucket numbers.
+        """Return the greatest common divisor of the numbers of buckets of all these partitions.
+
+        Modulo it, equal keys have equal bucket numbers.
 
         Rows with one hash are in buckets that are equal modulo this number. Raises `InvalidOption` if it is 1 because of the rules.
         """
@@ -105,7 +108,8 @@ class BucketIndex:
         if found == 1 and len(numbers) > 1:
             raise InvalidOption(
                 f"partitions with {', '.join(map(str, sorted(numbers)[:5]))} buckets",
-                expected="numbers with a common divisor, such as N and multiples of N: the buckets of one hash have no common number",
+                expected="numbers with a common divisor, such as N and multiples of N: the buckets of one hash have no common "
+                "number",
                 remedy="read the table without buckets",
             )
         return found

@@ -25,7 +25,10 @@ _MOST_SUBSETS = 6
 
 @dataclass(slots=True)
 class RuledEvidence:
-    """Which of several indexes with known numbers of buckets, also by partition, fit the rows seen so far: they differ in their hash fields."""
+    """Which of several indexes with known numbers of buckets, also by partition, fit the rows seen so far.
+
+    They differ in their hash fields.
+    """
 
     fitting: list[BucketIndex]
     rows: int = 0
@@ -58,7 +61,8 @@ class RuledEvidence:
         raise UnsupportedTable(
             "a table with Apache Hudi's bucket index whose rows are not where numbers of buckets by partition put them",
             expected="each row in the file group of its bucket",
-            remedy="check numbers, rules and hash fields of its Hudi writers; a table whose rows are misplaced must be written anew",
+            remedy="check numbers, rules and hash fields of its Hudi writers; a table whose rows are misplaced must be written "
+            "anew",
         )
 
 

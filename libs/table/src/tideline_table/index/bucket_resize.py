@@ -53,7 +53,10 @@ class BucketChange:
         return {name: found[name] for name in sorted(found) if self.changes(name)}
 
     def check_multiples(self, partitions: Iterable[str]) -> None:
-        """Raise `InvalidOption` if one of these partitions cannot be split in place: its new number is no multiple of the present one."""
+        """Raise `InvalidOption` if one of these partitions cannot be split in place.
+
+        Its new number is no multiple of the present one.
+        """
         for name in partitions:
             old, new = (index.in_partition(name).number for index in (self.before, self.after))
             if new % old:

@@ -229,10 +229,13 @@ def slices_by_part(index: BucketIndex, slices: Iterable[FileSlice], parts: int) 
 def sampled_slices(
     index: BucketIndex, slices: Iterable[FileSlice], buckets: Collection[int], out_of: int | None = None
 ) -> tuple[FileSlice, ...]:
-    """Return the slices of a sample: those whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`.
+    """Return the slices of a sample.
 
-    With rules, the number of buckets is the greatest common divisor of those of all partitions that have slices. Raises `InvalidOption`
-    unless `out_of` divides it and `buckets` are from 0 to `out_of` - 1, and as `BucketIndex.common_number`; errors as `slices_by_part`.
+    Those whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`.
+
+    With rules, the number of buckets is the greatest common divisor of those of all partitions that have slices. Raises
+    `InvalidOption` unless `out_of` divides it and `buckets` are from 0 to `out_of` - 1, and as `BucketIndex.common_number`;
+    errors as `slices_by_part`.
     """
     given = tuple(slices)
     number = index.common_number({s.group.partition_path for s in given})

@@ -171,7 +171,8 @@ def parse_ring(content: bytes, path: str, partition_path: str, instant: str) -> 
     if problem:
         raise CorruptMetadata(
             f"{path} holds {problem}",
-            expected=f"the ring of partition {partition_path!r} at {instant}: nodes with ascending values up to {LARGEST_VALUE} and a file id each",
+            expected=f"the ring of partition {partition_path!r} at {instant}: nodes with ascending values up to {LARGEST_VALUE} "
+            "and a file id each",
             remedy=_REMEDY,
         )
     return ring

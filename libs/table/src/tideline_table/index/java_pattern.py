@@ -55,7 +55,8 @@ class _Reader:
         """Return the error that names what is refused, and where."""
         return InvalidOption(
             f"{what} at character {min(self.at, len(self.expression)) + 1} of the regular expression {self.expression!r}",
-            expected=r"literals, ., ^, $, \d \w \s \D \W \S, escaped punctuation, [...], (...), |, *, +, ? and {n}: Java and Python read these alike",
+            expected=r"literals, ., ^, $, \d \w \s \D \W \S, escaped punctuation, [...], (...), |, *, +, ? and {n}: Java and "
+            r"Python read these alike",
         )
 
     def _peek(self) -> str:

@@ -104,7 +104,8 @@ def _rule(text: str) -> PartitionRule:
     if len(parts) != 2 or not parts[0]:
         raise InvalidOption(
             f"the partition rule {text!r}",
-            expected="a regular expression and a number of buckets, such as ^dt=2026-,32; rules are separated by ';', and an expression holds no ','",
+            expected="a regular expression and a number of buckets, such as ^dt=2026-,32; rules are separated by ';', and an "
+            "expression holds no ','",
         )
     expression, number = parts
     if not (number.isascii() and number.isdecimal()) or not 1 <= int(number) <= MAX_BUCKETS:

@@ -1,4 +1,7 @@
-"""Places in which a key is looked up and rows are placed: a partition, or a bucket of one whose buckets have several file groups."""
+"""Places in which a key is looked up and rows are placed.
+
+A partition, or a bucket of one whose buckets have several file groups.
+"""
 
 from __future__ import annotations
 

@@ -177,7 +177,8 @@ def _check_no_gap(storage: Storage, checkpoint: int) -> None:
     if missing and not exists(storage, entry_path(missing)) and trimmed_to(storage) <= checkpoint:
         raise TableIncomplete(
             f"the table log lacks entry {missing} ({entry_path(missing)})",
-            expected=f"every entry after {f'checkpoint {checkpoint}' if checkpoint else 'the beginning'}: the rows of the table depend on each",
+            expected=f"every entry after {f'checkpoint {checkpoint}' if checkpoint else 'the beginning'}: the rows of the table "
+            "depend on each",
             remedy=RESTORE_LOG,
         )
 

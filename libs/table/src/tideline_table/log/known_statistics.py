@@ -17,7 +17,8 @@ from tideline_table.storage import Storage
 _LOGGER = logging.getLogger(__name__)
 
 ENTRIES_BEFORE_REOPENING = 200
-"""After so many entries, an open table looks for newer statistics files, so that it does not keep what all later writes published."""
+"""After so many entries, an open table looks for newer statistics files, so that it does not keep what all later writes
+published."""
 
 _Found = TypeVar("_Found")
 

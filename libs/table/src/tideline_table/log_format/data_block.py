@@ -29,7 +29,8 @@ _BATCH_ROWS = 16_384
 """Number of records decoded at a time, chosen so that their positions fit into the processor cache."""
 _BATCH_BYTES = 64 * 1024 * 1024
 _ALONE_BYTES = 1024 * 1024
-"""Up to this block size, the caller's thread decodes: threads of a pool that have to wake up take up to twice its processor time."""
+"""Up to this block size, the caller's thread decodes: threads of a pool that have to wake up take up to twice its processor
+time."""
 
 
 def read_rows(storage: Storage, block: LogBlock, columns: Sequence[str] | None = None, schema_json: str | None = None) -> pa.Table:

@@ -1,4 +1,7 @@
-"""The entries in data blocks of HFiles: keys (rows) and values, decoded without a step of Python for each where all rows are as long."""
+"""The entries in data blocks of HFiles.
+
+Keys (rows) and values, decoded without a step of Python for each where all rows are as long.
+"""
 
 from __future__ import annotations
 

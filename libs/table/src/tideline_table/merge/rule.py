@@ -1,4 +1,7 @@
-"""The merge rule of a table as a value: which version of a record lies on top, which cells it leaves open, which rows are deletions."""
+"""The merge rule of a table as a value.
+
+Which version of a record lies on top, which cells it leaves open, which rows are deletions.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The metadata table of an exclusive table: what each entry of the table log changes in it, its files, and its comparison with the log.
+"""The metadata table of an exclusive table.
+
+What each entry of the table log changes in it, its files, and its comparison with the log.
 
 The table log decides what is in it (`tideline_table.log.metadata`), so its files are derived from entries, as timeline files are.
-Tideline's own readers do not read it: they take the files of the table from the log. That of a table which Apache Hudi also writes is known
-from its files alone (`stored`).
+Tideline's own readers do not read it: they take the files of the table from the log. That of a table which Apache Hudi also
+writes is known from its files alone (`stored`).
 """
 
 from tideline_table.metadata_table.check import check_metadata

@@ -73,5 +73,8 @@ def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) ->
 
 
 def _is_data(name: str) -> bool:
-    """Return whether readers take a name for a data file: Apache Hudi's rollback lists the folder of the table (format reference 15.5)."""
+    """Return whether readers take a name for a data file.
+
+    Apache Hudi's rollback lists the folder of the table (format reference 15.5).
+    """
     return parse_base_file_name(name) is not None or parse_log_file_name(name) is not None

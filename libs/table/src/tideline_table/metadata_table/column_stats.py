@@ -213,7 +213,10 @@ def _columns_of(path: str, file: FileStatistics, indexed: IndexedColumns) -> Seq
 
 
 def has_records_of(file: FileStatistics, column: str) -> bool:
-    """Return whether there is a record of the column in a file with these statistics: they know it, and Apache Hudi has such a type."""
+    """Return whether there is a record of the column in a file with these statistics.
+
+    They know it, and Apache Hudi has such a type.
+    """
     return column in file.columns and is_indexed(type_of(file.columns[column].kind))
 
 

@@ -43,7 +43,10 @@ def log_file_of(partition: str, instant: str, group: int, records: Records) -> L
 
 
 def log_file_bytes(partition: str, instant: str, records: Records) -> bytes:
-    """Return a log file of `partition` with these records of the delta commit `instant`: a block of updates, then one of deletions."""
+    """Return a log file of `partition` with these records of the delta commit `instant`.
+
+    A block of updates, then one of deletions.
+    """
     blocks, schema = b"", record_schema_json(with_meta_fields=True)
     if records.updates.num_rows:
         entries = records.updates if records.joined is None else records.joined

@@ -102,7 +102,8 @@ class IndexedColumns:
     """The columns of which a partition of column statistics has records."""
 
     required: tuple[str, ...]
-    """A file has a record of each of them, or no record at all: Apache Hudi takes a column without a record for one of nulls only."""
+    """A file has a record of each of them, or no record at all: Apache Hudi takes a column without a record for one of nulls
+    only."""
     further: tuple[str, ...] | None = None
     """Other columns that Tideline's writers take statistics of. A file has records of all its statistics then, because Apache Hudi
     may index more columns later; None: of the required columns only."""
@@ -135,7 +136,8 @@ def unless_gone(path: str, leaving: Collection[str], read: Callable[[], Result |
 
     None if it is gone and among `leaving`, which a pending clean deletes.
 
-    Another process that derives the records at another moment may find such a file, and its records: the end of the clean deletes them.
+    Another process that derives the records at another moment may find such a file, and its records: the end of the clean
+    deletes them.
     """
     try:
         return read()
@@ -177,7 +179,10 @@ class PartitionKind(Protocol):
 
 
 def groups_of_keys(keys: pa.ChunkedArray | pa.Array, file_groups: int) -> np.ndarray:
-    """Return the number of the file group of each key: abs(abs(h) rem groups), h the 32-bit hash of Java (format reference 15.2)."""
+    """Return the number of the file group of each key.
+
+    Abs(abs(h) rem groups), h the 32-bit hash of Java (format reference 15.2).
+    """
     return groups_of_hashes(string_hashes(keys), file_groups)
 
 

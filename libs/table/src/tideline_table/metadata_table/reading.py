@@ -1,4 +1,7 @@
-"""Read partitions of the metadata table as Apache Hudi's readers merge them: the newest slice, base file first, then log files by version."""
+"""Read partitions of the metadata table as Apache Hudi's readers merge them.
+
+The newest slice, base file first, then log files by version.
+"""
 
 from __future__ import annotations
 

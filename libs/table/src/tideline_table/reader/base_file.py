@@ -30,7 +30,8 @@ _FEW_ROWS, _FEW_BYTES = 10_000, 1 << 20
 """Up to so many rows, of so many bytes before compression, the caller's thread decodes: for a few rows, Arrow's scanner takes five
 times as long."""
 _DICTIONARY_BYTES = 64 * 1024
-"""A column chunk with a larger dictionary, as stored, may have given up its dictionary: writers do so at 1 MiB before compression."""
+"""A column chunk with a larger dictionary, as stored, may have given up its dictionary: writers do so at 1 MiB before
+compression."""
 _ONE_REQUEST_BYTES = 32 << 20
 """Arrow reads more than so many bytes of an object store by several requests at once."""
 _FEWEST_ROWS, _MOST_ROWS = 1024, 131_072

@@ -1,4 +1,7 @@
-"""Rows of slices in memory with columns of repeated texts as dictionaries, for rewriting: smaller, and faster to sort and to encode."""
+"""Rows of slices in memory with columns of repeated texts as dictionaries, for rewriting.
+
+Smaller, and faster to sort and to encode.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,10 @@ def read_events(
 
 @contextmanager
 def _decoding(block: LogBlock) -> Iterator[None]:
-    """The border where bytes of a block become rows: turn errors of Python and Arrow into `CorruptMetadata` that names the block."""
+    """The border where bytes of a block become rows.
+
+    Turn errors of Python and Arrow into `CorruptMetadata` that names the block.
+    """
     try:
         yield
     except (*MALFORMED, pa.ArrowException) as error:
@@ -114,7 +117,9 @@ def _deletions(storage: Storage, block: LogBlock, plan: ReadPlan) -> LogEvents:
 
 
 def _ordering_label(block: LogBlock, plan: ReadPlan) -> pa.DataType:
-    """Return the type of the ordering values of a delete block: the table's, but with the units of timestamps in the block's schema.
+    """Return the type of the ordering values of a delete block.
+
+    The table's, but with the units of timestamps in the block's schema.
 
     Rows of that schema keep their numbers under the units of the table, or are converted, and so do deletions.
     """

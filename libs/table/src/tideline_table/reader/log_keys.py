@@ -30,15 +30,18 @@ def held_keys(storage: Storage, path: str) -> pa.ChunkedArray:
 
     Keys may repeat: those in its data blocks, and those that a log compaction merged.
 
-    The merged files may be the only ones that hold a key which the log compaction has as deleted. A later row with that key must be found in this
-    file group, where it is compared with the deletion.
+    The merged files may be the only ones that hold a key which the log compaction has as deleted. A later row with that key
+    must be found in this file group, where it is compared with the deletion.
     """
     found = [keys for block, keys in _by_block(storage, path) if holds_keys(block)]
     return pa.chunked_array([chunk.cast(pa.string()) for keys in found for chunk in keys.chunks], pa.string())
 
 
 def holds_keys(block: LogBlock) -> bool:
-    """Return whether a look-up finds the keys of a block in its file group: of a data block, or of any block of a log compaction."""
+    """Return whether a look-up finds the keys of a block in its file group.
+
+    Of a data block, or of any block of a log compaction.
+    """
     return block.type is not BlockType.DELETE or bool(block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES))
 
 

@@ -43,7 +43,8 @@ class LogRule:
     """Whether the caller's thread decodes whole base files. Tasks that run beside others need less processor time without Arrow's
     threads."""
     dictionaries: frozenset[str] = frozenset()
-    """Columns of texts that scans of base files yield as dictionaries; rows of logs have texts. Not for filters, keys or ordering."""
+    """Columns of texts that scans of base files yield as dictionaries; rows of logs have texts. Not for filters, keys or
+    ordering."""
 
     def names_in(self, instant: str) -> FileNames:
         """Return how a file that `instant` wrote names the query's columns."""

@@ -54,7 +54,10 @@ def _storable(kind: pa.DataType, empty: pa.DataType | None) -> pa.DataType:
 
 
 def storable_schema(schema: pa.Schema, empty: pa.DataType | None = None) -> pa.Schema:
-    """Return the columns of a table for rows with `schema`: `storable_field` of each, without meta fields and an unnamed pandas index."""
+    """Return the columns of a table for rows with `schema`.
+
+    `storable_field` of each, without meta fields and an unnamed pandas index.
+    """
     fields = [storable_field(field, empty) for field in without_meta_fields(schema) if not _UNNAMED_INDEX.fullmatch(field.name)]
     return pa.schema(fields)
 

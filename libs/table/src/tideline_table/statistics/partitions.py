@@ -67,7 +67,10 @@ Columns: TypeAlias = Mapping[str, Sequence[ColumnArrays]]
 
 
 class PartitionBounds:
-    """The bounds of columns in a list of partitions: those that are stored, together with those of files that were written later."""
+    """The bounds of columns in a list of partitions.
+
+    Those that are stored, together with those of files that were written later.
+    """
 
     def __init__(
         self, wanted: Sequence[str], stored: pa.Table, columns: Columns, later: Mapping[str, FileStatistics | None]

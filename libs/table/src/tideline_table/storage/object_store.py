@@ -38,7 +38,8 @@ _RETRIES: RetryConfig = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-"""Retries after 5xx replies and connections that break before a reply. `ObjectKey.read` adds those after replies that are cut off."""
+"""Retries after 5xx replies and connections that break before a reply. `ObjectKey.read` adds those after replies that are cut
+off."""
 _TIMEOUTS: ClientConfig = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "5m"}
 _REFUSED_ATTEMPTS = 5
 _LIST_PAGE = 1000

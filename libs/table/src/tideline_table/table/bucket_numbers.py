@@ -1,9 +1,12 @@
-"""The numbers of buckets of an exclusive table: the table log says them, `hoodie.properties` and the files of partition rules follow.
+"""The numbers of buckets of an exclusive table.
+
+The table log says them, `hoodie.properties` and the files of partition rules follow.
 
 During a resize, the properties name no bucket index (`RESIZING`), because Apache Hudi's readers would leave out buckets by a wrong
-number. The inflight replace commit of the resize is in the log before the properties change and until it completes or is rolled back.
-So a process that finds `RESIZING` and no such action knows that the resize ended, and completes what it left. The properties may also
-name the numbers of an earlier resize, which a slow process wrote while a later one committed: that is completed in the same way.
+number. The inflight replace commit of the resize is in the log before the properties change and until it completes or is rolled
+back. So a process that finds `RESIZING` and no such action knows that the resize ended, and completes what it left. The
+properties may also name the numbers of an earlier resize, which a slow process wrote while a later one committed: that is
+completed in the same way.
 """
 
 from __future__ import annotations

@@ -86,7 +86,10 @@ def _problems(table: Table, state: TableState) -> tuple[Finding, ...]:
 
 
 def damage_of(table: Table) -> tuple[Finding, ...]:
-    """Return a finding if files of the newest slices are gone or have wrong sizes (`lost_files`): one listing for each partition."""
+    """Return a finding if files of the newest slices are gone or have wrong sizes (`lost_files`).
+
+    One listing for each partition.
+    """
     found = lost_files(table)
     if not found:
         return ()

@@ -131,9 +131,12 @@ class _Side:
 
 
 def _returned(old: Snapshot, new: Snapshot, written: pa.Table) -> pa.Array:
-    """Return the keys whose rows are of an earlier write than before, or were not there, and of none in the range: older versions that returned.
+    """Return the keys whose rows are of an earlier write than before, or were not there, and of none in the range.
 
-    Where Apache Hudi's rule counts, a late row behind a deletion brings the row back that the deletion removed (`docs/peer-differences.md`, 32).
+    Older versions that returned.
+
+    Where Apache Hudi's rule counts, a late row behind a deletion brings the row back that the deletion removed
+    (`docs/peer-differences.md`, 32).
     """
     if not any(s.log_files for s in (*old.slices, *new.slices)):
         return pa.array([], pa.string())

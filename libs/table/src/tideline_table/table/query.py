@@ -127,7 +127,8 @@ class Snapshot:
                 f"no bucket index that a query of {self.storage.root} can rely on"
                 if self.buckets is None
                 else f"{self.storage.root} has a bucket index by consistent hashing",
-                expected="a table created with --index bucket and the simple engine, adopted with `tideline share` if Apache Hudi created it, and "
+                expected="a table created with --index bucket and the simple engine, adopted with `tideline share` if Apache "
+                "Hudi created it, and "
                 "unchanged since",
                 remedy="read the table without buckets",
             )

@@ -30,7 +30,10 @@ class TableRings:
         return self.store.find(partition_path, self.index.number, made)
 
     def unread(self, partition_path: str) -> HashRing:
-        """Return what `at` returns now, without reading the file of a first ring: its writers derive it alike, and check it when they write."""
+        """Return what `at` returns now, without reading the file of a first ring.
+
+        Its writers derive it alike, and check it when they write.
+        """
         resized = made_by(self.resizes, partition_path)
         return self.at(partition_path) if resized else HashRing.first(partition_path, self.index.number)
 

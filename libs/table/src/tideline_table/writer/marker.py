@@ -50,7 +50,9 @@ def last_marked(storage: Storage, instant: str) -> datetime | None:
 
 
 def forget_markers(storage: Storage, instant: str, only: Iterable[str] | None = None) -> None:
-    """Delete the markers of `instant`, which has ended, or those of the files `only`: the rest show orphan-file cleanup where to look.
+    """Delete the markers of `instant`, which has ended, or those of the files `only`.
+
+    The rest show orphan-file cleanup where to look.
 
     A failure is a warning, because the log records how the instant ended.
     """

@@ -1,4 +1,7 @@
-"""The log file of a log compaction: one version of each key, in blocks that name the writes which they merge (format reference 9.5)."""
+"""The log file of a log compaction.
+
+One version of each key, in blocks that name the writes which they merge (format reference 9.5).
+"""
 
 from __future__ import annotations
 

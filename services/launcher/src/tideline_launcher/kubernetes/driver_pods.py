@@ -26,7 +26,8 @@ _log = get_logger(__name__)
 _SECTION = "launcher.kubernetes"
 _POLL_S = 5.0
 _FORGOTTEN_AFTER = timedelta(days=1)
-"""Time after the time to live after which an ended pod is deleted although no launcher handled its end, because its table is gone."""
+"""Time after the time to live after which an ended pod is deleted although no launcher handled its end, because its table is
+gone."""
 
 
 class DriverPods:

@@ -25,10 +25,14 @@ def plan_bucket_clustering(
     reserved: Collection[str] = (),
     trigger: Trigger | None = None,
 ) -> Due | Reason:
-    """Decide whether a clustering is due in a table with a bucket index, and plan it: one group in, one group of the same bucket out.
+    """Decide whether a clustering is due in a table with a bucket index, and plan it.
 
-    Candidates are slices that changed since a clustering wrote them, the largest first, up to `hoodie.clustering.plan.strategy.max.bytes.per.group`
-    each. With consistent hashing, partitions of a pending clustering are left out. Without sort columns there is nothing to gain. Of a `trigger`, the number of writes and the bound apply. Raises `SchemaMismatch` for sort columns that the table does not have.
+    One group in, one group of the same bucket out.
+
+    Candidates are slices that changed since a clustering wrote them, the largest first, up to
+    `hoodie.clustering.plan.strategy.max.bytes.per.group` each. With consistent hashing, partitions of a pending clustering are
+    left out. Without sort columns there is nothing to gain. Of a `trigger`, the number of writes and the bound apply. Raises
+    `SchemaMismatch` for sort columns that the table does not have.
     """
     forbidden = obstacle(state)
     if forbidden is None and trigger is not None:

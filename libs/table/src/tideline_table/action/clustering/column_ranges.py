@@ -1,4 +1,7 @@
-"""Ranges of column values in base files, by the statistics of their footers: what groups by overlap and plan metrics are made of."""
+"""Ranges of column values in base files, by the statistics of their footers.
+
+What groups by overlap and plan metrics are made of.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ from tideline_table.storage import Storage, task_storage, writing
 _MEMORY_PER_LOG = 10
 """Memory of decoded log rows, compared with their compressed size."""
 _MEMORY_PER_DECODED = 4
-"""Memory of a group, compared with the values of its base files: dictionaries are expanded, and rows are held with a sorted copy."""
+"""Memory of a group, compared with the values of its base files: dictionaries are expanded, and rows are held with a sorted
+copy."""
 
 
 def cluster_group(

@@ -1,4 +1,6 @@
-"""A clustering group as several tasks: readers of its slices send rows to the range of their sort key, and writers make one file of each.
+"""A clustering group as several tasks.
+
+Readers of its slices send rows to the range of their sort key, and writers make one file of each.
 
 1. `sample_slice`, for each slice: reads the sort columns.
 2. `split_ranges`, in the driver: the bounds of as many ranges as the plan has output files.
@@ -6,8 +8,9 @@
 4. `write_range`, one task for each range: sorts its rows and writes its file.
 5. `whole_group`, in the driver: proves over all ranges that the rows written are those read.
 
-Rows are compared by their sort keys, then by slice and position. So the rows of a range follow from the plan and the sample alone, one
-frequent value may fill several files, and a task that runs twice, also after the loss of another one, writes the same bytes again.
+Rows are compared by their sort keys, then by slice and position. So the rows of a range follow from the plan and the sample
+alone, one frequent value may fill several files, and a task that runs twice, also after the loss of another one, writes the
+same bytes again.
 """
 
 from __future__ import annotations

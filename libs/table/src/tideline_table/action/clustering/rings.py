@@ -1,7 +1,10 @@
-"""The hash rings of a clustering in a table with consistent hashing: in each partition of the plan, the outputs take the place of the inputs.
+"""The hash rings of a clustering in a table with consistent hashing.
 
-A node has one file id, so a partition of which file groups are clustered gets another ring. All other nodes keep their file ids. A ring
-counts by the instant in its name. That of a clustering is the instant of its plan, so no ring of these partitions may be newer:
+In each partition of the plan, the outputs take the place of the inputs.
+
+A node has one file id, so a partition of which file groups are clustered gets another ring. All other nodes keep their file
+ids. A ring counts by the instant in its name. That of a clustering is the instant of its plan, so no ring of these partitions
+may be newer:
 
 - a resize leaves partitions of pending clusterings alone, and no second clustering is planned for them;
 - an overwrite since the plan replaces the inputs, with which the clustering conflicts in any table.

@@ -178,7 +178,10 @@ def planned_order(strategy: Mapping[str, Any], options: Options) -> OrderedBy:
 
 
 def executed_strategy(plan: Mapping[str, Any], tasks: Sequence[ClusteringTask]) -> dict[str, str]:
-    """Return the execution strategy for the commit: the class that the plan names, the sort columns and the layout that was applied."""
+    """Return the execution strategy for the commit.
+
+    The class that the plan names, the sort columns and the layout that was applied.
+    """
     named = str((plan["clusteringPlan"]["strategy"] or {}).get("strategyClassName") or "")
     order = tasks[0].order if tasks else OrderedBy()
     return {CLUSTERING_EXECUTION_STRATEGY.key: named, **strategy_params(order)}

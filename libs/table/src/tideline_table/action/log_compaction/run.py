@@ -98,7 +98,8 @@ def _check_possible(table: Table) -> None:
     if reason is not None:
         raise UnsupportedTable(
             f"log compaction of table {table.definition.name!r}: {reason.why}",
-            expected="a merge-on-read table that only Tideline writes, with meta fields, whose records replace each other as a whole",
+            expected="a merge-on-read table that only Tideline writes, with meta fields, whose records replace each other as a "
+            "whole",
             remedy=reason.until,
         )
 

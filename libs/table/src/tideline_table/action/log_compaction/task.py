@@ -1,4 +1,7 @@
-"""Tasks of a log compaction, one for each slice: fold its log, write the result as one log file, and prove that both say the same."""
+"""Tasks of a log compaction, one for each slice.
+
+Fold its log, write the result as one log file, and prove that both say the same.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,10 @@ def kept_index(table: Table) -> str:
 
 
 def index_state(table: Table) -> tuple[str, bool]:
-    """Return what the choices of a write depend on: `kept_index`, and whether there is a record index, beside whatever index is kept."""
+    """Return what the choices of a write depend on.
+
+    `kept_index`, and whether there is a record index, beside whatever index is kept.
+    """
     return kept_index(table), table.has_record_index
 
 
@@ -88,7 +91,10 @@ def check_index_state(table: Table, kept: tuple[str, bool], error: Exception | N
 
 
 def meets_record_index(table: Table, options: Options) -> bool:
-    """Return whether a key may be in one place of the table only: it has a record index, also if the write looks keys up by another one."""
+    """Return whether a key may be in one place of the table only.
+
+    It has a record index, also if the write looks keys up by another one.
+    """
     return table.has_record_index or asks_record_index(options)
 
 
@@ -113,7 +119,8 @@ def refuse_replacement(table: Table, operation: Operation) -> None:
     if index is not None and index.is_consistent and not table.is_exclusive:
         raise UnsupportedTable(
             f"{operation} in the shared table {table.definition.name!r} with {index.text}",
-            expected="upsert, insert or delete: a replacement gives partitions other hash rings, and a writer of Hudi goes on with those that it has read",
+            expected="upsert, insert or delete: a replacement gives partitions other hash rings, and a writer of Hudi goes on "
+            "with those that it has read",
             remedy="delete the rows by their keys, or write the new rows into another table",
         )
 

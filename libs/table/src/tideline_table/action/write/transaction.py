@@ -78,7 +78,8 @@ class WriteTransaction:
     resized_by: str
     """The instant of the last resize of buckets at the begin, empty for none."""
     one_place_per_key: bool
-    """Whether the table had a record index at the begin, and keys are unique in the table for this write: overwrites look them up."""
+    """Whether the table had a record index at the begin, and keys are unique in the table for this write: overwrites look them
+    up."""
     _heartbeat: Heartbeat = field(repr=False)
     _check_again_s: float = field(default=float("-inf"), repr=False)
     _staged: set[str] = field(default_factory=set, repr=False)
