@@ -2,8 +2,8 @@
 
     python examples/pipeline.py ./trips ./fares        # from a timer, or from examples/event_consumer.py after each commit
 
-Each run reads only the changes after the point at which the last one ended. The point is kept after the target's commit: a run that dies
-between the two repeats its changes, and upserts and deletes by key give the same rows again.
+Each run reads only the changes after the point at which the last one ended. The point is kept after the target's commit: a run
+that dies between the two repeats its changes, and upserts and deletes by key give the same rows again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prints the test files that a change can reach, by imports: `python scripts/changed_tests.py BASE [SUITE ...]`.
 
-What a module reaches is read from its text: imports (by name, through the stubs of packages that import lazily), and texts that name a
-module, a command, a file or a folder of this repository. A test is also reached by the `conftest.py` files above it. A file that nobody
-names, as the configuration of pytest, reaches every test. The full suites decide; this is a first answer.
+What a module reaches is read from its text: imports (by name, through the stubs of packages that import lazily), and texts that
+name a module, a command, a file or a folder of this repository. A test is also reached by the `conftest.py` files above it. A
+file that nobody names, as the configuration of pytest, reaches every test. The full suites decide; this is a first answer.
 """
 
 from __future__ import annotations

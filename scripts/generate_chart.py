@@ -1,8 +1,11 @@
-"""Write the generated parts of charts/tideline: settings in values.schema.json and in the definition of HudiTable, Grafana's dashboard.
+"""Write the generated parts of charts/tideline.
 
-Also the version in Chart.yaml, which is that of pyproject.toml. `python scripts/generate_chart.py` writes them from the declared settings
-and metrics; `--check` writes nothing and exits with 1 if a file would change. In values.schema.json only the definitions whose names end with `Settings` are generated, in the definition of HudiTable
-the lines between two marks; the rest is written by hand and kept.
+Settings in values.schema.json and in the definition of HudiTable, Grafana's dashboard.
+
+Also the version in Chart.yaml, which is that of pyproject.toml. `python scripts/generate_chart.py` writes them from the
+declared settings and metrics; `--check` writes nothing and exits with 1 if a file would change. In values.schema.json only the
+definitions whose names end with `Settings` are generated, in the definition of HudiTable the lines between two marks; the rest
+is written by hand and kept.
 """
 
 from __future__ import annotations
@@ -104,7 +107,10 @@ def _object(properties: Mapping[str, Any], description: str, required: Sequence[
 
 
 def _cleaned(schema: Any) -> Any:
-    """Return `schema` without what describes the declaration in Python, and without null: a value that is not wanted is left out."""
+    """Return `schema` without what describes the declaration in Python, and without null.
+
+    A value that is not wanted is left out.
+    """
     if isinstance(schema, list):
         return [_cleaned(item) for item in schema]
     if not isinstance(schema, dict):

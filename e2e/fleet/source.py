@@ -1,4 +1,5 @@
-"""The rows: flights of New York in 2013 and the aircraft seen in them, a month for each round, split into batches of two writers."""
+"""The rows: flights of New York in 2013 and the aircraft seen in them, a month for each round, split into batches of two
+writers."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def corrections(month: int) -> Iterator[Batch]:
 
 
 def expected_rows(kind: TableKind, written: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows that a table must have after these batches in any order: of each key the one with the largest ordering value."""
+    """Return the rows that a table must have after these batches in any order: of each key the one with the largest ordering
+    value."""
     with duckdb.connect() as database:
         database.execute("set TimeZone = 'UTC'")
         database.register("written", pa.concat_tables(written))

@@ -117,7 +117,8 @@ def build(folders: Folders, store: Store, image: Image) -> Built:
 def build_arguments(
     image: Image, base_reference: str, revision_text: str, mounts: list[str], more: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return buildah's arguments: no pull, so that the base is the local one, and docker's format, because OCI's has no health check.
+    """Return buildah's arguments: no pull, so that the base is the local one, and docker's format, because OCI's has no health
+    check.
 
     `more` are further arguments of the Dockerfile.
     """
@@ -142,7 +143,8 @@ def revision() -> str:
 
 
 def resolver_arguments(image: Image, environment: Mapping[str, str], certificates: Path = JAVA_CERTIFICATES) -> dict[str, str]:
-    """Return the arguments with which the Spark image resolves jars as this machine does: Java's options and certificates, the mirror."""
+    """Return the arguments with which the Spark image resolves jars as this machine does: Java's options and certificates, the
+    mirror."""
     if image != SPARK:
         return {}
     trusted = (

@@ -1,4 +1,5 @@
-"""Try the files of a release: nothing here reads the sources. Each function raises ClusterError at the first thing that is not right."""
+"""Try the files of a release: nothing here reads the sources. Each function raises ClusterError at the first thing that is not
+right."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ def try_images(folders: Folders, folder: Path) -> None:
 
 
 def check_archive(archive: Path, digest: str, version: str) -> None:
-    """Check that an OCI archive holds the image with this digest, that each of its blobs has its own, and the label of the version."""
+    """Check that an OCI archive holds the image with this digest, that each of its blobs has its own, and the label of the
+    version."""
     with tarfile.open(archive) as tar:
         for blob in tar:
             if blob.name.startswith("blobs/sha256/") and blob.isfile():

@@ -1,4 +1,5 @@
-"""Cancelled plans: what Apache Hudi and hudi-rs read after a compaction or clustering was cancelled, and while its log files are moved."""
+"""Cancelled plans: what Apache Hudi and hudi-rs read after a compaction or clustering was cancelled, and while its log files
+are moved."""
 
 from __future__ import annotations
 

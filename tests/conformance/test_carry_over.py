@@ -1,4 +1,5 @@
-"""Clusterings that carried writes over (docs/design/carry-over.md): what Apache Hudi and hudi-rs read, and how Apache Hudi continues the table."""
+"""Clusterings that carried writes over (docs/design/carry-over.md): what Apache Hudi and hudi-rs read, and how Apache Hudi
+continues the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Apache Hudi 1.2.0 leaves out files by the column statistics that Tideline keeps in the metadata table, and finds the right rows."""
+"""Apache Hudi 1.2.0 leaves out files by the column statistics that Tideline keeps in the metadata table, and finds the right
+rows."""
 
 from __future__ import annotations
 

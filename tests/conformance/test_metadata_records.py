@@ -1,4 +1,5 @@
-"""Every record of the metadata table that Tideline keeps is the one that Apache Hudi 1.2.0 writes for the same history, or the difference is documented."""
+"""Every record of the metadata table that Tideline keeps is the one that Apache Hudi 1.2.0 writes for the same history, or the
+difference is documented."""
 
 from __future__ import annotations
 

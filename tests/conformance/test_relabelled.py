@@ -1,4 +1,5 @@
-"""Relabelled timestamps: Tideline and Apache Hudi read the same moments from files whose schema names another unit than the table's."""
+"""Relabelled timestamps: Tideline and Apache Hudi read the same moments from files whose schema names another unit than the
+table's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Apache Hudi and Tideline keep the record index of one table in turn: Apache Hudi's upserts find each key there, and store none twice."""
+"""Apache Hudi and Tideline keep the record index of one table in turn: Apache Hudi's upserts find each key there, and store
+none twice."""
 
 from __future__ import annotations
 

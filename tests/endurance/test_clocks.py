@@ -1,5 +1,5 @@
-"""Writers in processes of their own whose clocks are wrong (libfaketime): who is ahead is refused by name, all others go on, and no acknowledged
-update is lost.
+"""Writers in processes of their own whose clocks are wrong (libfaketime): who is ahead is refused by name, all others go on,
+and no acknowledged update is lost.
 
 A disk takes any clock. An object store refuses signatures of a clock that is 15 minutes off, so there it is 10 minutes.
 """

@@ -312,7 +312,8 @@ def test_hudi_9139_a_compaction_with_a_failed_task_does_not_commit(mor):
 
 @pytest.mark.parametrize("kind", EMBEDDED_LOCKS)
 def test_hudi_rfc91_10412_who_lost_the_lock_does_not_release_anothers(cow, kind, tmp_path):
-    """A writer is so slow at its commit point that its lease runs out and another process gets the lock: the log decides, the lock stays theirs."""
+    """A writer is so slow at its commit point that its lease runs out and another process gets the lock: the log decides, the
+    lock stays theirs."""
     with opened_place(kind, folder=tmp_path, clock=cow.clock, server=no_server) as place:
         lossy, taken, held = FaultyStorage(cow.storage), place.provider(), []
 
@@ -335,7 +336,8 @@ def test_hudi_rfc91_10412_who_lost_the_lock_does_not_release_anothers(cow, kind,
 
 @pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
 def test_hudi_9139_a_table_service_that_lost_a_result_does_not_commit(kind):
-    """A runner hears of one task only: with that the rows of the other partition were gone, or its log files had no slice any more."""
+    """A runner hears of one task only: with that the rows of the other partition were gone, or its log files had no slice any
+    more."""
     place = Place(kind)
     for ts in (1, 2):
         write(place.other, [(key, part, ts, "x") for part in "pq" for key in "ab"])

@@ -1,4 +1,5 @@
-"""Everything that production code takes from outside during a history (random ids, jitter, threads), taken from the seed instead."""
+"""Everything that production code takes from outside during a history (random ids, jitter, threads), taken from the seed
+instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The event log as one process of a history reaches it: publications fail, land late or are never answered, deliveries repeat or mix."""
+"""The event log as one process of a history reaches it: publications fail, land late or are never answered, deliveries repeat
+or mix."""
 
 from __future__ import annotations
 

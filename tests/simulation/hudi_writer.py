@@ -1,8 +1,9 @@
-"""A writer that does on the timeline what Apache Hudi's does: optimistic concurrency control, lazy cleaning of failed writes, copy-on-write.
+"""A writer that does on the timeline what Apache Hudi's does: optimistic concurrency control, lazy cleaning of failed writes,
+copy-on-write.
 
-It knows no log of Tideline and none of our rules. The order of its steps, what it compares under the lock, and what it leaves behind are those of the
-format reference (6.4, 13.1 to 13.3), the conflict rule with what 1.x adds: a rollback of the own instant. Its base files are made by our
-writer: their bytes are compared with Hudi's elsewhere.
+It knows no log of Tideline and none of our rules. The order of its steps, what it compares under the lock, and what it leaves
+behind are those of the format reference (6.4, 13.1 to 13.3), the conflict rule with what 1.x adds: a rollback of the own
+instant. Its base files are made by our writer: their bytes are compared with Hudi's elsewhere.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ class HudiWriter:
         return result.stat
 
     def _let_others_start(self) -> None:
-        """What another one of Hudi's lost by taking its instant before this commit and looking behind it would be Hudi's own loss."""
+        """What another one of Hudi's lost by taking its instant before this commit and looking behind it would be Hudi's own
+        loss."""
         starting = self.world.peers_starting
         if starting - {self.process.name}:
             self.world.scheduler.wait_for(lambda: not starting - {self.process.name}, _MOST_STARTING_S * SECOND)

@@ -1,4 +1,5 @@
-"""One history of a table that Apache Hudi's writers share: writers and services of Tideline beside writers that do what Hudi's do."""
+"""One history of a table that Apache Hudi's writers share: writers and services of Tideline beside writers that do what Hudi's
+do."""
 
 from __future__ import annotations
 

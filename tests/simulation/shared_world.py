@@ -1,7 +1,8 @@
-"""A simulated cluster on a table that Apache Hudi's writers share: the lock that both sides take lies in the table's storage and fails as that does.
+"""A simulated cluster on a table that Apache Hudi's writers share: the lock that both sides take lies in the table's storage
+and fails as that does.
 
-The lock is what protects such a table, and storage cannot fence who comes late. So some faults are left out, each because no implementation
-could survive it (docs/faults.md names them): `SharedWorld._can_be_survived` is the list.
+The lock is what protects such a table, and storage cannot fence who comes late. So some faults are left out, each because no
+implementation could survive it (docs/faults.md names them): `SharedWorld._can_be_survived` is the list.
 """
 
 from __future__ import annotations

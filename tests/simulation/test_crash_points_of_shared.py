@@ -194,7 +194,8 @@ def completed_on_timeline(storage: Storage) -> set[str]:
 
 
 def check_sound(storage: MemoryStorage, clock: ManualClock, allowed: list[list[Row]], *, writes_on: bool = True) -> None:
-    """Rows are one of `allowed` for everybody, nothing is pending, log and timeline say the same, and (`writes_on`) both sides can write on."""
+    """Rows are one of `allowed` for everybody, nothing is pending, log and timeline say the same, and (`writes_on`) both sides
+    can write on."""
     table = opened(storage, clock, "checker")
     assert table.is_shared
     assert list(table.state.pending()) == []

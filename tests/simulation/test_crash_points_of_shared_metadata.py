@@ -1,6 +1,8 @@
-"""The process dies at each storage call while a shared table has a metadata table that Tideline keeps: readers of it miss nothing at any moment.
+"""The process dies at each storage call while a shared table has a metadata table that Tideline keeps: readers of it miss
+nothing at any moment.
 
-Nor does one of its readers find a file in it that is not on storage, statistics that exclude a value of a file, or a key at a wrong place. Apache Hudi, which rolls back such a delta commit itself, plays in `tests/conformance`.
+Nor does one of its readers find a file in it that is not on storage, statistics that exclude a value of a file, or a key at a
+wrong place. Apache Hudi, which rolls back such a delta commit itself, plays in `tests/conformance`.
 """
 
 from __future__ import annotations

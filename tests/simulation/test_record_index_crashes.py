@@ -1,4 +1,5 @@
-"""The process dies while it changes a table with a record index: at any moment, a reader of the index finds each row that it shows."""
+"""The process dies while it changes a table with a record index: at any moment, a reader of the index finds each row that it
+shows."""
 
 from __future__ import annotations
 

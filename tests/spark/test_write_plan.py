@@ -1,4 +1,5 @@
-"""The source is evaluated once, rows cross to Python once, a commit takes at most three jobs: from the plan, accumulators and the tracker."""
+"""The source is evaluated once, rows cross to Python once, a commit takes at most three jobs: from the plan, accumulators and
+the tracker."""
 
 from __future__ import annotations
 

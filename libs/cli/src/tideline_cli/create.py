@@ -47,7 +47,8 @@ _SchemaFile = Annotated[
     str,
     option(
         metavar="FILE",
-        help="Take the columns from this .parquet, .arrow or .feather file, from an Avro schema (.avsc), or infer them from the rows "
+        help="Take the columns from this .parquet, .arrow or .feather file, from an Avro schema (.avsc), or infer them from "
+        "the rows "
         "of a .csv, .json, .jsonl or .ndjson file. The rows are not written.",
     ),
 ]
@@ -73,7 +74,8 @@ _KeyGenerator = Annotated[
     str,
     option(
         metavar="NAME",
-        help="Key generator for record keys and partition folders: simple, complex, timestamp, custom (with --partition column:SIMPLE or "
+        help="Key generator for record keys and partition folders: simple, complex, timestamp, custom (with --partition "
+        "column:SIMPLE or "
         "column:TIMESTAMP) or non-partition. Default: inferred from the columns.",
     ),
 ]
@@ -105,7 +107,8 @@ _Buckets = Annotated[
 _Consistent = Annotated[
     bool,
     option(
-        help="With --index bucket: assign keys by a hash ring for each partition, instead of by the hash modulo the number of buckets. "
+        help="With --index bucket: assign keys by a hash ring for each partition, instead of by the hash modulo the number of "
+        "buckets. "
         "Merge-on-read only.",
     ),
 ]
@@ -127,7 +130,8 @@ _PartitionBuckets = Annotated[
     str,
     option(
         metavar="RULES",
-        help="With --index bucket: numbers of buckets by partition, REGEX,N;REGEX,N. The first regular expression that is found in the partition path "
+        help="With --index bucket: numbers of buckets by partition, REGEX,N;REGEX,N. The first regular expression that is "
+        "found in the partition path "
         "decides, otherwise --buckets.",
     ),
 ]
@@ -187,7 +191,8 @@ def _key_index(name: str, buckets: BucketIndex) -> KeyIndex | None:
     if name not in others:
         raise InvalidOption(
             f"index {name!r}",
-            expected="bucket, bloom, global_bloom, record_index, or none: other index types are options of writers (hoodie.index.type)",
+            expected="bucket, bloom, global_bloom, record_index, or none: other index types are options of writers "
+            "(hoodie.index.type)",
         )
     return others[name]
 

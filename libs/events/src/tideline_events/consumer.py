@@ -36,7 +36,10 @@ _log = logging.getLogger(__name__)
 
 
 class Deduplicator:
-    """The last sequence seen of each table, which identifies duplicates and gaps: each transition of a table has its own sequence."""
+    """The last sequence seen of each table, which identifies duplicates and gaps.
+
+    Each transition of a table has its own sequence.
+    """
 
     def __init__(self, seen: Mapping[str, int] | None = None) -> None:
         self._seen = dict(seen or {})
@@ -79,10 +82,10 @@ class EventConsumer:
     """Reads topics as a member of `group`: transitions of each table once and in order, other events as they arrive.
 
     Call `commit` after processing what `poll` returned: it stores the position of each table in the event log. After a restart, or
-    when another member takes over, everything since the last commit is delivered again, also what the topics have lost meanwhile: it
-    is read from the table logs. If nothing arrives, the positions are compared with `tideline.tables`, so that a quiet table is not
-    left behind. A group starts with the oldest records in the topics, without `from_beginning` after the newest; tables that it meets
-    later start with their first transition.
+    when another member takes over, everything since the last commit is delivered again, also what the topics have lost
+    meanwhile: it is read from the table logs. If nothing arrives, the positions are compared with `tideline.tables`, so that a
+    quiet table is not left behind. A group starts with the oldest records in the topics, without `from_beginning` after the
+    newest; tables that it meets later start with their first transition.
 
     `seen`: for sinks that store positions with their results. It returns the last processed sequence by table uid, and is called at
     the start and when this member gets partitions of another one; then the event log holds no positions of the group. `member`: see

@@ -53,7 +53,10 @@ class Subscription(Protocol):
 
     @property
     def generation(self) -> int:
-        """A number that grows when this member gets partitions, which other members may have read meanwhile; 0 before it has any."""
+        """A number that grows when this member gets partitions, which other members may have read meanwhile.
+
+        0 before it has any.
+        """
 
     def owns(self, table_uid: str) -> bool:
         """Return whether this member reads the events of a table now. Another member of the group may own it."""

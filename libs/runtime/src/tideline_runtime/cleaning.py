@@ -49,11 +49,13 @@ class Check:
 
 
 def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSettings, now_s: float) -> bool:
-    """Return whether a check of a table is due: the basis changed, enough writes completed since the last check, or the interval is over.
+    """Return whether a check of a table is due.
 
-    After the interval, a check is due if the log has new entries, a reader held a lease at the last check, or retention is by hours. These
-    cases need the interval, because the end of a plan that needed files, the end of a lease and the passing of time make a clean due
-    without a further write. `own` are the settings of the table; `now_s` is monotonic time.
+    The basis changed, enough writes completed since the last check, or the interval is over.
+
+    After the interval, a check is due if the log has new entries, a reader held a lease at the last check, or retention is by
+    hours. These cases need the interval, because the end of a plan that needed files, the end of a lease and the passing of
+    time make a clean due without a further write. `own` are the settings of the table; `now_s` is monotonic time.
     """
     if basis != last.basis:
         return True

@@ -62,7 +62,10 @@ class ServiceContext:
         return f"{self.name}-{self.instance if settings.shard_leases.enabled else settings.shard_index}"
 
     def name_in_events(self, settings: ServiceSettings, name: str = "") -> str:
-        """Return `name` (by default that of the instance) with the fleet before it: no other fleet of the event log has the result."""
+        """Return `name` (by default that of the instance) with the fleet before it.
+
+        No other fleet of the event log has the result.
+        """
         name = name or self.name_of_instance(settings)
         return f"{settings.fleet}.{name}" if settings.fleet else name
 

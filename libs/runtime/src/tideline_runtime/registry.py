@@ -152,7 +152,10 @@ class TableRegistry:
         return self._tables
 
     def covers(self, base_path: str) -> bool:
-        """Return whether a table at this base path, in a shard that this instance holds, would be found; its search must not have failed."""
+        """Return whether a table at this base path, in a shard that this instance holds, would be found.
+
+        Its search must not have failed.
+        """
         if not self._is_mine(base_path):
             return False
         covering = {pattern for pattern in (*self._patterns, *self._found) if pattern.matches(base_path)}

@@ -1,7 +1,7 @@
 """Sources of settings: environment variables and the settings file. Each name is checked, and each value keeps its origin.
 
-Each source returns a `Layer` or raises `InvalidSetting`. `merged` applies the precedence among layers; within a layer, the section of a
-service overrides shared settings.
+Each source returns a `Layer` or raises `InvalidSetting`. `merged` applies the precedence among layers; within a layer, the
+section of a service overrides shared settings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _variables: dict[str, str] = {
     "TIDELINE_DEBUG": "1: the command line prints tracebacks. Services ignore it.",
     TOKEN_VARIABLE: "Bearer token of the lock service, for locks on `http:` or `https:`.",
     TOKEN_FILE_VARIABLE: "File with the bearer token of the lock service. It may change while the process runs.",
-    "TIDELINE_MAVEN_MIRROR": "URL of the repository from which tests and builds of the Spark image download Maven artifacts. Services ignore it.",
+    "TIDELINE_MAVEN_MIRROR": "URL of the repository from which tests and builds of the Spark image download Maven artifacts. "
+    "Services ignore it.",
 }
 
 

@@ -97,7 +97,8 @@ class TableResourceSettings(BaseModel):
     enabled: bool = setting(
         False,
         unit="-",
-        description="Whether the HudiTable resources of a namespace name tables, too, with services wanted, engine options and settings.",
+        description="Whether the HudiTable resources of a namespace name tables, too, with services wanted, engine options and "
+        "settings.",
     )
     namespace: str = setting("", unit="-", description="Namespace of the resources; empty: the one of the service's pod.")
     kubeconfig: Path | None = setting(
@@ -118,13 +119,15 @@ class ShardLeaseSettings(BaseModel):
     enabled: bool = setting(
         False,
         unit="-",
-        description="Whether the instances of a mirror, planner or cleaner divide the `shard_count` shards by leases, each its fair part. All "
+        description="Whether the instances of a mirror, planner or cleaner divide the `shard_count` shards by leases, each its "
+        "fair part. All "
         "instances have the same settings, without `shard_index`; instances beyond the number of shards wait until one ends.",
     )
     store: str = setting(
         "",
         unit="-",
-        description="Where the leases are: `redis://<host>:<port>/<database>`, or `storage:<folder>` that all instances reach. Empty: the "
+        description="Where the leases are: `redis://<host>:<port>/<database>`, or `storage:<folder>` that all instances reach. "
+        "Empty: the "
         "setting `locks`, if it names one store for all tables.",
     )
     group: str = setting(
@@ -156,7 +159,8 @@ class ServiceSettings(BaseModel):
     state_folder: StatePath = setting(
         Path("~/.local/state/tideline"),
         unit="-",
-        description="Folder for local files of the services. It may be deleted. A service creates it, and its files, only for its user.",
+        description="Folder for local files of the services. It may be deleted. A service creates it, and its files, only for "
+        "its user.",
     )
     tables: tuple[str, ...] = setting(
         (),
@@ -179,13 +183,15 @@ class ServiceSettings(BaseModel):
     policy_file: StatePath | None = setting(
         None,
         unit="-",
-        description="Policies per table (YAML): services, thresholds, windows, budgets, pauses by patterns, tags and single tables. "
+        description="Policies per table (YAML): services, thresholds, windows, budgets, pauses by patterns, tags and single "
+        "tables. "
         "Read again when it changes; a content that is not valid is refused, and the last good one stays in force.",
     )
     shard_count: int = setting(
         1,
         unit="shards",
-        description="Number of shards into which the tables are divided: one for each instance or, with `shard_leases`, at least as many as "
+        description="Number of shards into which the tables are divided: one for each instance or, with `shard_leases`, at "
+        "least as many as "
         "instances (four times as many divide well).",
         ge=1,
         le=1000,
@@ -203,7 +209,8 @@ class ServiceSettings(BaseModel):
     fleet: str = setting(
         "",
         unit="-",
-        description="Name of the fleet in the event log: a part of writer ids and consumer groups. Fleets that share a Kafka cluster need "
+        description="Name of the fleet in the event log: a part of writer ids and consumer groups. Fleets that share a Kafka "
+        "cluster need "
         "different names; all services of a fleet have the same.",
         pattern="[A-Za-z0-9_.-]*",
         max_length=100,
@@ -229,7 +236,8 @@ class ServiceSettings(BaseModel):
     http_port: int = setting(
         0,
         unit="-",
-        description="Port for health and metrics. 0 selects a free port, which the service writes to `<state_folder>/<service>.json`. "
+        description="Port for health and metrics. 0 selects a free port, which the service writes to "
+        "`<state_folder>/<service>.json`. "
         "Services on one machine need ports of their own: set it in the table of each service.",
         ge=0,
         le=65535,
@@ -237,7 +245,8 @@ class ServiceSettings(BaseModel):
     http_token: SecretStr | None = setting(
         None,
         unit="-",
-        description="Bearer token that every route except `/healthz` and `/readyz` requires. A service that adds routes needs a token "
+        description="Bearer token that every route except `/healthz` and `/readyz` requires. A service that adds routes needs a "
+        "token "
         "unless `http_host` is a loopback address.",
         min_length=8,
     )

@@ -42,8 +42,8 @@ def create(
     one with the larger value in the column `ordering` wins; without `ordering`, the later write wins. `type` is `"cow"`
     (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
 
-    `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without it, each
-    writer chooses by `hoodie.index.type`.
+    `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without
+    it, each writer chooses by `hoodie.index.type`.
 
     Raises `TableExists`, `SchemaMismatch` or `InvalidInput`, and then creates nothing.
     """

@@ -25,7 +25,8 @@ class IngestSettings(ServiceSettings):
     kafka_options: dict[str, SecretStr] = setting(
         {},
         unit="-",
-        description="Options of librdkafka for the consumer and the dead-letter producer: `security.protocol`, `sasl.password`, ...",
+        description="Options of librdkafka for the consumer and the dead-letter producer: `security.protocol`, `sasl.password`, "
+        "...",
     )
     topics: tuple[str, ...] = setting(unit="-", description="Topics that are read.", min_length=1)
     partitions: tuple[int, ...] = setting(
@@ -34,18 +35,21 @@ class IngestSettings(ServiceSettings):
     format: Literal["json", "avro", "avro_single_object", "avro_registry"] = setting(
         "json",
         unit="-",
-        description="Format of the values: a JSON object, a plain Avro datum, Avro after the fingerprint of its schema, or Avro after the id of its "
+        description="Format of the values: a JSON object, a plain Avro datum, Avro after the fingerprint of its schema, or Avro "
+        "after the id of its "
         "schema in `schema_registry`.",
     )
     schema_files: tuple[Path, ...] = setting(
         (),
         unit="-",
-        description="Avro record schemas of the values: one, or for `avro_single_object` all schemas in the topics. Without a file, `json` uses the columns of the table.",
+        description="Avro record schemas of the values: one, or for `avro_single_object` all schemas in the topics. Without a "
+        "file, `json` uses the columns of the table.",
     )
     schema_registry: str = setting(
         "",
         unit="-",
-        description="Base URL of the schema registry for `avro_registry` (Confluent's API). Of several URLs, separated by commas, the next one is "
+        description="Base URL of the schema registry for `avro_registry` (Confluent's API). Of several URLs, separated by "
+        "commas, the next one is "
         "used if one does not answer.",
         pattern=r"^(https?://[^\s]+)?$",
     )
@@ -69,7 +73,8 @@ class IngestSettings(ServiceSettings):
     key_format: Literal["text", "json", "avro_registry"] = setting(
         "text",
         unit="-",
-        description="Format of the keys of tombstones: the record key as text (tables of one key column, unpartitioned), a JSON object of the key and "
+        description="Format of the keys of tombstones: the record key as text (tables of one key column, unpartitioned), a JSON "
+        "object of the key and "
         "partition columns, or Avro after the id of its schema: a record of those columns, or the record key alone.",
     )
     poison: Literal["fail", "dead_letter"] = setting(
@@ -86,7 +91,8 @@ class IngestSettings(ServiceSettings):
     on_lost_offsets: Literal["fail", "continue"] = setting(
         "fail",
         unit="-",
-        description="Effect of records that left the topic before they were ingested: the application stops, or continues without them.",
+        description="Effect of records that left the topic before they were ingested: the application stops, or continues "
+        "without them.",
     )
     batch_rows: int = setting(50_000, unit="records", description="Maximum number of records in one commit.", ge=1, le=10_000_000)
     batch_bytes: int = setting(

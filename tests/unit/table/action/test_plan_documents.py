@@ -32,13 +32,15 @@ REFERENCE = {
     "HoodieCleanFileInfo": "filePath isBootstrapBaseFile",
     "HoodieCleanMetadata": "startCleanTime timeTakenInMillis totalFilesDeleted earliestCommitToRetain lastCompletedCommitTimestamp "
     "partitionMetadata version bootstrapPartitionMetadata extraMetadata",
-    "HoodieCleanPartitionMetadata": "partitionPath policy deletePathPatterns successDeleteFiles failedDeleteFiles isPartitionDeleted",
+    "HoodieCleanPartitionMetadata": "partitionPath policy deletePathPatterns successDeleteFiles failedDeleteFiles "
+    "isPartitionDeleted",
     "HoodieRollbackPlan": "instantToRollback RollbackRequests version",
     "HoodieInstantInfo": "commitTime action",
     "HoodieRollbackRequest": "partitionPath fileId latestBaseInstant filesToBeDeleted logBlocksToBeDeleted",
     "HoodieRollbackMetadata": "startRollbackTime timeTakenInMillis totalFilesDeleted commitsRollback partitionMetadata version "
     "instantsRollback",
-    "HoodieRollbackPartitionMetadata": "partitionPath successDeleteFiles failedDeleteFiles rollbackLogFiles logFilesFromFailedCommit",
+    "HoodieRollbackPartitionMetadata": "partitionPath successDeleteFiles failedDeleteFiles rollbackLogFiles "
+    "logFilesFromFailedCommit",
 }
 
 

@@ -1,4 +1,5 @@
-"""Results of tasks against their plan: whichever process runs them may lose one, hear of one twice, or mix them up (field notes: #9139)."""
+"""Results of tasks against their plan: whichever process runs them may lose one, hear of one twice, or mix them up (field
+notes: #9139)."""
 
 from __future__ import annotations
 

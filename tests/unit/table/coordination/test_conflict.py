@@ -209,7 +209,8 @@ def test_rollback_of_somebody_else_is_nothing(history):
 
 
 def test_no_file_stands_before_the_one_that_it_was_made_of() -> None:
-    """A write that saw what began after it (threads of one process, or Apache Hudi's in a shared table) would publish rows that nobody reads.
+    """A write that saw what began after it (threads of one process, or Apache Hudi's in a shared table) would publish rows that
+    nobody reads.
 
     What it appends would be read by the latest query, by queries as of a time in between not.
     """

@@ -1,4 +1,5 @@
-"""Apache Hudi 1.x places log files by the modification times of timeline files (format reference 11.3): what our instants and commits do for that."""
+"""Apache Hudi 1.x places log files by the modification times of timeline files (format reference 11.3): what our instants and
+commits do for that."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "x")]
 
 @pytest.mark.parametrize("ends", ["a write", "a compaction"])
 def test_on_stores_of_whole_seconds_a_slice_completes_in_a_later_second_than_its_instant(ends):
-    """Completed in its own second it would look older than the slice that it made, and what is appended to it would go to the one before."""
+    """Completed in its own second it would look older than the slice that it made, and what is appended to it would go to the
+    one before."""
     clock = ManualClock()
     table, storage = table_on(StoreClock(clock, keeps_fractions=False), "s3://bucket/t")
     write(table, ROWS)

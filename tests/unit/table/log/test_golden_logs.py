@@ -1,7 +1,8 @@
-"""Table logs that an earlier release wrote fold to the state that it folded them to, and keep every word when they are written again.
+"""Table logs that an earlier release wrote fold to the state that it folded them to, and keep every word when they are written
+again.
 
-`tests/fixtures/table_logs` holds the entries of whole logs (copy-on-write, merge-on-read, shared with Apache Hudi, adopted from Apache Hudi)
-with all actions, and the checkpoint of their fold, as release 0.1.0 wrote them.
+`tests/fixtures/table_logs` holds the entries of whole logs (copy-on-write, merge-on-read, shared with Apache Hudi, adopted from
+Apache Hudi) with all actions, and the checkpoint of their fold, as release 0.1.0 wrote them.
 """
 
 import json

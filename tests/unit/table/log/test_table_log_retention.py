@@ -161,7 +161,8 @@ def test_no_entry_is_trimmed_that_a_checkpoint_or_a_pending_action_needs(clock, 
 
 
 def test_an_entry_that_came_late_is_as_young_as_its_arrival(table, storage, clock):
-    """Found by the simulator: it was trimmed by the time at which it was recorded, and who looked before it came saw no end of the log ever after."""
+    """Found by the simulator: it was trimmed by the time at which it was recorded, and who looked before it came saw no end of
+    the log ever after."""
     live_on(table, 1, clock, step_s=60)
     slow = FaultyStorage(storage)
     reader = open_table(storage, clock, "reader", **SHORT)

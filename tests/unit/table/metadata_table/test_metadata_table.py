@@ -1,4 +1,5 @@
-"""The metadata table agrees with the table after each action, survives its own compactions, and its damage is found and repaired."""
+"""The metadata table agrees with the table after each action, survives its own compactions, and its damage is found and
+repaired."""
 
 from __future__ import annotations
 

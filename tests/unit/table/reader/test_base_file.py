@@ -119,7 +119,8 @@ def test_clustered_files_have_ranges_too():
 
 @pytest.mark.parametrize("columns", [["n"], ["gone"], ["v", "n", "gone", "a", "a.b"], None], ids=str)
 def test_few_rows_are_decoded_as_many_are(columns, monkeypatch):
-    """A struct, a column with its field's path as name, one that the file lacks, several row groups, other orders than the file's."""
+    """A struct, a column with its field's path as name, one that the file lacks, several row groups, other orders than the
+    file's."""
     stored = pa.table(
         {
             "a": pa.array([{"b": n, "c": None} for n in range(7)], pa.struct([("b", pa.int64()), ("c", pa.string())])),

@@ -1,4 +1,5 @@
-"""Rewriting keeps repeated texts as dictionaries: equal rows and types, statistics of the rows in each file, plain texts elsewhere."""
+"""Rewriting keeps repeated texts as dictionaries: equal rows and types, statistics of the rows in each file, plain texts
+elsewhere."""
 
 from __future__ import annotations
 

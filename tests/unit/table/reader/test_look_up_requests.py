@@ -1,4 +1,5 @@
-"""What a look-up of one key costs in a process that has the table open: one file group and few requests, however many groups there are."""
+"""What a look-up of one key costs in a process that has the table open: one file group and few requests, however many groups
+there are."""
 
 from __future__ import annotations
 

@@ -198,7 +198,8 @@ def test_compacted_blocks_stand_for_those_they_list():
 
 
 def test_parts_of_records_lie_upon_the_version_before():
-    """By event time the part that comes late lies below: it fills what nobody above says. (More: tests/property/test_merge_parts.py.)"""
+    """By event time the part that comes late lies below: it fills what nobody above says. (More:
+    tests/property/test_merge_parts.py.)"""
     narrow = with_meta_fields(pa.schema([USER.field("id"), USER.field("ts")]))
     part = block([("a", 6, None), ("z", 6, None)], 1, schema=narrow, IS_PARTIAL="true")
     assert read(slice_of(BASE[:2], part)) == [("a", 6, "base"), ("b", 5, "base"), ("z", 6, None)]
@@ -317,7 +318,8 @@ def test_columns_that_were_compared_are_not_decoded_again(monkeypatch):
 
 @pytest.mark.parametrize("cells", [None, PartialUpdate(OpenCells.NULLS)])
 def test_of_rows_with_one_key_the_first_meets_the_log(cells):
-    """As Apache Hudi reads them, whichever wins: the others stay, also where the first row lies in a row group that a filter prunes."""
+    """As Apache Hudi reads them, whichever wins: the others stay, also where the first row lies in a row group that a filter
+    prunes."""
     twice = [
         ("a", 5, "first"),
         ("b", 5, "b"),

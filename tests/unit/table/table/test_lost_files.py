@@ -1,4 +1,5 @@
-"""A table whose log, properties, identity or timeline was lost is refused by name: it is never read as an empty one, nor created again."""
+"""A table whose log, properties, identity or timeline was lost is refused by name: it is never read as an empty one, nor
+created again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Queries on tables that Apache Hudi wrote, of versions 6, 8 and 9: time travel, incremental queries and changes agree with each other."""
+"""Queries on tables that Apache Hudi wrote, of versions 6, 8 and 9: time travel, incremental queries and changes agree with
+each other."""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ COMPACTION_MEMORY_LIMIT = Option(
 LOG_COMPACTION_ENABLE = Option(
     "hoodie.log.compaction.enable",
     False,
-    "The planner, `tideline maintain`, `table.maintenance.run_due()` and verdicts include log compaction: the log files of a slice are "
+    "The planner, `tideline maintain`, `table.maintenance.run_due()` and verdicts include log compaction: the log files "
+    "of a slice are "
     "merged into "
     "one, and its base file stays as it is.",
 )

@@ -87,7 +87,10 @@ class CleanPlanned:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The files that the plan deletes, relative to the table's root: it may name them below a former base path, or in Hadoop's spelling."""
+        """The files that the plan deletes, relative to the table's root.
+
+        It may name them below a former base path, or in Hadoop's spelling.
+        """
         named = self.plan.get("filePathsToBeDeletedPerPartition") or {}
         return frozenset(path_named(p, str(file["filePath"])) for p, files in named.items() for file in files)
 

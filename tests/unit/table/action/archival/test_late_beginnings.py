@@ -44,7 +44,8 @@ def below(table):
 
 @pytest.mark.parametrize("dies_behind", [".requested", "inflight"])
 def test_a_writer_that_slept_through_its_archival_and_died_freezes_nothing(archived, dies_behind):
-    """Found by review: its beginning was of no instant that anybody knew, so every writer and every recovery refused the table for ever."""
+    """Found by review: its beginning was of no instant that anybody knew, so every writer and every recovery refused the table
+    for ever."""
     other, storage, clock = archived
     faulty = FaultyStorage(storage)
     slept = []

@@ -1,4 +1,5 @@
-"""Who slept past its death and writes on leaves no file behind: its rollback, or whichever process took over, could not see what came later."""
+"""Who slept past its death and writes on leaves no file behind: its rollback, or whichever process took over, could not see
+what came later."""
 
 from __future__ import annotations
 

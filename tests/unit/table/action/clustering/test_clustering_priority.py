@@ -1,4 +1,5 @@
-"""Updates wait for a clustering with priority while another process may run it, and never lose a row to it, whichever process goes first."""
+"""Updates wait for a clustering with priority while another process may run it, and never lose a row to it, whichever process
+goes first."""
 
 from datetime import timedelta
 

@@ -1,4 +1,5 @@
-"""Writes with older instants that complete behind a savepoint: a restore takes them back, so what they hid stays, and they stay on the timeline."""
+"""Writes with older instants that complete behind a savepoint: a restore takes them back, so what they hid stays, and they stay
+on the timeline."""
 
 from __future__ import annotations
 

@@ -300,7 +300,8 @@ def test_planning_goes_on_where_the_store_does_not_answer():
 
 
 def test_an_append_that_waited_while_its_slice_was_compacted_begins_again():
-    """Its instant would be older than the slice that it lies in: a savepoint in between lost it, and queries as of then never saw it."""
+    """Its instant would be older than the slice that it lies in: a savepoint in between lost it, and queries as of then never
+    saw it."""
 
     class Sleeps(ManualClock):
         act = None

@@ -1,4 +1,5 @@
-"""Inserts into log files: new groups without a base file, small groups filled without rewriting theirs, and keys that stay unique."""
+"""Inserts into log files: new groups without a base file, small groups filled without rewriting theirs, and keys that stay
+unique."""
 
 import pyarrow as pa
 import pytest
@@ -181,7 +182,8 @@ def test_without_the_option_nothing_changes():
 
 
 def test_keys_that_a_compaction_dropped_are_found_in_the_log_that_brought_them_back():
-    """Deleted before the plan, written again while it was pending: the new base file does not have the key, the new log file has."""
+    """Deleted before the plan, written again while it was pending: the new base file does not have the key, the new log file
+    has."""
     table, _ = mor_table(**{"tideline.insert.to.log": False})
     write(table, [("a", "p", 1, "x"), ("b", "p", 1, "x")])
     write(table, [("a", "p", 0, "")], Operation.DELETE)

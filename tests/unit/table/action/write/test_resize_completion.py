@@ -97,7 +97,8 @@ def test_each_writer_completes_it(left: Table, act: Callable[[Table], object], *
 def test_each_writer_completes_properties_with_earlier_numbers(
     left: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object], *, was_open: bool
 ) -> None:
-    """A process completes the resize `left` slowly: its put comes just before the commit of the next resize, then the store fails."""
+    """A process completes the resize `left` slowly: its put comes just before the commit of the next resize, then the store
+    fails."""
     commit = WriteTransaction.commit
     declared = TableDefinition.from_properties(read_properties(left.storage)).resized(left.state.bucket_resize()).buckets
     assert declared is not None

@@ -1,4 +1,5 @@
-"""Writers of Tideline that meet in a shared table: they wait for each other there, too, and Apache Hudi's, who know of no reservations, go on as they please."""
+"""Writers of Tideline that meet in a shared table: they wait for each other there, too, and Apache Hudi's, who know of no
+reservations, go on as they please."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Plans of shared tables: either side runs what nobody has begun, what Hudi runs is left alone until it gave no sign of life for too long."""
+"""Plans of shared tables: either side runs what nobody has begun, what Hudi runs is left alone until it gave no sign of life
+for too long."""
 
 from __future__ import annotations
 

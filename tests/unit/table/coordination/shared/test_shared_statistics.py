@@ -1,4 +1,5 @@
-"""The partition `column_stats` of a shared table's metadata table: which records a step of Tideline adds, and when it drops the partition."""
+"""The partition `column_stats` of a shared table's metadata table: which records a step of Tideline adds, and when it drops the
+partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Writers of shared tables that are stopped for longer than the lock lasts, at one place after the other: found by simulated histories."""
+"""Writers of shared tables that are stopped for longer than the lock lasts, at one place after the other: found by simulated
+histories."""
 
 from __future__ import annotations
 

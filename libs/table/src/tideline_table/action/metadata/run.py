@@ -120,7 +120,10 @@ def _drop(table: Table, name: str) -> None:
 
 
 def _made_with(state: TableState, name: str) -> bool:
-    """Return whether an entry made this partition together with others that stay without it: it cannot be taken back for one of them."""
+    """Return whether an entry made this partition together with others that stay without it.
+
+    It cannot be taken back for one of them.
+    """
     created = known_partition(state, name).created
     return name != FILES and any(part.created == created and part.name != name for part in known_metadata(state).partitions)
 

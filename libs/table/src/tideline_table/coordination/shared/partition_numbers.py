@@ -63,7 +63,8 @@ def check_numbers(storage: Storage, properties: Mapping[str, str]) -> None:
         if not _is_kept(index, rules):
             raise UnsupportedTable(
                 f"partition rules {rules.expressions} and {rules.number} bucket(s) otherwise ({rules.path})",
-                expected=f"{index.text}, which the table keeps: Apache Hudi's partition_bucket_index_manager changes the numbers of a shared table",
+                expected=f"{index.text}, which the table keeps: Apache Hudi's partition_bucket_index_manager changes the "
+                "numbers of a shared table",
                 remedy="write the table with Apache Hudi, or its rows into a new table",
             )
     if index.rules and not found:
