@@ -54,8 +54,10 @@ class Calls:
     def text(self, most: int) -> str:
         """Return the counts, and the files and functions with the most calls."""
         lines = [
-            f"{self.calls} calls of {len(self.functions)} functions in {len(self.files)} files, {self.changes_of_file} "
-            "changes of file"
+            (
+                f"{self.calls} calls of {len(self.functions)} functions in {len(self.files)} files, {self.changes_of_file} "
+                "changes of file"
+            )
         ]
         lines += [f"{count:6} {Path(name).name:28} {name}" for name, count in self.files.most_common(most)]
         for code, count in self.functions.most_common(most):
