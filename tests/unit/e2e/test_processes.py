@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -64,7 +65,7 @@ def test_output_is_kept_for_the_error(processes: Processes) -> None:
 
 
 def test_a_process_that_ignores_the_request_is_killed(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("e2e.cluster.processes.STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("e2e.cluster.processes.ORDERLY", ((signal.SIGTERM, 0.2), (signal.SIGKILL, 10)))
     processes.start("stubborn", [sys.executable, "-c", STUBBORN], ENVIRONMENT)
     record = processes.record("stubborn")
     assert record is not None

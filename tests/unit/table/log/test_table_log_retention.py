@@ -12,6 +12,7 @@ import pytest
 from tests.simulation.faults import FaultyStorage, SimulatedCrash
 from tests.unit.table.tables import contents, create, open_table, write
 
+from tideline_events.errors import PoisonEvent
 from tideline_runtime.transitions import backfill
 from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
@@ -495,7 +496,9 @@ def test_backfill_leaves_out_what_is_gone(table, storage, clock):
     first = kept_entries(storage)[0]
     found = [t.sequence for t in backfill(table, 1, 120)]
     assert found == list(range(first, 121))
-    assert [t.sequence for t in backfill(table, 118, 130)] == [118, 119, 120]
+    assert [t.sequence for t in backfill(table, 118, 120)] == [118, 119, 120]
+    with pytest.raises(PoisonEvent, match="at most 120"):
+        next(backfill(table, 118, 130))
 
 
 def test_backfill_goes_on_where_the_log_was_trimmed_meanwhile(table, storage, clock):
