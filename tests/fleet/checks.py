@@ -158,7 +158,9 @@ def unfinished(documents: Iterable[Mapping[str, object]]) -> list[str]:
         path = document["base_path"]
         services: Mapping[str, Mapping[str, object]] = document["services"]  # type: ignore[assignment]
         found += [f"{path}: {finding['kind']}: {finding['text']}" for finding in document["findings"]]  # type: ignore[attr-defined]
-        found += [f"{path}: {name} is {s['outcome']}: {s['why']}" for name, s in services.items() if not _rests(name, s["outcome"])]
+        found += [
+            f"{path}: {name} is {s['outcome']}: {s['reason']}" for name, s in services.items() if not _rests(name, s["outcome"])
+        ]
         found += [f"{path}: {job['service']} {job['instant']} is pending" for job in document["pending"]]  # type: ignore[attr-defined]
     return found
 

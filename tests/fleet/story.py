@@ -186,7 +186,7 @@ def _see_findings(run: Run) -> None:
     run.wrong += [f"status does not show {k} of {p}" for k, p in caused.items() if k not in shown.get(_key(p), ())]
     paused = {m.base_path for m in run.tables if m.group == PAUSED}
     run.wrong += [
-        f"{d['base_path']} is paused, and {name} is {s['outcome']}: {s['why']}"
+        f"{d['base_path']} is paused, and {name} is {s['outcome']}: {s['reason']}"
         for d in documents
         if d["base_path"] in paused
         for name, s in d["services"].items()

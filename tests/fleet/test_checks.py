@@ -94,12 +94,12 @@ def test_the_delay_of_a_plan_begins_with_the_commit_that_made_it_due():
 def test_unfinished_work_is_found():
     document = {
         "base_path": PATH,
-        "services": {"clustering": {"outcome": "due", "why": "many"}, "compaction": {"outcome": "not_due", "why": "few"}},
+        "services": {"clustering": {"outcome": "due", "reason": "many"}, "compaction": {"outcome": "not_due", "reason": "few"}},
         "findings": [{"kind": "backlog", "text": "much"}],
         "pending": [{"service": "clean", "instant": "1"}],
     }
     assert len(checks.unfinished([document])) == 3
-    off = {"outcome": "off", "why": "switched off"}
+    off = {"outcome": "off", "reason": "switched off"}
     at_rest = {**document, "services": {"logcompaction": off}, "findings": [], "pending": []}
     assert checks.unfinished([at_rest]) == []
     assert len(checks.unfinished([{**at_rest, "services": {"clean": off}}])) == 1

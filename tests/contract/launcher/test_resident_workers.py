@@ -265,7 +265,7 @@ def test_the_launcher_runs_small_plans_of_both_services_without_spark(fleet, mon
 def test_log_files_that_pile_up_are_merged_by_planner_and_worker(fleet, monkeypatch):
     """A policy switches log compaction on; compaction waits for many more writes."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    rule = "services: {logcompaction: true}, log_compaction: {files: 3}, options: {hoodie.compact.inline.max.delta.commits: 100}"
+    rule = "services: {logcompaction: true}, logcompaction: {files: 3}, options: {hoodie.compact.inline.max.delta.commits: 100}"
     file = fleet.folder / "policies.yaml"
     file.write_text(f"version: 1\nfleet: {{bytes_per_day: 1 GiB}}\ndefaults: {{{rule}}}\n")
     table = fleet.create("a", type=TableType.MOR)

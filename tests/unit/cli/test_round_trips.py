@@ -310,7 +310,7 @@ def test_buckets_are_pruned_resized_and_advised_on(done, cli, tmp_path):
     assert done("resize-buckets", path, "--buckets", "8", "--json").document["rows_rewritten"] == 40
     assert "has 8 buckets already" in done("resize-buckets", path, "--buckets", "8").text
     again = done("resize-buckets", path, "--buckets", "8", "--json").document
-    assert again["skipped"] == [{"partition": "", "reason": "same_number", "why": "it has this number of buckets", "instants": []}]
+    assert again["skipped"] == [{"partition": "", "reason": "same_number", "text": "it has this number of buckets", "instants": []}]
     assert done("read", path, "--where", "a = 'k7'", "--columns", "v").rows == [{"v": 7}]
     assert "a multiple of 8" in cli("resize-buckets", path, "--buckets", "12").stderr
     advice = done("advise", path, "--json").document

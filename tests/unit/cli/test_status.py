@@ -87,14 +87,14 @@ def test_the_settings_of_the_cleaner_decide_about_cleans(cli, done, filled, tmp_
     def verdict():
         (found,) = done("why", filled, "clean", "--settings", file, "--json").document["verdicts"]
         assert (
-            by_name(done("status", f"{tmp_path}/*", "--settings", file, "--json"))["trips"]["services"]["clean"]["why"]
-            == found["why"]
+            by_name(done("status", f"{tmp_path}/*", "--settings", file, "--json"))["trips"]["services"]["clean"]["reason"]
+            == found["reason"]
         )
         return found
 
     file.write_text(f'policy_file = "{policies}"\n' + retained.format("planner"))
     assert verdict()["outcome"] == "not_due"
-    assert "hoodie.cleaner.commits.retained=10" in verdict()["why"]
+    assert "hoodie.cleaner.commits.retained=10" in verdict()["reason"]
     file.write_text(f'policy_file = "{policies}"\n' + retained.format("cleaner"))
     assert verdict()["outcome"] == "due"
     assert "after 5 write(s) (clean_min_commits), or 30 s (clean_interval_s)" in verdict()["until"]
@@ -214,7 +214,7 @@ def test_a_policy_decides(done, filled, tmp_path):
     policies.write_text("version: 1\ndefaults:\n  pause:\n    reason: a migration\n")
     assert (verdicts()["clustering"], verdicts()["rollback"]) == ("held", "not_due")
     (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]
-    assert "a migration" in verdict["why"]
+    assert "a migration" in verdict["reason"]
     assert {s["outcome"] for s in done("maintain", filled, "--settings", file, "--json").document["tables"][0]["services"]} == {
         "nothing"
     }
@@ -262,9 +262,9 @@ def test_a_policy_switches_log_compaction_on(done, merging, tmp_path):
     def verdict(policy: str) -> tuple[str, str]:
         (tmp_path / "policies.yaml").write_text(f"version: 1\ndefaults: {{{policy}}}\n")
         (found,) = done("why", merging, "logcompaction", "--settings", file, "--json").document["verdicts"]
-        return found["outcome"], found["why"]
+        return found["outcome"], found["reason"]
 
-    switched = "services: {logcompaction: true}, log_compaction: {files: 3}"
+    switched = "services: {logcompaction: true}, logcompaction: {files: 3}"
     assert verdict("priority: 50")[0] == "off"
     assert verdict(switched) == ("due", "1 slice(s) have 3 log files or more")
     outcome, why = verdict(f"{switched}, options: {{hoodie.compact.inline.max.delta.commits: 1}}")

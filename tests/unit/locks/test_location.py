@@ -81,7 +81,7 @@ def test_unknown_storage_scheme_is_refused() -> None:
         LockTimeout("trips", waited_s=1.5, holder=None, since=None),
         LockTimeout("trips", waited_s=1.5, holder=None, since=None, greatest=7),
         StaleFence("trips", fence=1, greatest=2),
-        LeaseLost("trips", owner="a", why="it ran out"),
+        LeaseLost("trips", owner="a", reason="it ran out"),
     ],
 )
 def test_errors_cross_process_borders_whole(error: TidelineError) -> None:

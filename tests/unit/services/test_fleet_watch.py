@@ -218,8 +218,8 @@ def test_the_api_serves_what_the_command_prints(fleet):
         same = ("table", "uid", "base_path", "type", "sequence", "verdict", "error", "pending", "findings")
         assert {name: shown[name] for name in same} == {name: printed[name] for name in same}
         assert {s: v["outcome"] for s, v in shown["services"].items()} == {s: v["outcome"] for s, v in printed["services"].items()}
-        assert shown["services"]["clean"]["why"] == printed["services"]["clean"]["why"]
-        assert "hoodie.cleaner.commits.retained=1 " in shown["services"]["clean"]["why"]
+        assert shown["services"]["clean"]["reason"] == printed["services"]["clean"]["reason"]
+        assert "hoodie.cleaner.commits.retained=1 " in shown["services"]["clean"]["reason"]
         assert client.get(f"/api/v1/tables/{table.uid}").json() == shown
         why = client.get(f"/api/v1/tables/{table.uid}/why", params={"service": "compaction"}).json()
         (verdict,) = why["verdicts"]

@@ -12,7 +12,7 @@ from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_table.action import run_clustering, run_compaction, write_rows
 from tideline_table.action.clustering.plan import Trigger, plan_clustering
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.decision import Due, NotDue
 from tideline_table.config import Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.instant import Action, State
@@ -71,15 +71,15 @@ def state(*, sizes=(), commits=0, clusterings=(), elsewhere=(), log_bytes=0):
 )
 def test_when_the_planner_clusters(given, is_due, reason):
     answer = plan_clustering(given, "memory:/t", OPTIONS, SCHEMA, trigger=TRIGGER)
-    assert (isinstance(answer, Due), reason in answer.why) == (is_due, True), answer
+    assert (isinstance(answer, Due), reason in answer.reason) == (is_due, True), answer
 
 
 def test_for_a_writer_that_clusters_behind_its_commits_a_lost_clustering_is_an_attempt():
     """It has no back-off: at once, it would meet the same writers again."""
     given = state(sizes=[50] * 3, commits=5, clusterings=[(State.ROLLED_BACK, 4)])
     answer = plan_clustering(given, "memory:/t", OPTIONS, SCHEMA, trigger=replace(TRIGGER, counts_lost=True))
-    assert isinstance(answer, Reason)
-    assert "1 of 2 commits" in answer.why
+    assert isinstance(answer, NotDue)
+    assert "1 of 2 commits" in answer.reason
 
 
 def planner(fleet: Fleet, **explicit):

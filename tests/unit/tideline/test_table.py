@@ -312,7 +312,7 @@ def test_inspect_tells_what_is_due_and_what_fits(table: tideline.Table) -> None:
     found = table.inspect.status()
     assert (found.type, found.sequence > 0, found.backlog.small_files >= 0) == (table.inspect.type, True, True)
     assert {str(verdict.service) for verdict in found.verdicts} >= {"clustering", "compaction", "clean"}
-    assert all(verdict.why for verdict in found.verdicts)
+    assert all(verdict.reason for verdict in found.verdicts)
     assert table.inspect.advise().proposed_index
 
 

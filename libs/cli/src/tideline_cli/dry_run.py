@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tideline_cli.report import print_json, print_line, print_listing, size_text
-from tideline_table.action import PREVIEWED, Preview, Reason, TableService, action_name, preview_due, preview_plan_of
+from tideline_table.action import PREVIEWED, NotDue, Preview, TableService, action_name, preview_due, preview_plan_of
 from tideline_table.errors import InstantNotFound, InvalidOption
 from tideline_table.table import Table
 
@@ -41,7 +41,7 @@ def preview_run(service: TableService, table: Table, instant: str) -> dict[str, 
         there = ", ".join(a.instant for a in pending)
         raise InstantNotFound(f"no pending {service} {instant}", expected=f"one of {there}" if there else "a pending plan")
     if not chosen:
-        return _document(service, Reason(f"no {service} plan is pending; publish one: tideline plan {service} {table.base_path}"))
+        return _document(service, NotDue(f"no {service} plan is pending; publish one: tideline plan {service} {table.base_path}"))
     found = preview_plan_of(table, service, table.state.plans[chosen[0].instant], f"plan {chosen[0].instant} is {chosen[0].state}")
     return {**_document(service, found), "instant": chosen[0].instant}
 
@@ -66,12 +66,12 @@ def print_preview(document: Mapping[str, Any], *, as_json: bool) -> None:
         print_line(f"… and {len(groups) - len(rows)} more; --json lists all")
 
 
-def _document(service: TableService, found: Preview | Reason) -> dict[str, Any]:
-    if isinstance(found, Reason):
-        return {"service": service.value, "due": False, "reason": found.why, "groups": [], "files": 0, "bytes": 0}
+def _document(service: TableService, found: Preview | NotDue) -> dict[str, Any]:
+    if isinstance(found, NotDue):
+        return {"service": service.value, "due": False, "reason": found.reason, "groups": [], "files": 0, "bytes": 0}
     groups = [asdict(group) for group in found.groups]
     files, size = sum(g["files"] for g in groups), sum(g["bytes"] for g in groups)
-    return {"service": service.value, "due": True, "reason": found.why, "groups": groups, "files": files, "bytes": size}
+    return {"service": service.value, "due": True, "reason": found.reason, "groups": groups, "files": files, "bytes": size}
 
 
 def _no_preview(service: TableService, command: str) -> InvalidOption:

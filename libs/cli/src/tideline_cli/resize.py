@@ -90,7 +90,7 @@ def resize(
         "rows_rewritten": rows,
         "skipped_partitions": [found.partition for found in skipped if found.reason is SkipReason.PLAN_PENDING],
         "skipped": [
-            {"partition": found.partition, "reason": found.reason.value, "why": found.why, "instants": list(found.instants)}
+            {"partition": found.partition, "reason": found.reason.value, "text": found.text, "instants": list(found.instants)}
             for found in skipped
         ],
     }

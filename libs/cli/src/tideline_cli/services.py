@@ -20,7 +20,7 @@ from tideline_table.action import (
     SERVICES,
     ClusteringPreview,
     Due,
-    Reason,
+    NotDue,
     Rewrite,
     Rules,
     TableService,
@@ -72,17 +72,17 @@ def plan(
         progress.describe(f"planning {chosen}")
         table = open_writable(path, settings_from(option), locks, progress, every=True)
         answer = SERVICES[chosen].plan(table)
-    instant, why = (None, answer.why) if isinstance(answer, Reason) else (answer, "")
+    instant, why = (None, answer.reason) if isinstance(answer, NotDue) else (answer, "")
     text = f"planned {chosen} {instant}; run it: tideline run {chosen} {path}" if instant else f"nothing to do: {why}"
     print_result({"service": chosen.value, "instant": instant, "reason": why}, text, as_json=as_json)
 
 
-def _print_decision(service: TableService, found: Due | Reason, *, as_json: bool) -> None:
-    if isinstance(found, Reason):
-        plan, text = None, f"nothing to do: {found.why}" + (f"; changed by: {found.until}" if found.until else "")
+def _print_decision(service: TableService, found: Due | NotDue, *, as_json: bool) -> None:
+    if isinstance(found, NotDue):
+        plan, text = None, f"nothing to do: {found.reason}" + (f"; changed by: {found.until}" if found.until else "")
     else:
-        plan, text = found.body.to_json(), f"{service} is due: {found.why}"
-    print_result({"service": service.value, "instant": None, "reason": found.why, "plan": plan}, text, as_json=as_json)
+        plan, text = found.body.to_json(), f"{service} is due: {found.reason}"
+    print_result({"service": service.value, "instant": None, "reason": found.reason, "plan": plan}, text, as_json=as_json)
 
 
 def _preview(service: TableService, path: str, settings: dict[str, str], where: str, *, is_dry_run: bool, as_json: bool) -> None:
@@ -115,20 +115,19 @@ def _previewed(service: TableService, table: Table, where: str) -> Callable[[boo
 def _print_clustering(found: ClusteringPreview, *, as_json: bool) -> None:
     about = {
         "service": TableService.CLUSTERING.value,
-        "due": not found.reason,
         "files": found.files_read,
         "bytes": found.bytes_read,
     }
-    document = {**dataclasses.asdict(found), **about, "reason": found.reason or found.why}
+    document = {**dataclasses.asdict(found), **about}
     print_result(document, *_preview_lines(found), as_json=as_json)
 
 
 def _preview_lines(found: ClusteringPreview) -> list[str]:
-    if found.reason:
+    if not found.due:
         return [f"nothing to do: {found.reason}"]
     size = f"{found.bytes_read / 2**20:.1f} MiB"
     where = f"{found.groups} group(s) of {len(found.partitions)} partition(s)"
-    lines = [f"would cluster {found.files_read} files ({size}) into {found.files_written}, in {where}: {found.why}"]
+    lines = [f"would cluster {found.files_read} files ({size}) into {found.files_written}, in {where}: {found.reason}"]
     lines += [
         f"overlap of {o.column}: a file overlaps {o.before:g} others of its group now, {o.after:g} after (estimated)"
         for o in found.overlaps

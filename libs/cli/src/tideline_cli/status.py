@@ -87,7 +87,7 @@ def why(
         return
     _print_findings(found.name, status_document(found)["findings"])
     for verdict in verdicts:
-        print_line(f"{verdict.service}: {_word(verdict.outcome)}: {verdict.why}")
+        print_line(f"{verdict.service}: {_word(verdict.outcome)}: {verdict.reason}")
         if verdict.until:
             print_line(f"  changed by: {verdict.until}")
 
@@ -218,6 +218,6 @@ def _print_maintenance(documents: Sequence[Mapping[str, Any]]) -> None:
             done = f" {', '.join(step['instants'])}" if step["instants"] else ""
             counts = f", {step['files']} files" if step["files"] else ""
             print_line(
-                f"{document['base_path']}: {step['service']}: {step['outcome']}{done}{counts}: {step['error'] or step['why']}"
+                f"{document['base_path']}: {step['service']}: {step['outcome']}{done}{counts}: {step['error'] or step['reason']}"
             )
         _print_findings(document["base_path"], document["findings"])

@@ -70,9 +70,9 @@ class StaleFence(Conflict):
 class LeaseLost(Conflict):
     """The holder lost the lease: it expired, another owner took it over, or its store forgot it."""
 
-    def __init__(self, name: str, *, owner: str, why: str) -> None:
+    def __init__(self, name: str, *, owner: str, reason: str) -> None:
         super().__init__(
-            f"lease of {owner!r} on lock {name!r} is lost: {why}",
+            f"lease of {owner!r} on lock {name!r} is lost: {reason}",
             remedy="stop the work under this lease, acquire it again and read the table log",
         )
         self.name = name

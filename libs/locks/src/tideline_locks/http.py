@@ -259,7 +259,7 @@ def _refusal(path: str, reply: dict[str, Any]) -> Exception:
     if kind == "StaleFence":
         return StaleFence(name, fence=0, greatest=int(detail["greatest"]))
     if kind in ("LeaseLost", "NotTheHolder"):
-        return LeaseLost(name, owner="", why=found)
+        return LeaseLost(name, owner="", reason=found)
     if kind in ("InvalidLease", "InvalidRequest", "UnknownLock", "RequestTooLarge"):
         return InvalidLease(found, expected=expected, remedy=remedy)
     if kind == "LockAccessDenied":

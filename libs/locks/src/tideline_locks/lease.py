@@ -126,7 +126,7 @@ class Lease:
         renewed = self._store.renew_grant(self._grant)
         with self._state:
             if not renewed and self._releasing:
-                raise LeaseLost(self.name, owner=self.owner, why="the holder released it")
+                raise LeaseLost(self.name, owner=self.owner, reason="the holder released it")
             if not renewed:
                 self._lost = True
             # Another thread may have seen `lost` and acted on it before the reply arrived. A late reply does not undo that.
@@ -172,6 +172,6 @@ class Lease:
 
     def _check_usable(self, *, latched_only: bool = False) -> None:
         if self._outcome is not None:
-            raise LeaseLost(self.name, owner=self.owner, why="the holder released it")
+            raise LeaseLost(self.name, owner=self.owner, reason="the holder released it")
         if self._lost or (not latched_only and self._is_lost()):
-            raise LeaseLost(self.name, owner=self.owner, why="it expired, was taken over, or the lock store lost it")
+            raise LeaseLost(self.name, owner=self.owner, reason="it expired, was taken over, or the lock store lost it")

@@ -211,7 +211,7 @@ class Maintenance:
         """Plan and run; if no plan is due, run the oldest pending one. Return what ran, and why there is no new plan."""
         self._table.refresh()
         answer = action.SERVICES[service].plan(self._table, options)
-        instant, reason = ("", answer.why) if isinstance(answer, action.Reason) else (answer, "")
+        instant, reason = ("", answer.reason) if isinstance(answer, action.NotDue) else (answer, "")
         return action.SERVICES[service].run(self._table, instant, options=options), reason
 
     @property

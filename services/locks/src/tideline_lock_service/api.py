@@ -182,7 +182,7 @@ class LeaseApi:
             after = _own(provider.read(name), name, wish.owner, wish.lease_id)
             if after is not None:
                 return after
-        raise LeaseLost(name, owner=wish.owner, why="it expired, was released or taken over, or the lock store lost it")
+        raise LeaseLost(name, owner=wish.owner, reason="it expired, was released or taken over, or the lock store lost it")
 
     async def _release(self, call: Call) -> Answer:
         name, wish = checked_name(call.path_kwargs["name"]), parsed(ReleaseRequest, bytes(call.body))
@@ -197,7 +197,7 @@ class LeaseApi:
         # Called even if nothing is held: a client that lost the reply to its release gets the same reply again.
         grant = Grant(name, wish.owner, wish.lease_id, 0, 0.0, now, 0.0)
         if not provider.release_grant(grant):
-            raise LeaseLost(name, owner=wish.owner, why="it expired, was taken over, or the lock store lost it")
+            raise LeaseLost(name, owner=wish.owner, reason="it expired, was taken over, or the lock store lost it")
 
     def _nudge(self) -> None:
         # A wake-up lets the tick see leases shorter than a poll interval. The limit keeps many requests from causing a busy loop.

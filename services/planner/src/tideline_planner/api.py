@@ -88,7 +88,7 @@ def _named(name: str) -> dict[str, Any]:
 _VERDICT = {"type": "string", "enum": ["attention", "due", "working", "idle", "cannot_open"]}
 _SCHEMAS = {
     "Finding": _object(kind=_TEXT, text=_TEXT, age_s=_or_null(_NUMBER), ends_in_s=_or_null(_NUMBER)),
-    "Verdict": _object(service=_TEXT, outcome=_TEXT, is_due=_FLAG, why=_TEXT, until=_TEXT, instants=_list(_TEXT)),
+    "Verdict": _object(service=_TEXT, outcome=_TEXT, is_due=_FLAG, reason=_TEXT, until=_TEXT, instants=_list(_TEXT)),
     "LastRun": _object(instant=_TEXT, ended=_TEXT, age_s=_NUMBER),
     "Service": {"allOf": [_named("Verdict"), _object(last_run=_or_null(_named("LastRun")))]},
     "Job": _object(instant=_TEXT, service=_TEXT, state=_TEXT, age_s=_NUMBER, is_running=_FLAG, writer_id=_TEXT),

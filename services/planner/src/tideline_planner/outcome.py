@@ -36,10 +36,10 @@ class Verdicts:
 
     def held(self, uid: str, base_path: str, service: TableService, held: Held) -> None:
         """Record why no plan was published."""
-        if self._record(uid, base_path, service, held.by.value, held.why, held.until):
+        if self._record(uid, base_path, service, held.by.value, held.reason, held.until):
             log = _log.debug if held.by in _QUIET else _log.info
             until = None if held.until is None else held.until.isoformat()
-            log("held", table=uid, base_path=base_path, service=service.value, by=held.by.value, reason=held.why, until=until)
+            log("held", table=uid, base_path=base_path, service=service.value, by=held.by.value, reason=held.reason, until=until)
 
     def forget(self, uid: str, services: Iterable[TableService]) -> None:
         """Forget services that are not examined for a table any more."""

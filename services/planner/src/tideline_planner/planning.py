@@ -32,7 +32,7 @@ from tideline_table.action import (
     REWRITES,
     Check,
     Due,
-    Reason,
+    NotDue,
     TableService,
     pending_bytes,
     pending_rewrites,
@@ -246,17 +246,17 @@ class PlannerService:
         except TidelineError as error:
             self._settle(decided, demand.service, _refused(decided.table, demand.service, error))
             return
-        if isinstance(answer, Reason):
+        if isinstance(answer, NotDue):
             until = self._context.clock.now() + _AGAIN
-            self._settle(decided, demand.service, Held(HeldBy.REFUSED, answer.why, until))
+            self._settle(decided, demand.service, Held(HeldBy.REFUSED, answer.reason, until))
             return
         self._note_plan(decided, demand)
-        self._verdicts.planned(demand.uid, demand.base_path, demand.service, demand.why)
+        self._verdicts.planned(demand.uid, demand.base_path, demand.service, demand.reason)
         self._context.metrics.increment(PLANS, service=demand.service.value)
         about = {"table": demand.uid, "name": decided.table.definition.name, "service": demand.service.value}
-        _log.info("planned", **about, instant=answer, reason=demand.why, bytes=demand.cost_bytes, score=round(choice.score, 3))
+        _log.info("planned", **about, instant=answer, reason=demand.reason, bytes=demand.cost_bytes, score=round(choice.score, 3))
 
-    def _publish(self, decided: Decided, demand: Demand) -> str | Reason:
+    def _publish(self, decided: Decided, demand: Demand) -> str | NotDue:
         _, settings, policy = decided.basis
         options = plan_options(settings, decided.table, policy)
         check = self._check(decided.table.base_path, policy, demand)
@@ -267,12 +267,12 @@ class PlannerService:
         """Return the check of a plan on the state on which it is published, because time has passed since the decision."""
         fits = plan_check(demand.service, demand.max_bytes)
 
-        def check(state: TableState, due: Due) -> Reason | None:
+        def check(state: TableState, due: Due) -> NotDue | None:
             if not self._tables.owns(base_path):
-                return Reason("the shard was lost before the plan was published; the instance that holds it plans the table")
+                return NotDue("the shard was lost before the plan was published; the instance that holds it plans the table")
             now = self._context.clock.now()
             if not is_open(policy.windows, now) or not policy.wants(demand.service, now):
-                return Reason("the window closed, or a pause began, before the plan was published")
+                return NotDue("the window closed, or a pause began, before the plan was published")
             return fits(state, due)
 
         return check

@@ -11,7 +11,7 @@ from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Threshold
 from tideline_runtime.planning.examination import PLANNED
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import Outcome, Reason, Rules, TableService, Trigger, Verdict
+from tideline_table.action import NotDue, Outcome, Rules, TableService, Trigger, Verdict
 from tideline_table.config import CLUSTERING_SORT_COLUMNS
 from tideline_table.table import Table
 
@@ -75,13 +75,13 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
     )
     if isinstance(found, Demand):
         return replace(
-            verdict, outcome=Outcome.DUE, why=found.why, until=f"tideline plan {verdict.service} PATH publishes the plan"
+            verdict, outcome=Outcome.DUE, reason=found.reason, until=f"tideline plan {verdict.service} PATH publishes the plan"
         )
     at = f"{found.until:%Y-%m-%d %H:%M:%S} UTC" if found.until is not None else ""
     if found.by is HeldBy.NOT_DUE:
         known = verdict.until if verdict.outcome is Outcome.NOT_DUE else ""
-        return replace(verdict, outcome=Outcome.NOT_DUE, why=found.why, until=" or ".join(filter(None, (known, at))))
-    return replace(verdict, outcome=Outcome.HELD, why=found.why, until=at or _ENDS.get(found.by, "another policy"))
+        return replace(verdict, outcome=Outcome.NOT_DUE, reason=found.reason, until=" or ".join(filter(None, (known, at))))
+    return replace(verdict, outcome=Outcome.HELD, reason=found.reason, until=at or _ENDS.get(found.by, "another policy"))
 
 
 _ENDS = {
@@ -92,16 +92,16 @@ _ENDS = {
 """What ends the reason that a plan is held, if time alone does not end it."""
 
 
-def _held(policy: TablePolicy, now: datetime) -> dict[TableService, Reason]:
+def _held(policy: TablePolicy, now: datetime) -> dict[TableService, NotDue]:
     """Return the services that are on and may not change the table at `now`, with the reason and what ends it."""
-    held: dict[TableService, Reason] = {}
+    held: dict[TableService, NotDue] = {}
     if not is_open(policy.windows, now):
         opens = next_change(policy.windows, now)
         until = f"the window, which opens at {opens:%Y-%m-%d %H:%M} UTC" if opens is not None else "another window"
-        held |= {service: Reason(f"outside of the window of {policy.given['windows'].origin}", until) for service in PLANNED}
+        held |= {service: NotDue(f"outside of the window of {policy.given['windows'].origin}", until) for service in PLANNED}
     pause = policy.paused_at(now)
     if pause is not None:
         until = f"the end of the pause at {pause.until:%Y-%m-%d %H:%M} UTC" if pause.until is not None else "the end of the pause"
-        reason = Reason(f"paused by {policy.given['pause'].origin}: {pause.reason}", until)
+        reason = NotDue(f"paused by {policy.given['pause'].origin}: {pause.reason}", until)
         held |= {service: reason for service in TableService if not policy.wants(service, now)}
     return {service: reason for service, reason in held.items() if policy.is_on(service)}

@@ -15,7 +15,7 @@ from tideline_runtime.planning.ledger import rewrite_in
 from tideline_runtime.policy import Fleet, parse_policies
 from tideline_table.action import (
     Due,
-    Reason,
+    NotDue,
     TableService,
     Trigger,
     pending_bytes,
@@ -125,7 +125,7 @@ FOUR = [MIB] * 4
 def test_what_is_decided_for_a_table(service, view, text, spent, verdict, why):
     ledger = Ledger(((NOW - timedelta(hours=2), spent),) if spent else ())
     found = examine(service, view, policy(text), THRESHOLDS, ledger, NOW)
-    assert ("due" if isinstance(found, Demand) else found.by.value, why in found.why) == (verdict, True), found
+    assert ("due" if isinstance(found, Demand) else found.by.value, why in found.reason) == (verdict, True), found
 
 
 def planned_before(view, service, *, ended_min, state=State.COMPLETED, groups=()):
@@ -231,7 +231,7 @@ def test_a_clustering_with_carry_over_is_due_only_where_a_plan_of_it_can_be_made
         assert isinstance(decided, Demand)
     else:
         assert isinstance(decided, Held)
-        assert (decided.by, found in decided.why, decided.until) == (HeldBy.NOT_DUE, True, None), decided
+        assert (decided.by, found in decided.reason, decided.until) == (HeldBy.NOT_DUE, True, None), decided
         other = replace(view, options=Options({}))
         assert isinstance(examine(CLUSTERING, other, policy(text), THRESHOLDS, Ledger(), NOW), Demand)
 
@@ -309,7 +309,7 @@ AT_NIGHT = "windows: [{from: '22:00', to: '05:00', time_zone: UTC}]"
 def test_when_log_files_are_merged(view, text, spent, verdict, why):
     ledger = Ledger(((NOW - timedelta(hours=2), spent),) if spent else ())
     found = examine(LOG_COMPACTION, view, policy(text), THRESHOLDS, ledger, NOW)
-    assert ("due" if isinstance(found, Demand) else found.by.value, why in found.why) == (verdict, True), found
+    assert ("due" if isinstance(found, Demand) else found.by.value, why in found.reason) == (verdict, True), found
 
 
 def test_a_log_compaction_costs_its_log_files_and_saves_readers_all_but_one():
@@ -373,8 +373,8 @@ def test_the_last_check_of_a_log_compaction_and_of_plans_beside_it():
 
 def _refusal(check, view, plan) -> str:
     refused = check(view.state, plan)
-    assert isinstance(refused, Reason)
-    return refused.why
+    assert isinstance(refused, NotDue)
+    return refused.reason
 
 
 def test_a_reason_that_time_ends_says_when():
@@ -508,8 +508,8 @@ def test_the_last_check_refuses_plans_that_do_not_fit_the_state():
         state = view.state.copy()
         damage(state)
         refused = check(state, plan)
-        assert isinstance(refused, Reason)
-        assert said in refused.why
+        assert isinstance(refused, NotDue)
+        assert said in refused.reason
 
 
 def _pend(state, plan):

@@ -114,9 +114,9 @@ def test_log_compaction_is_switched_on_and_bounded_by_names_of_the_policy():
     policies = read(
         f"""\
         version: 1
-        defaults: {{services: {{logcompaction: true}}, log_compaction: {{files: 10}}}}
+        defaults: {{services: {{logcompaction: true}}, logcompaction: {{files: 10}}}}
         rules:
-          - {{match: {{paths: ["{LAKE}/raw/*"]}}, services: {{logcompaction: false}}, log_compaction: {{max_bytes: 1 MiB}}}}
+          - {{match: {{paths: ["{LAKE}/raw/*"]}}, services: {{logcompaction: false}}, logcompaction: {{max_bytes: 1 MiB}}}}
           - {{match: {{paths: ["{LAKE}/old/*"]}}, services: {{logcompaction: true}}, options: {{{on}: false}}}}
         """
     )
@@ -154,12 +154,12 @@ def test_log_compaction_is_switched_on_and_bounded_by_names_of_the_policy():
         ("version: 1\ndefaults:\n  settings:\n    planner: {clustering_min_file: 4}\n", 4, "did you mean clustering_min_files?"),
         ("version: 1\ndefaults:\n  settings:\n    plannr: {}\n", 4, "plannr has no settings per table"),
         (
-            "version: 1\ndefaults:\n  log_compaction: {files: 3}\n  options: {hoodie.log.compaction.blocks.threshold: 4}\n",
+            "version: 1\ndefaults:\n  logcompaction: {files: 3}\n  options: {hoodie.log.compaction.blocks.threshold: 4}\n",
             3,
             "one of the two",
         ),
-        ("version: 1\ndefaults:\n  log_compaction: {files: 1}\n", 3, "greater than or equal to 2"),
-        ("version: 1\ndefaults:\n  log_compaction: {blocks: 2}\n", 3, "is no field of a policy"),
+        ("version: 1\ndefaults:\n  logcompaction: {files: 1}\n", 3, "greater than or equal to 2"),
+        ("version: 1\ndefaults:\n  logcompaction: {blocks: 2}\n", 3, "is no field of a policy"),
         ("version: 1\ndefaults:\n  budget: {bytes_per_day: 2 GB}\n", 3, "200 GiB"),
         ("version: 1\ndefaults:\n  budget: {bytes_per_day: -1}\n", 3, "greater than or equal to 0"),
         ("version: 1\ndefaults:\n  objectives: {unmerged_log_age: 6}\n", 3, "a duration with its unit"),

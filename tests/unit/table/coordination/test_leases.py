@@ -5,7 +5,7 @@ from tests.unit.table.tables import DEATH_S, compact, contents, new_table, open_
 
 from tideline_table.action import WriteTransaction, request_archival, request_clean, run_archival, run_clean, schedule_clean
 from tideline_table.action.archival import run as archival_run
-from tideline_table.action.decision import Reason
+from tideline_table.action.decision import NotDue
 from tideline_table.coordination.leases import LEASE_FOLDER, forget_expired, live_leases
 from tideline_table.errors import (
     CorruptMetadata,
@@ -48,10 +48,10 @@ def test_a_clean_stays_behind_a_lease_and_goes_on_when_it_ends(policy):
         assert begun.read().num_rows == expected
         assert contents(table, held.lease.instant) == [("a", "p", 1, "v1")]
         answer = request_clean(table, policy)
-        assert isinstance(answer, Reason)
-        assert held.lease.lease_id in answer.why
-        assert "of report keeps instant" in answer.why
-        assert held.lease.since in answer.why
+        assert isinstance(answer, NotDue)
+        assert held.lease.lease_id in answer.reason
+        assert "of report keeps instant" in answer.reason
+        assert held.lease.since in answer.reason
     assert leases_of(table) == []
     assert schedule_clean(table, policy)
     assert run_clean(table)
@@ -159,8 +159,8 @@ def test_archival_stays_behind_a_lease():
     assert run_archival(table, options=options) is not None
     assert table.state.archived_before == done[4].instant
     answer = request_archival(table, options)
-    assert isinstance(answer, Reason)
-    assert "of consumer keeps instant" in answer.why
+    assert isinstance(answer, NotDue)
+    assert "of consumer keeps instant" in answer.reason
     # A lease that the planner did not see: the plan waits, and removes nothing.
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(archival_run, "live_leases", lambda _: [])

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.table.tables import SCHEMA, Row, beside, cluster, compact, contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.action import (
-    Reason,
+    NotDue,
     Rules,
     TableService,
     Trigger,
@@ -405,7 +405,7 @@ def test_clustering_sorts_the_rows_of_each_bucket_and_moves_none(table: Table) -
 def test_a_planner_waits_for_its_number_of_writes_and_keeps_its_budget(table: Table) -> None:
     def why(**trigger: Any) -> str | None:
         found = decide(table, TableService.CLUSTERING, Rules(trigger=Trigger(2, **trigger), options=SORTED))
-        return found.why if isinstance(found, Reason) else None
+        return found.reason if isinstance(found, NotDue) else None
 
     write(table, [(key, "p", 1, "v") for key in KEYS])
     assert why(min_commits=2) == "1 of 2 commits since the last plan"

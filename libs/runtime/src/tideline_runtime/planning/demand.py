@@ -96,7 +96,7 @@ class Held:
     """
 
     by: HeldBy
-    why: str
+    reason: str
     until: datetime | None = None
 
 
@@ -107,7 +107,7 @@ class Demand:
     base_path: str
     uid: str
     service: TableService
-    why: str
+    reason: str
     cost_bytes: int
     """Input that the plan reads and rewrites."""
     files_saved: int

@@ -16,8 +16,8 @@ from tideline_table.action import (
     EARLY,
     REWRITES,
     Due,
+    NotDue,
     Pressure,
-    Reason,
     TableService,
     Trigger,
     backlog_of,
@@ -57,7 +57,7 @@ def examine(
     if better is not None and isinstance(wanted, Demand):
         other = examine(better, view, policy, thresholds, ledger, now)
         if isinstance(other, Demand):
-            wanted = Held(HeldBy.NOT_DUE, f"a {better} is due, which merges the same log files ({other.why})")
+            wanted = Held(HeldBy.NOT_DUE, f"a {better} is due, which merges the same log files ({other.reason})")
     if isinstance(wanted, Held):
         times = [at for at in (wanted.until, pressure.early_at) if at is not None and at > now]
         return replace(wanted, until=min(times, default=None))
@@ -117,26 +117,26 @@ def _demand(
     # Arbitration would charge the demand of a plan that is refused when it is to be published, and other tables would wait.
     refused = rewrite.why_not_planned(view)
     if refused is not None:
-        return Held(HeldBy.NOT_DUE, refused.why)
+        return Held(HeldBy.NOT_DUE, refused.reason)
     is_urgent = pressure.part >= EARLY
     trigger = rewrite.thresholds(view, Trigger(thresholds.min_files, thresholds.min_commits, max_bytes), is_urgent=is_urgent)
     found = rewrite.due(view, trigger, now)
-    if isinstance(found, Reason):
+    if isinstance(found, NotDue):
         rest = left_over(service, view.state, thresholds.interval_s) if trigger.min_commits else None
         if rest is None:
-            return Held(HeldBy.NOT_DUE, found.why)
+            return Held(HeldBy.NOT_DUE, found.reason)
         if now < rest.due_at:
             # No plan is computed before that time: in a table with many files, each write would cost another computation.
             when = f"file groups that the last plan left over are examined at {rest.due_at:%H:%M:%S} UTC"
-            return Held(HeldBy.NOT_DUE, f"{found.why}; {when}", rest.due_at)
+            return Held(HeldBy.NOT_DUE, f"{found.reason}; {when}", rest.due_at)
         at_once = replace(trigger, min_commits=0)
         again = rewrite.due(view, at_once, now)
-        if isinstance(again, Reason) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
-            return Held(HeldBy.NOT_DUE, found.why)
-        found, trigger = replace(again, why=f"{again.why}; the last plan left file groups over"), at_once
-    why = f"{found.why}; {pressure.why}" if is_urgent else found.why
+        if isinstance(again, NotDue) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
+            return Held(HeldBy.NOT_DUE, found.reason)
+        found, trigger = replace(again, reason=f"{again.reason}; the last plan left file groups over"), at_once
+    why = f"{found.reason}; {pressure.reason}" if is_urgent else found.reason
     made = _measured(service, view, found)
-    return replace(made, why=why, pressure=pressure.part, priority=policy.priority, trigger=trigger, max_bytes=max_bytes)
+    return replace(made, reason=why, pressure=pressure.part, priority=policy.priority, trigger=trigger, max_bytes=max_bytes)
 
 
 def _measured(service: TableService, view: View, due: Due) -> Demand:
@@ -148,7 +148,7 @@ def _measured(service: TableService, view: View, due: Due) -> Demand:
         view.base_path,
         view.uid,
         service,
-        due.why,
+        due.reason,
         cost_bytes=plan_bytes(view.state, groups, service),
         files_saved=max(0, gain.files_read - gain.files_written),
         log_bytes=gain.log_bytes,

@@ -10,7 +10,7 @@ from tideline_runtime.planning.demand import Demand, View
 from tideline_table.action import (
     REWRITES,
     Due,
-    Reason,
+    NotDue,
     action_name,
     backlog_of,
     find_log_compaction_conflict,
@@ -103,7 +103,7 @@ class SimulatedTable:
         size = plan_bytes(self.state, self.state.planned_groups(instant), demand.service)
         return instant, START_S + size / BYTES_PER_S
 
-    def _planned(self, demand: Demand, root: str, now: datetime) -> Due | Reason:
+    def _planned(self, demand: Demand, root: str, now: datetime) -> Due | NotDue:
         view = replace(View.of(self.table), root=root, state=self.state, options=self.options)
         return REWRITES[demand.service].due(view, replace(demand.trigger, max_bytes=demand.max_bytes), now)
 

@@ -30,7 +30,7 @@ _SHORTHANDS = {
         "timeline_commits": KEEP_MIN_COMMITS.key,
         "log": LOG_RETENTION_S.key,
     },
-    "log_compaction": {"files": LOG_COMPACTION_FILES.key, "max_bytes": LOG_COMPACTION_MAX_BYTES.key},
+    "logcompaction": {"files": LOG_COMPACTION_FILES.key, "max_bytes": LOG_COMPACTION_MAX_BYTES.key},
 }
 FLEET_OPTIONS = ("tideline.lock.",)
 """Options that all processes of a fleet must agree on, so that no rule and no resource may set them."""

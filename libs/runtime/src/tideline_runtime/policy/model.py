@@ -126,7 +126,7 @@ class Body(_Part):
     )
     budget: Budget | None = None
     retention: Retention | None = None
-    log_compaction: LogCompactionModel | None = None
+    logcompaction: LogCompactionModel | None = None
     objectives: ObjectivesModel | None = None
     pause: PauseModel | None = Field(default=None, description="null in a narrower rule lifts the pause of a wider one.")
 

@@ -28,7 +28,7 @@ from .clustering.run import cluster_here, request_clustering, run_clustering, sc
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
 from .compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
-from .decision import Check, Due, Reason, TableService, Trigger, action_name, oldest_of, service_of
+from .decision import Check, Due, NotDue, TableService, Trigger, action_name, oldest_of, service_of
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
     find_log_compaction_conflict,
@@ -125,6 +125,7 @@ __all__ = [
     "LookUp",
     "MarkerCheck",
     "NewRings",
+    "NotDue",
     "Objectives",
     "OnConflict",
     "Outcome",
@@ -133,7 +134,6 @@ __all__ = [
     "Preview",
     "Ran",
     "RangeSplit",
-    "Reason",
     "Rewrite",
     "RingResize",
     "RoutedWrite",

@@ -72,7 +72,7 @@ class Pressure:
     """
 
     part: float = 0.0
-    why: str = ""
+    reason: str = ""
     early_at: datetime | None = None
 
 
@@ -90,4 +90,4 @@ def pressure_of_logs(objectives: Objectives, found: Backlog, now: datetime) -> P
         early_at = found.oldest_log + timedelta(seconds=EARLY * age_s)
         parts.append(Pressure(waited_s / age_s if age_s else float("inf"), text, early_at))
     most = max(parts, key=lambda p: p.part)
-    return Pressure(most.part, most.why, next((p.early_at for p in parts if p.early_at is not None), None))
+    return Pressure(most.part, most.reason, next((p.early_at for p in parts if p.early_at is not None), None))

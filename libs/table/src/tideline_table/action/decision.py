@@ -71,18 +71,18 @@ class Due:
     """A plan to publish on the timeline, and one line that says why it is due."""
 
     body: Plan
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class NotDue:
     """One line that says why there is nothing to plan, and one that says what would change it (empty: only the table's kind)."""
 
-    why: str
+    reason: str
     until: str = ""
 
 
-Check = Callable[[TableState, Due], Reason | None]
+Check = Callable[[TableState, Due], NotDue | None]
 """A last look at a plan, on the state on which it is published: the reason against it, or None."""
 
 
@@ -109,19 +109,19 @@ def taken_groups(state: TableState) -> dict[FileGroupId, str]:
     return {**merging, **state.groups_under_clustering(), **state.groups_under_compaction()}
 
 
-def obstacle(state: TableState, alone: Action | None = None) -> Reason | None:
+def obstacle(state: TableState, alone: Action | None = None) -> NotDue | None:
     """Return the reason that forbids any plan: a restore, or a pending plan of `alone`, an action with at most one pending plan."""
     if state.restoring:
-        return Reason(
+        return NotDue(
             f"restore {state.restoring} is under way; if its process died: tideline run rollback PATH", "the end of the restore"
         )
     cancelled = next((a.instant for a in state.pending() if a.action is Action.COMPACTION and a.fenced_by), None)
     if cancelled is not None:
         # Until its timeline files are gone, Apache Hudi finds its file groups in a pending plan.
         end = "the end of its cancellation; if its process died: tideline run rollback PATH"
-        return Reason(f"compaction {cancelled} is being cancelled", end)
+        return NotDue(f"compaction {cancelled} is being cancelled", end)
     pending = next((a.instant for a in state.pending() if a.action is alone), None)
-    return Reason(f"{alone} {pending} is pending already; run it first", f"the end of {alone} {pending}") if pending else None
+    return NotDue(f"{alone} {pending} is pending already; run it first", f"the end of {alone} {pending}") if pending else None
 
 
 def small_file_limit(options: Options) -> int:

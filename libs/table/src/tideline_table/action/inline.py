@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tideline_table.action.decision import Reason, TableService
+from tideline_table.action.decision import NotDue, TableService
 from tideline_table.action.service import Inline, Rewrite, RunTasks, Settings
 from tideline_table.action.services import REWRITES
 from tideline_table.errors import TidelineError
@@ -62,8 +62,8 @@ def _behind_commit(service: Rewrite, asked: Inline, table: Table, options: Setti
     instant = ""
     try:
         answer = service.plan(table, options, asked.trigger)
-        if isinstance(answer, Reason):
-            _LOGGER.debug("no inline %s: %s", service.name, answer.why)
+        if isinstance(answer, NotDue):
+            _LOGGER.debug("no inline %s: %s", service.name, answer.reason)
             return None
         instant = answer
         is_run = asked.runs and service.run(table, instant, options=options, run=run) is not None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tideline_table.action.clean.plan import file_sizes
-from tideline_table.action.decision import Due, Reason, TableService
+from tideline_table.action.decision import Due, NotDue, TableService
 from tideline_table.action.maintenance.verdict import Rules, decide
 from tideline_table.action.service import Service
 from tideline_table.action.services import SERVICES
@@ -33,7 +33,7 @@ class GroupPreview:
 class Preview:
     """A plan in numbers, and why it is due."""
 
-    why: str
+    reason: str
     groups: tuple[GroupPreview, ...]
 
 
@@ -43,10 +43,10 @@ _UNBOUNDED = Rules(trigger=None, options={CLEAN_MAX_SHARE.key: 0})
 """The bound on deletions is for the process that deletes. A preview shows the plan that the bound refuses."""
 
 
-def preview_due(table: Table, service: TableService) -> Preview | Reason:
+def preview_due(table: Table, service: TableService) -> Preview | NotDue:
     """Decide about one of `PREVIEWED` as `decide` does without a trigger, and describe the plan. Errors as `decide`."""
     found = decide(table, service, _UNBOUNDED)
-    return preview_plan_of(table, service, found.body, found.why) if isinstance(found, Due) else found
+    return preview_plan_of(table, service, found.body, found.reason) if isinstance(found, Due) else found
 
 
 def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -> Preview:

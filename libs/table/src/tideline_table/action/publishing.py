@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tideline_table.action.decision import Check, Due, Reason
+from tideline_table.action.decision import Check, Due, NotDue
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.table.facade import Table
 
 
-def instant_or_none(answer: str | Reason) -> str | None:
+def instant_or_none(answer: str | NotDue) -> str | None:
     """Return the instant of a plan that `publish` appended, None for a reason."""
     return answer if isinstance(answer, str) else None
 
@@ -24,29 +24,29 @@ def publish(
     table: Table,
     action: Action,
     operation: str,
-    decide: Callable[[TableState], Due | Reason],
+    decide: Callable[[TableState], Due | NotDue],
     *,
     mint: Callable[[TableState], str] | None = None,
     reserve_kept: int | None = None,
     check: Check | None = None,
-) -> str | Reason:
+) -> str | NotDue:
     """Append the requested entry of the plan that `decide` returns. Return its instant, or the reason why there is no plan.
 
     `decide` is called where facts are gathered, so it may read storage, and so may `mint`, which creates the instant of a plan.
     `reserve_kept` as for `ActiveTimeline.append`. `check` judges the plan on the same state.
     """
-    why = Reason("")
+    why = NotDue("")
 
-    def plan(state: TableState) -> tuple[Due | Reason, str]:
+    def plan(state: TableState) -> tuple[Due | NotDue, str]:
         found = decide(state)
         if check is not None and isinstance(found, Due):
             found = check(state, found) or found
         return found, (mint or table.timeline.mint)(state) if isinstance(found, Due) else ""
 
-    def draft(_state: TableState, planned: tuple[Due | Reason, str]) -> Draft:
+    def draft(_state: TableState, planned: tuple[Due | NotDue, str]) -> Draft:
         nonlocal why
         found, instant = planned
-        if isinstance(found, Reason):
+        if isinstance(found, NotDue):
             why = found
             raise NothingToDo
         return Draft(instant, action, State.NONE, State.REQUESTED, operation, found.body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tideline_table.action.archival.run import delete_half_written
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.service import Ran, RunTasks, Service, Settings, Step
 from tideline_table.config import Options
@@ -18,14 +18,14 @@ class Rollback(Service):
     has_plans = False
     mends = True
 
-    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """Return that there is nothing to plan."""
         del table, options, trigger
-        return Reason("a rollback needs no plan")
+        return NotDue("a rollback needs no plan")
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
-    ) -> str | Reason:
+    ) -> str | NotDue:
         """Return that there is nothing to plan."""
         del options, trigger, check
         return self.decide(table, table.options, None)  # type: ignore[return-value]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from tideline_table.action.backlog import Backlog, Objectives, Pressure
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, service_of, taken_groups
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, service_of, taken_groups
 from tideline_table.config import Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId, FileSlice
@@ -56,7 +56,7 @@ class Step:
     service: TableService
     outcome: str
     """`done`, `due` (a dry run), `nothing`, `failed`, or `postponed` for an error that a retry cures."""
-    why: str
+    reason: str
     instants: tuple[str, ...] = ()
     files: int = 0
     """Files written by compaction and clustering, deleted by clean and rollback, instants archived."""
@@ -64,10 +64,10 @@ class Step:
     error: str = ""
 
     @classmethod
-    def of(cls, service: TableService, ran: Sequence[Ran], answer: str | Reason, why: str) -> Step:
+    def of(cls, service: TableService, ran: Sequence[Ran], answer: str | NotDue, why: str) -> Step:
         """Return the step of the runs; `answer` of the request for a plan says why there is none."""
         if not ran:
-            return cls(service, "nothing", answer.why if isinstance(answer, Reason) else why)
+            return cls(service, "nothing", answer.reason if isinstance(answer, NotDue) else why)
         instants = tuple(instant for one in ran for instant in one.instants)
         return cls(service, "done", why, instants, sum(one.files for one in ran), sum(one.rows for one in ran))
 
@@ -92,7 +92,7 @@ class Service(ABC):
     cancels_where_shared: ClassVar[bool] = False
     """Whether a plan can be cancelled in a table that Apache Hudi writes, too (docs/design/cancelling-plans.md)."""
 
-    def excluded(self, table: Table) -> Reason | None:
+    def excluded(self, table: Table) -> NotDue | None:
         """Return why the kind of the table excludes the service, None if it does not."""
         del table
         return None
@@ -112,7 +112,7 @@ class Service(ABC):
         return None
 
     @abstractmethod
-    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """Return the plan that is due on the last refreshed state, or why there is none. Publishes nothing.
 
         `trigger` has the thresholds of a planner for clusterings. Raises `SchemaMismatch` and `InvalidOption` for options that
@@ -122,7 +122,7 @@ class Service(ABC):
     @abstractmethod
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
-    ) -> str | Reason:
+    ) -> str | NotDue:
         """Publish the plan that is due and return its instant, or return why there is none. `check` as for `publish`."""
 
     @abstractmethod
@@ -144,9 +144,9 @@ class Service(ABC):
         ran = [done for instant in pending if (done := self.run(table, instant, options=options)) is not None]
         return Step.of(self.name, ran, answer, why)
 
-    def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | Reason:
+    def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | NotDue:
         if not self.is_on(table.options.merged(options or {}), has_plan=False):
-            return Reason(why)  # a plan that a user made runs all the same
+            return NotDue(why)  # a plan that a user made runs all the same
         return self.plan(table, options, trigger)
 
 
@@ -215,7 +215,7 @@ class Rewrite(Service):
     splits_tasks: ClassVar[bool] = False
     """Whether several executors may share one task (`cluster_on_executors`)."""
 
-    def why_not_planned(self, view: TableView) -> Reason | None:
+    def why_not_planned(self, view: TableView) -> NotDue | None:
         """Return why no plan of this service is possible or may be made now, None if one may be due."""
         del view
         return None
@@ -249,7 +249,7 @@ class Rewrite(Service):
         """
 
     @abstractmethod
-    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
         """Return the plan that is due, or why there is none. Pure; asks for no reservations. Errors as `Service.decide`."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tideline_table.action.decision import Check, Due, Reason, TableService
+from tideline_table.action.decision import Check, Due, NotDue, TableService
 from tideline_table.action.service import Rewrite
 from tideline_table.action.services import REWRITES
 from tideline_table.file_group.slice import FileGroupId, FileSlice
@@ -44,7 +44,7 @@ def plan_check(service: TableService, max_bytes: int | None = None) -> Check:
     """
     rewrite = REWRITES[service]
 
-    def check(state: TableState, due: Due) -> Reason | None:
+    def check(state: TableState, due: Due) -> NotDue | None:
         if not isinstance(due.body, ClusteringPlanned | CompactionPlanned):
             return None
         groups = due.body.groups
@@ -52,16 +52,16 @@ def plan_check(service: TableService, max_bytes: int | None = None) -> Check:
         taken = rewrite.taken(state)
         met = next((group for group in groups if group in taken), None)
         if not groups or twice:
-            return Reason(f"the plan is not sound: it names {f'file group {twice[0]} twice' if twice else 'no file group'}")
+            return NotDue(f"the plan is not sound: it names {f'file group {twice[0]} twice' if twice else 'no file group'}")
         if met is not None:
-            return Reason(f"the plan overlaps plan {taken[met]}: both name file group {met.file_id}")
+            return NotDue(f"the plan overlaps plan {taken[met]}: both name file group {met.file_id}")
         for group, named in zip(groups, _named_files(due.body), strict=True):
             wrong = _misfit(rewrite, state.latest_slice(group), named)
             if wrong:
-                return Reason(f"the plan does not fit the table: file group {group.file_id} {wrong}")
+                return NotDue(f"the plan does not fit the table: file group {group.file_id} {wrong}")
         size = plan_bytes(state, groups, service)
         if max_bytes is not None and size > max_bytes:
-            return Reason(f"the plan reads {size} bytes, of {max_bytes} that are left")
+            return NotDue(f"the plan reads {size} bytes, of {max_bytes} that are left")
         return None
 
     return check

@@ -17,8 +17,8 @@ from tests.unit.table.archives import FEW, INSERT, OLD_S, TASK_S, UPDATE, clean,
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
 
 from tideline_table.action import (
+    NotDue,
     Outcome,
-    Reason,
     Rules,
     TableService,
     archive,
@@ -453,7 +453,7 @@ def test_maintenance_leaves_an_archival_alone_that_its_rules_hold(old):
     table, _, _ = old
     at = schedule_archival(table, FEW)
     assert at is not None
-    rules = Rules(held={service: Reason("a pause") for service in TableService}, options=FEW)
+    rules = Rules(held={service: NotDue("a pause") for service in TableService}, options=FEW)
     assert judge(table, TableService.ARCHIVAL, rules).outcome is Outcome.HELD
     assert {step.outcome for step in maintain(table, rules)} == {"nothing"}
     assert table.refresh().is_pending(at)

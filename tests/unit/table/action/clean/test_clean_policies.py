@@ -10,7 +10,7 @@ from tests.unit.table.tables import History, base_stat, beside, compact, content
 from tideline_table.action import request_clean, run_clean, schedule_clean
 from tideline_table.action.clean import plan as clean_plan
 from tideline_table.action.clean.plan import earliest_since, plan_clean
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.decision import Due, NotDue
 from tideline_table.config import CLEAN_POLICY, Options
 from tideline_table.errors import CleanRefused, CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId
@@ -25,7 +25,7 @@ HOURS = {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS"}
 
 def doomed(state, options, **more):
     found = plan_clean(state, ROOT, Options(options), **more)
-    if isinstance(found, Reason):
+    if isinstance(found, NotDue):
         return set()
     return {
         f["filePath"].removeprefix(f"{ROOT}/") for fs in found.body.plan["filePathsToBeDeletedPerPartition"].values() for f in fs
@@ -112,7 +112,7 @@ def test_by_hours_on_a_table():
     clock.advance(3 * 3600)
     new = [write(table, [("a", "p", n, f"v{n}")]) for n in range(3, 5)]
     answer = request_clean(table, {**HOURS, "hoodie.clean.hours.retained": 4})
-    assert isinstance(answer, Reason)
+    assert isinstance(answer, NotDue)
     assert schedule_clean(table, {**HOURS, "hoodie.clean.hours.retained": 2})
     # The newest slice before the first write of the last two hours is kept for queries that run.
     assert run_clean(table) == 2
@@ -149,8 +149,8 @@ def test_by_hours_nothing_goes_if_nobody_wrote_lately():
         write(table, [("a", "p", n, f"v{n}")])
     clock.advance(48 * 3600)
     answer = request_clean(table, HOURS)
-    assert isinstance(answer, Reason)
-    assert "last 24 hours" in answer.why
+    assert isinstance(answer, NotDue)
+    assert "last 24 hours" in answer.reason
 
 
 def test_old_names_of_the_options_count():

@@ -476,9 +476,9 @@ def test_verdicts_and_maintenance_know_that_copy_on_write_tables_refuse_it(tmp_p
     assert judge(table, TableService.CLUSTERING, replace(rules, options={**CARRY, STRATEGY: "yield"})).outcome is Outcome.DUE
     verdict = judge(table, TableService.CLUSTERING, rules)
     assert (verdict.outcome, verdict.until) == (Outcome.NOT_DUE, "the update strategy yield or reject")
-    assert "merge-on-read tables only" in verdict.why
+    assert "merge-on-read tables only" in verdict.reason
     steps = {step.service: step for step in maintain(table, rules)}
-    assert (steps[TableService.CLUSTERING].outcome, steps[TableService.CLUSTERING].why) == ("nothing", verdict.why)
+    assert (steps[TableService.CLUSTERING].outcome, steps[TableService.CLUSTERING].reason) == ("nothing", verdict.reason)
     planned = schedule_clustering(table, {**CARRY, STRATEGY: "yield"})
     steps = {step.service: step for step in maintain(table, rules)}
     assert (steps[TableService.CLUSTERING].outcome, steps[TableService.CLUSTERING].instants) == ("done", (planned,))

@@ -8,7 +8,7 @@ from tideline_table.action.clustering import outputs
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import plan_clustering
 from tideline_table.action.clustering.task import clustering_tasks
-from tideline_table.action.decision import Reason
+from tideline_table.action.decision import NotDue
 from tideline_table.config import Options
 from tideline_table.coordination import roll_back
 from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsafePath, VerificationFailed, WriteConflict
@@ -26,7 +26,7 @@ YIELDS = "tideline.clustering.yields"
 
 def planned(history, **options):
     plan = plan_clustering(history.state, ROOT, Options(options), SCHEMA)
-    if isinstance(plan, Reason):
+    if isinstance(plan, NotDue):
         return None
     return [[s["fileId"] for s in g["slices"]] for g in plan.body.plan["clusteringPlan"]["inputGroups"]]
 

@@ -13,7 +13,7 @@ from tideline_table.action.clustering import run as clustering_run
 from tideline_table.action.clustering.column_ranges import ColumnRange, FooterRanges
 from tideline_table.action.clustering.partition_filter import filtered_partitions
 from tideline_table.action.clustering.plan import plan_clustering
-from tideline_table.action.decision import Reason
+from tideline_table.action.decision import NotDue
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
 from tideline_table.errors import InvalidOption, SchemaMismatch, WriteConflict
@@ -90,8 +90,8 @@ def groups(history, ranges=None, **options):
 
     given = {f"{PLAN}small.file.limit": 5000, SORT: "ts", **options}
     plan = plan_clustering(history.state, "memory:/t", Options(given), SCHEMA, read_ranges=read)
-    if isinstance(plan, Reason):
-        return plan.why
+    if isinstance(plan, NotDue):
+        return plan.reason
     return [[s["fileId"][:-2] for s in g["slices"]] for g in plan.body.plan["clusteringPlan"]["inputGroups"]]
 
 
@@ -336,7 +336,7 @@ def test_a_second_single_file_plan_leaves_sorted_files():
     assert schedule_clustering(table, {STRATEGY: "single-file", SORT: "v"})
     assert len(cluster(table).stats) == 3
     again = request_clustering(table, {STRATEGY: "single-file", SORT: "v"})
-    assert isinstance(again, Reason)
+    assert isinstance(again, NotDue)
 
 
 def test_ranges_of_files_with_other_types_or_without_statistics_are_unknown(history):

@@ -18,7 +18,7 @@ from tests.unit.table.tables import DEATH_S, Row, beside, cluster, compact, cont
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
-    Reason,
+    NotDue,
     SkippedPartition,
     SkipReason,
     cancel_plan,
@@ -147,8 +147,8 @@ def test_only_nodes_that_changed_are_clustered_again() -> None:
     table, storage, clock = filled()
     planned(table)
     cluster(table)
-    assert isinstance(why := request_clustering(table, SORTED), Reason)
-    assert why.why == "no bucket changed since the last clustering"
+    assert isinstance(why := request_clustering(table, SORTED), NotDue)
+    assert why.reason == "no bucket changed since the last clustering"
     before = table.rings(index_of(table)).of("pq")
     write(table, rows(KEYS[:1], 3, "new"))
     instant = planned(table)
@@ -158,7 +158,7 @@ def test_only_nodes_that_changed_are_clustered_again() -> None:
     changed = {at for at, (a, b) in enumerate(zip(after["p"].file_ids, before["p"].file_ids, strict=True)) if a != b}
     assert changed == {node_of(table, KEYS[0])}
     assert check_sorted(table, instant) == 1
-    assert isinstance(request_clustering(table, SORTED), Reason)
+    assert isinstance(request_clustering(table, SORTED), NotDue)
     write(table, rows(KEYS, 9, "last") + rows(KEYS, 9, "last", "r"))
     compact(table)
     check_rings(table)
@@ -458,8 +458,8 @@ def test_one_clustering_is_planned_in_a_partition_at_a_time() -> None:
     first, second = planned(table, ONE), planned(table, ONE)
     found = [{g.partition_path for g in table.state.planned_groups(at)} for at in (first, second)]
     assert found == [{"p"}, {"q"}]
-    assert isinstance(why := request_clustering(table, ONE), Reason)
-    assert why.why == "no bucket changed since the last clustering in partitions without a pending clustering"
+    assert isinstance(why := request_clustering(table, ONE), NotDue)
+    assert why.reason == "no bucket changed since the last clustering in partitions without a pending clustering"
     for instant in (second, first):
         assert cluster(table, instant) is not None
     check_rings(table)
@@ -535,7 +535,7 @@ def test_cleaning_after_clusterings_deletes_replaced_files_only() -> None:
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
     assert run_clean(table) is not None
     assert table.state.ring_clusterings >= set(table.state.ring_resizes)
-    assert isinstance(request_clustering(table, SORTED), Reason), "it is known what was clustered"
+    assert isinstance(request_clustering(table, SORTED), NotDue), "it is known what was clustered"
     assert contents(open_table(storage, clock, "r")) == wanted
     known = table.refresh().metadata
     assert known is not None
@@ -583,8 +583,8 @@ def test_a_shared_table_is_not_clustered(monkeypatch: pytest.MonkeyPatch) -> Non
         patched.setattr(sharing, "_check_ours", lambda *_: None)
         clock.advance(1)
         shared = share_table(table, shared_by, open_hudi_lock)
-    assert isinstance(why := request_clustering(shared, SORTED), Reason)
-    assert "a shared table with consistent hashing is not clustered" in why.why
+    assert isinstance(why := request_clustering(shared, SORTED), NotDue)
+    assert "a shared table with consistent hashing is not clustered" in why.reason
     with pytest.raises(UnsupportedTable, match=f"clustering plan {instant} in the shared table"):
         cluster(shared, instant)
     assert shared.refresh().actions[instant].state is State.REQUESTED

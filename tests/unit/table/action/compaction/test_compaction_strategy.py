@@ -8,7 +8,7 @@ from tests.unit.table.tables import History, base_stat, contents, instant, log_s
 from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.strategy import candidates, chosen
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.decision import Due, NotDue
 from tideline_table.config import COMPACTION_STRATEGIES, Options
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.slice import FileGroupId
@@ -101,8 +101,8 @@ def test_the_plan_names_its_strategy_and_the_executor_of_hudi_finds_no_class_in_
 def test_a_strategy_that_leaves_all_out_says_so():
     options = Options({"hoodie.compact.inline.max.delta.commits": 1, "hoodie.compaction.logfile.size.threshold": 1000})
     found = plan_compaction(STATE, options)
-    assert isinstance(found, Reason)
-    assert "log_size leaves out 3" in found.why
+    assert isinstance(found, NotDue)
+    assert "log_size leaves out 3" in found.reason
 
 
 # --- no group waits forever --------------------------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ def test_an_overdue_group_goes_before_all_others_and_past_thresholds_bounds_and_
     found = plan_compaction(STATE, overdue, reserved)
     assert isinstance(found, Due)
     assert [o["fileId"] for o in found.body.plan["operations"]] == ["a"]
-    assert "1 overdue" in found.why
-    assert isinstance(plan_compaction(STATE, Options({**options, "tideline.compaction.max.wait.commits": 0}), reserved), Reason)
+    assert "1 overdue" in found.reason
+    assert isinstance(plan_compaction(STATE, Options({**options, "tideline.compaction.max.wait.commits": 0}), reserved), NotDue)
 
 
 WAIT, EVERY = 12, 5

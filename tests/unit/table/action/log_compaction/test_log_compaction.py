@@ -11,7 +11,7 @@ from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create,
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
-    Reason,
+    NotDue,
     Rules,
     TableService,
     cancel_plan,
@@ -139,7 +139,7 @@ def test_rows_keep_the_instants_of_their_writes():
 def test_a_second_one_merges_the_first():
     table, storage, clock = grown()
     first = log_compact(table).instant
-    assert isinstance(request_log_compaction(table), Reason), "a reader opens one log file"
+    assert isinstance(request_log_compaction(table), NotDue), "a reader opens one log file"
     write(table, [("d", "p", 5, "late"), ("c", "p", 5, "back")])
     before, merged = contents(table), [log.instant for log in slice_of(table).log_files]
     done = log_compact(table)
@@ -344,20 +344,20 @@ def test_a_compaction_behind_it_reads_one_log_file(monkeypatch):
 def test_groups_in_pending_plans_are_left_out():
     table, _, _ = grown()
     schedule_compaction(table, AT_ONCE)
-    assert isinstance(request_log_compaction(table), Reason)
+    assert isinstance(request_log_compaction(table), NotDue)
     table, _, _ = grown()
     assert schedule_log_compaction(table) is not None
-    assert isinstance(request_log_compaction(table), Reason), "one plan at a time for a slice"
+    assert isinstance(request_log_compaction(table), NotDue), "one plan at a time for a slice"
 
 
 def test_thresholds():
     table, _, _ = grown()
     answer = request_log_compaction(table, {"hoodie.log.compaction.blocks.threshold": 5})
-    assert isinstance(answer, Reason)
-    assert "at most 4 log file(s)" in answer.why
+    assert isinstance(answer, NotDue)
+    assert "at most 4 log file(s)" in answer.reason
     answer = request_log_compaction(table, {"tideline.log.compaction.max.bytes": 10})
-    assert isinstance(answer, Reason)
-    assert "more log bytes" in answer.why
+    assert isinstance(answer, NotDue)
+    assert "more log bytes" in answer.reason
 
 
 @pytest.mark.parametrize("ordering", ["ts", ""])

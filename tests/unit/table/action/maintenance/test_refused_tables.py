@@ -49,7 +49,7 @@ def refuses(table: Table, words: str) -> None:
     assert [f.kind for f in status.findings] == [FindingKind.REFUSED]
     assert words in status.findings[0].text
     assert {v.outcome for v in status.verdicts} == {Outcome.FAILED}
-    assert all(words in v.why and v.until for v in status.verdicts)
+    assert all(words in v.reason and v.until for v in status.verdicts)
     assert judge(table, TableService.CLEAN, Rules()).outcome is Outcome.FAILED
     assert [words in text for text in health_of(table).problems] == [True]
     assert {step.outcome for step in maintain(table, Rules(), dry_run=True)} == {"failed"}

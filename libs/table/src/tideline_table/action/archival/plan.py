@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.action.decision import Due, NotDue, obstacle
 from tideline_table.config import (
     ARCHIVAL_BATCH,
     ARCHIVAL_MIN_AGE_S,
@@ -128,7 +128,7 @@ def plan_archival(
     saved: AbstractSet[str] = frozenset(),
     cleaned_up: AbstractSet[str] = frozenset(),
     leases: Sequence[Lease] = (),
-) -> Due | Reason:
+) -> Due | NotDue:
     """Decide whether instants may leave the timeline, and plan it; arguments and errors as for `archivable`."""
     forbidden = obstacle(state, Action.ARCHIVAL)
     if forbidden is not None:
@@ -138,12 +138,12 @@ def plan_archival(
     if found is not None:
         return Due(ArchivalPlanned(found), f"{completed} completed writes, {KEEP_MAX_COMMITS.key}={most}")
     if completed <= most:
-        return Reason(
+        return NotDue(
             f"{KEEP_MAX_COMMITS.key}={most} keeps all {completed} completed writes on the timeline",
             f"{most + 1 - completed} more write(s), or a smaller {KEEP_MAX_COMMITS.key}",
         )
     barrier = held_back(state, options, now, saved, cleaned_up, leases)
-    return Reason(
+    return NotDue(
         f"the timeline cannot begin later than it does: {barrier.reason}", f"the end of this for instant {barrier.instant}"
     )
 

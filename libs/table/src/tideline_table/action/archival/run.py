@@ -23,7 +23,7 @@ from tideline_table.action.archival.plan import (
     state_files,
     to_clean_up,
 )
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
 from tideline_table.config import TASK_MAX_LIFETIME_S, Options
 from tideline_table.coordination.leases import live_leases, oldest
@@ -98,13 +98,13 @@ def schedule_archival(
 
 def request_archival(
     table: Table, options: Mapping[str, object] | None = None, cleaned_up: frozenset[str] = frozenset()
-) -> str | Reason:
+) -> str | NotDue:
     """Do as `schedule_archival`, but return the reason if there is no plan."""
     chosen = table.options.merged(options or {})
     bounds(chosen)
     _check_ours(table)
 
-    def decide(state: TableState) -> Due | Reason:
+    def decide(state: TableState) -> Due | NotDue:
         saved = needed_writes(table.timeline.saved())
         return plan_archival(state, chosen, table.clock.now(), saved, cleaned_up, live_leases(table.storage))
 
@@ -192,8 +192,8 @@ def archive(table: Table, options: Mapping[str, object] | None = None) -> tuple[
     done = run_archival(table, options=options)
     found = delete_late_files(table, options)
     answer = request_archival(table, options, found.cleaned_up)
-    if isinstance(answer, Reason):
-        return done, found, answer.why
+    if isinstance(answer, NotDue):
+        return done, found, answer.reason
     return run_archival(table, answer, options=options) or done, found, ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tideline_table.action.archival.plan import plan_archival
 from tideline_table.action.archival.run import Archival, archive, delete_late_files, request_archival, run_archival
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger
 from tideline_table.action.service import Ran, RunTasks, Service, Settings, Step
 from tideline_table.config import ARCHIVE_AUTOMATIC, Options
 from tideline_table.coordination.leases import live_leases
@@ -18,16 +18,16 @@ class Archiving(Service):
     name = TableService.ARCHIVAL
     deletes = True
 
-    def excluded(self, table: Table) -> Reason | None:
+    def excluded(self, table: Table) -> NotDue | None:
         """See `Service.excluded`."""
-        return None if table.timeline.is_archived_here else Reason("Apache Hudi's writers archive a shared table")
+        return None if table.timeline.is_archived_here else NotDue("Apache Hudi's writers archive a shared table")
 
     def is_on(self, options: Options, *, has_plan: bool) -> bool:
         """See `Service.is_on`."""
         del has_plan
         return options[ARCHIVE_AUTOMATIC]
 
-    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
         del trigger
         leases = live_leases(table.storage) if table.is_exclusive else ()
@@ -35,7 +35,7 @@ class Archiving(Service):
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
-    ) -> str | Reason:
+    ) -> str | NotDue:
         """See `Service.plan`. First deletes late files of rolled-back writes, which hold archival back."""
         del trigger, check
         return request_archival(table, options, delete_late_files(table, options).cleaned_up)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from tideline_table.action.decision import Due, Reason, obstacle
+from tideline_table.action.decision import Due, NotDue, obstacle
 from tideline_table.config import (
     CLEAN_FILE_VERSIONS_RETAINED,
     CLEAN_HOURS_RETAINED,
@@ -100,7 +100,7 @@ class Retained:
         return [file_slice for file_slice in found if file_slice.base_instant not in kept]
 
 
-def retained_by(state: TableState, options: Options, now: datetime, leases: Iterable[Lease] = ()) -> Retained | Reason:
+def retained_by(state: TableState, options: Options, now: datetime, leases: Iterable[Lease] = ()) -> Retained | NotDue:
     """Return what the policy in `options` and the live `leases` keep at the time `now`, or why nothing may be cleaned."""
     policy, completed = CleaningPolicy(options[CLEAN_POLICY]), state.completed_writes()
     lease = oldest(leases)
@@ -112,21 +112,21 @@ def retained_by(state: TableState, options: Options, now: datetime, leases: Iter
         text = f"{CLEANER_COMMITS_RETAINED.key}={retained}"
         if len(completed) <= retained:
             more = f"{retained + 1 - len(completed)} more write(s), or a smaller {CLEANER_COMMITS_RETAINED.key}"
-            return Reason(f"{text} keeps all {len(completed)} completed writes readable", more)
+            return NotDue(f"{text} keeps all {len(completed)} completed writes readable", more)
         earliest = earliest_retained(state, retained)
     else:
         hours = options[CLEAN_HOURS_RETAINED]
         text = f"{CLEAN_HOURS_RETAINED.key}={hours}"
         earliest = earliest_since(state, now - timedelta(hours=hours))
         if earliest is None and not any(a.action in WRITE_ACTIONS for a in state.pending()):
-            return Reason(f"no write began or completed in the last {hours} hours, so {text} names no first instant to keep")
+            return NotDue(f"no write began or completed in the last {hours} hours, so {text} names no first instant to keep")
     if earliest is None:
-        return Reason("every file is still read by a pending write", "the end of that write")
+        return NotDue("every file is still read by a pending write", "the end of that write")
     if lease is None or lease.instant >= earliest.instant:
         return Retained(policy, text, earliest)
     before = [a for a in completed if a.instant <= lease.instant]
     if not before:
-        return Reason(f"{lease.text}, which is older than every write on the timeline", "the end of that lease")
+        return NotDue(f"{lease.text}, which is older than every write on the timeline", "the end of that lease")
     return Retained(policy, text, before[-1], held_by=lease)
 
 
@@ -137,7 +137,7 @@ def plan_clean(
     saved: Saved = MappingProxyType({}),
     now: datetime | None = None,
     leases: Sequence[Lease] = (),
-) -> Due | Reason:
+) -> Due | NotDue:
     """Decide whether there is anything to delete, and plan it (HoodieCleanerPlan). The cost grows with groups of excess slices.
 
     Slices that the `saved` savepoints or the live `leases` keep are left out. `now` is needed for a policy by time. Raises
@@ -147,12 +147,12 @@ def plan_clean(
     if forbidden is not None:
         return forbidden
     kept = retained_by(state, options, now or datetime.now(UTC), leases)
-    if isinstance(kept, Reason):
+    if isinstance(kept, NotDue):
         return kept
     doomed = doomed_slices(state, kept, saved)
     if not doomed:
         held = f"; {kept.held_by.text}" if kept.held_by is not None else ""
-        return Reason(
+        return NotDue(
             f"{kept.text} keeps every file readable, or a pending plan or a pending write needs it{held}",
             f"a write that replaces files, or the end of pending work, or a smaller retention ({CLEAN_POLICY.key})",
         )

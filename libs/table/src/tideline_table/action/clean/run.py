@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tideline_table.action.clean.plan import OPERATION, Needed, check_share, clean_metadata, execute_clean, plan_clean
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
 from tideline_table.coordination.leases import leased_instant, live_leases, needed_by, oldest
 from tideline_table.coordination.reserve import fill_reserve
@@ -24,12 +24,12 @@ def schedule_clean(table: Table, options: Mapping[str, object] | None = None) ->
     return instant_or_none(request_clean(table, options))
 
 
-def request_clean(table: Table, options: Mapping[str, object] | None = None) -> str | Reason:
+def request_clean(table: Table, options: Mapping[str, object] | None = None) -> str | NotDue:
     """Do as `schedule_clean`, but return the reason if there is no plan."""
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
 
-    def decide(state: TableState) -> Due | Reason:
+    def decide(state: TableState) -> Due | NotDue:
         # Ask the store only if the policy needs the time or a lease may have expired.
         now = table.timeline.time.now()
         return plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tideline_table.action.clean.plan import plan_clean
 from tideline_table.action.clean.run import request_clean, run_clean
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger
 from tideline_table.action.service import Ran, RunTasks, Service, Settings
 from tideline_table.config import Options
 from tideline_table.coordination.leases import live_leases
@@ -18,7 +18,7 @@ class Clean(Service):
     name = TableService.CLEAN
     deletes = True
 
-    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
         del trigger
         leases = live_leases(table.storage) if table.is_exclusive else ()
@@ -26,7 +26,7 @@ class Clean(Service):
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
-    ) -> str | Reason:
+    ) -> str | NotDue:
         """See `Service.plan`."""
         del trigger, check
         return request_clean(table, options)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, too_early
-from tideline_table.action.decision import Due, Reason, Trigger, obstacle, within
+from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, within
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS, Options
 from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
@@ -24,7 +24,7 @@ def plan_bucket_clustering(
     schema: pa.Schema,
     reserved: Collection[str] = (),
     trigger: Trigger | None = None,
-) -> Due | Reason:
+) -> Due | NotDue:
     """Decide whether a clustering is due in a table with a bucket index, and plan it.
 
     One group in, one group of the same bucket out.
@@ -41,7 +41,7 @@ def plan_bucket_clustering(
         return forbidden
     order = checked_order(options, schema)
     if not order.columns:
-        return Reason(
+        return NotDue(
             f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no "
             "columns to sort by"
         )
@@ -49,7 +49,7 @@ def plan_bucket_clustering(
     free, where = free_slices(state, reserved, visible), ""
     if any(is_ring_file_id(s.group.file_id) for s in visible):
         if state.sharing is not None:
-            return Reason(
+            return NotDue(
                 "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that "
                 "it has read"
             )
@@ -62,7 +62,7 @@ def plan_bucket_clustering(
     changed = [s for s in free if not _is_clustered(state, s)]
     fitting = [s for s in changed if s.total_bytes <= options[CLUSTERING_MAX_GROUP_BYTES]]
     if not fitting:
-        return Reason(
+        return NotDue(
             f"no bucket changed since the last clustering{where}, besides {len(changed)} above {CLUSTERING_MAX_GROUP_BYTES.key}"
             if changed
             else f"no bucket changed since the last clustering{where}"
@@ -71,7 +71,7 @@ def plan_bucket_clustering(
     ordered = sorted(fitting, key=lambda s: (-s.total_bytes, s.group))
     chosen = list(within(ordered, limit, lambda s: s.total_bytes))[: options[CLUSTERING_MAX_GROUPS]]
     if not chosen:
-        return Reason(f"no changed bucket has {limit} bytes or less", "a larger budget")
+        return NotDue(f"no changed bucket has {limit} bytes or less", "a larger budget")
     why = f"{len(changed)} bucket(s) changed since the last clustering"
     return due_plan(state, root, options, [[s] for s in chosen], why, order, splits=False)
 

@@ -20,7 +20,7 @@ from tideline_table.action.clustering.partition_filter import filter_text, filte
 from tideline_table.action.clustering.plan_document import group_document, strategy_params
 from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLAN_STRATEGIES
 from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy
-from tideline_table.action.decision import Due, Reason, Trigger, obstacle, small_file_limit, taken_groups, within
+from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, small_file_limit, taken_groups, within
 from tideline_table.config import (
     CLUSTERING_EXECUTION_STRATEGY,
     CLUSTERING_GROUP_MIN_BYTES,
@@ -55,7 +55,7 @@ def plan_clustering(
     *,
     read_ranges: ReadRanges = no_ranges,
     hour: int = 0,
-) -> Due | Reason:
+) -> Due | NotDue:
     """Decide whether a clustering is due, and plan it (HoodieRequestedReplaceMetadata).
 
     The plan strategy names the candidates and groups them. File groups under another pending plan and file ids in `reserved`
@@ -75,7 +75,7 @@ def plan_clustering(
     every = {s.group.partition_path for s in state.latest_slices()}
     partitions = filtered_partitions(every, options, strategy.partition_filter, hour)
     if every and not partitions:
-        return Reason(
+        return NotDue(
             f"{filter_text(options, strategy.partition_filter)} leaves none of {len(every)} partition(s)",
             "other values of these options",
         )
@@ -87,14 +87,14 @@ def plan_clustering(
         reason = _too_few(state, options, needed, partition, len(found))
         if len(partitions) < len(every):
             by = f"{filter_text(options, strategy.partition_filter)} leaves {len(partitions)} of {len(every)} partitions"
-            reason = replace(reason, why=f"{reason.why}; {by}")
+            reason = replace(reason, reason=f"{reason.reason}; {by}")
         return reason
     limit = trigger.max_bytes if trigger is not None else None
     groups = _groups(state, options, strategy, candidates, min_files, read_ranges, limit)
     if not groups and limit is not None:
-        return Reason(f"no group with enough files has {limit} bytes or less", "a larger budget")
+        return NotDue(f"no group with enough files has {limit} bytes or less", "a larger budget")
     if not groups:
-        return Reason(
+        return NotDue(
             f"plan strategy {options[CLUSTERING_PLAN_STRATEGY]!r} and {CLUSTERING_MAX_GROUP_BYTES.key}="
             f"{options[CLUSTERING_MAX_GROUP_BYTES]} leave no group with enough files",
             f"a larger {CLUSTERING_MAX_GROUP_BYTES.key}",
@@ -128,7 +128,7 @@ def due_plan(
     root: str,
     options: Options,
     groups: Sequence[Sequence[FileSlice]],
-    why: str,
+    reason: str,
     order: OrderedBy,
     ranges: Ranges = MappingProxyType({}),
     *,
@@ -160,7 +160,7 @@ def due_plan(
     }
     # Plans name no group under compaction, so two fields describe the version.
     read = {s.group: SliceVersion(s.version.base_instant, s.version.log_files) for group in groups for s in group}
-    return Due(ClusteringPlanned(document, read), why)
+    return Due(ClusteringPlanned(document, read), reason)
 
 
 def _candidates(
@@ -208,15 +208,15 @@ def _bytes(group: Group) -> int:
     return sum(s.total_bytes for s in group)
 
 
-def too_early(state: TableState, trigger: Trigger) -> Reason | None:
+def too_early(state: TableState, trigger: Trigger) -> NotDue | None:
     """Return the reason why a clustering that no user requested has to wait, None if it need not."""
     pending = state.pending_clusterings()
     if pending:
-        return Reason(f"clustering {pending[0].instant} is pending", f"the end of clustering {pending[0].instant}")
+        return NotDue(f"clustering {pending[0].instant} is pending", f"the end of clustering {pending[0].instant}")
     commits = _writes_since_plan(state, counts_lost=trigger.counts_lost)
     if commits >= trigger.min_commits:
         return None
-    return Reason(
+    return NotDue(
         f"{commits} of {trigger.min_commits} commits since the last plan",
         f"{trigger.min_commits - commits} more write(s), or a smaller planner setting clustering_min_commits",
     )
@@ -232,7 +232,7 @@ def _is_lost(clustering: ActionRecord) -> bool:
     return clustering.state is State.ROLLED_BACK or bool(clustering.fenced_by)
 
 
-def _too_few(state: TableState, options: Options, needed: int, partition: str, most: int) -> Reason:
+def _too_few(state: TableState, options: Options, needed: int, partition: str, most: int) -> NotDue:
     limit = CLUSTERING_SMALL_FILE_LIMIT
     until = f"{needed - most} more small file(s) in partition {partition!r}" if most else f"{needed} small files in one partition"
     until += ", or a smaller planner setting clustering_min_files"
@@ -242,4 +242,4 @@ def _too_few(state: TableState, options: Options, needed: int, partition: str, m
     else:
         reason = f"no partition has {needed} or more candidates of plan strategy {options[CLUSTERING_PLAN_STRATEGY]!r}"
     pending = ", ".join(a.instant for a in state.pending_clusterings())
-    return Reason(f"{reason} besides those of pending plans (pending: {pending})" if pending else reason, until)
+    return NotDue(f"{reason} besides those of pending plans (pending: {pending})" if pending else reason, until)

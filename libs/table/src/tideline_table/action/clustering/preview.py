@@ -21,7 +21,7 @@ from tideline_table.action.clustering.decision import decide_clustering
 from tideline_table.action.clustering.external_sort import Sample, pieces, sort_rows
 from tideline_table.action.clustering.run import check_plannable
 from tideline_table.action.clustering.task import ClusteringTask, clustering_tasks
-from tideline_table.action.decision import Due, Reason
+from tideline_table.action.decision import Due, NotDue
 from tideline_table.config import ROW_GROUP_ROWS, Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.log.plan import ClusteringPlanned
@@ -49,11 +49,10 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringPreview:
-    """What a plan made now would do. `reason` says why there is none; all else is then empty."""
+    """What a plan made now would do. `reason` says why one is due or not; if none is, all else is empty."""
 
-    reason: str = ""
-    why: str = ""
-    """Why a plan is due."""
+    reason: str
+    due: bool
     groups: int = 0
     files_read: int = 0
     bytes_read: int = 0
@@ -88,8 +87,8 @@ def preview_clustering(table: Table, options: Mapping[str, object] | None = None
     found = decide_clustering(
         table.state, table.storage.root, chosen, table.schema, has_buckets=has_buckets, read_ranges=ranges, hour=hour
     )
-    if isinstance(found, Reason):
-        return ClusteringPreview(reason=found.why)
+    if isinstance(found, NotDue):
+        return ClusteringPreview(found.reason, due=False)
     assert isinstance(found, Due)
     assert isinstance(found.body, ClusteringPlanned)
     plan = found.body.plan
@@ -101,7 +100,8 @@ def preview_clustering(table: Table, options: Mapping[str, object] | None = None
     simulated = [_Simulation.of(table, task, slices, condition, chosen) for task in tasks]
     strategy = plan["clusteringPlan"]["strategy"]
     return ClusteringPreview(
-        why=found.why,
+        found.reason,
+        due=True,
         groups=len(tasks),
         files_read=sum(len(s.paths) for s in inputs),
         bytes_read=sum(s.total_bytes for s in inputs),

@@ -22,7 +22,7 @@ from tideline_table.action.clustering.task import (
     executed_strategy,
     planned_versions,
 )
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger
 from tideline_table.action.planned_run import (
     begin_attempt,
     delete_earlier_attempts,
@@ -93,7 +93,7 @@ def request_clustering(
     trigger: Trigger | None = None,
     *,
     check: Check | None = None,
-) -> str | Reason:
+) -> str | NotDue:
     """Do as `schedule_clustering`, but return the reason if there is no plan.
 
     `trigger` as for `plan_clustering`, `check` for `publish`.
@@ -104,7 +104,7 @@ def request_clustering(
     reserved = reserved_groups(table.reservations, table.timeline)
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
-    def decide(state: TableState) -> Due | Reason:
+    def decide(state: TableState) -> Due | NotDue:
         return decide_clustering(
             state,
             table.storage.root,
@@ -205,7 +205,7 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
     )
 
 
-def refused_clustering(table: Table, options: Options) -> Reason | None:
+def refused_clustering(table: Table, options: Options) -> NotDue | None:
     """Return why `request_clustering` refuses these options for a table of this kind, None if it does not."""
     return why_not_carried_over(options, is_merge_on_read=table.definition.type is TableType.MOR, is_shared=table.is_shared)
 
@@ -215,7 +215,7 @@ def check_plannable(table: Table, options: Options) -> None:
     refused = refused_clustering(table, options)
     if refused is not None:
         raise UnsupportedTable(
-            f"a clustering of table {table.definition.name!r}", expected=refused.why, remedy=f"use {refused.until}"
+            f"a clustering of table {table.definition.name!r}", expected=refused.reason, remedy=f"use {refused.until}"
         )
 
 

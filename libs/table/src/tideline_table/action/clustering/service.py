@@ -11,7 +11,7 @@ from tideline_table.action.clustering.decision import decide_clustering, why_not
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.run import cluster_here, refused_clustering, request_clustering, run_clustering
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, oldest_of
 from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, TableView, any_before, logs_applied
 from tideline_table.config import (
     CLUSTERING_INLINE,
@@ -44,7 +44,7 @@ class Clustering(Rewrite):
         trigger = Trigger(min_files=1, min_commits=options[CLUSTERING_INLINE_COMMITS], counts_lost=True)
         return Inline(options[CLUSTERING_INLINE], trigger)
 
-    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
         refused = refused_clustering(table, options)
         if refused is not None:
@@ -54,7 +54,7 @@ class Clustering(Rewrite):
             table.state, table.storage.root, options, table.schema, trigger=trigger, has_buckets=has_buckets, hour=hour
         )
 
-    def why_not_planned(self, view: TableView) -> Reason | None:
+    def why_not_planned(self, view: TableView) -> NotDue | None:
         """See `Rewrite.why_not_planned`."""
         return why_not_carried_over(view.options, is_merge_on_read=view.is_merge_on_read, is_shared=view.is_shared)
 
@@ -71,7 +71,7 @@ class Clustering(Rewrite):
         del view
         return Trigger(2, 0, usual.max_bytes) if is_urgent else usual
 
-    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
         """See `Rewrite.due`."""
         has_buckets, hour = view.has_buckets, now.hour
         return decide_clustering(
@@ -98,7 +98,7 @@ class Clustering(Rewrite):
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
-    ) -> str | Reason:
+    ) -> str | NotDue:
         """See `Service.plan`."""
         return request_clustering(table, options, trigger, check=check)
 
@@ -125,7 +125,7 @@ class Clustering(Rewrite):
     def _execute(self, table: Table, instant: str, options: Settings, run: RunTasks) -> Committed | None:
         return run_clustering(table, instant, options=options, run=run)
 
-    def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | Reason:
+    def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | NotDue:
         # Plans that are pending are run also where no new one is made.
         return refused_clustering(table, table.options.merged(options or {})) or super()._planned(table, options, trigger, why)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
-from tideline_table.action.decision import Due, Reason, obstacle, taken_groups, within
+from tideline_table.action.decision import Due, NotDue, obstacle, taken_groups, within
 from tideline_table.action.receipt import Prover
 from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import (
@@ -68,7 +68,7 @@ def plan_compaction(
     *,
     max_bytes: int | None = None,
     min_commits: int | None = None,
-) -> Due | Reason:
+) -> Due | NotDue:
     """Decide whether a compaction is due, and plan it (HoodieCompactionPlan).
 
     None is due while fewer than `min_commits` delta commits completed since the last plan (None: as many as
@@ -83,7 +83,7 @@ def plan_compaction(
     came = _delta_commits_since_compaction(state)
     needed = options[COMPACTION_DELTA_COMMITS] if min_commits is None else min_commits
     if came < needed:
-        return Reason(
+        return NotDue(
             f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}",
             f"{needed - came} more delta commit(s), or a smaller {COMPACTION_DELTA_COMMITS.key}",
         )
@@ -93,12 +93,12 @@ def plan_compaction(
     due = chosen(free, options, (now or datetime.now(UTC)).date())
     picked = list(within(due, max_bytes, lambda c: c.file_slice.total_bytes))[: options[COMPACTION_MAX_GROUPS]]
     if due and not picked:
-        return Reason(f"no slice with log files has {max_bytes} bytes or less")
+        return NotDue(f"no slice with log files has {max_bytes} bytes or less")
     if not picked and free:
         left_out = f"{COMPACTION_STRATEGY.key}={strategy_of(options)} leaves out {len(free)}"
-        return Reason(f"no group is due: {left_out}", f"more log files, or another {COMPACTION_STRATEGY.key}")
+        return NotDue(f"no group is due: {left_out}", f"more log files, or another {COMPACTION_STRATEGY.key}")
     if not picked:
-        return Reason("no file group outside of pending plans has log files", "an update, or the end of the pending plans")
+        return NotDue("no file group outside of pending plans has log files", "an update, or the end of the pending plans")
     document = {
         "operations": [_operation(c.file_slice) for c in picked],
         # In `strategy`, Apache Hudi looks for the class that runs the plan, not for the one that made it.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tideline_table.action.compaction.outcome import check_compacted
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
-from tideline_table.action.decision import Check, Due, Reason, TableService
+from tideline_table.action.decision import Check, Due, NotDue, TableService
 from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import instant_or_none, publish
 from tideline_table.action.receipt import receipt_of
@@ -74,7 +74,7 @@ def request_compaction(
     max_bytes: int | None = None,
     min_commits: int | None = None,
     check: Check | None = None,
-) -> str | Reason:
+) -> str | NotDue:
     """Do as `schedule_compaction`, but return the reason if there is no plan.
 
     Bounds as for `plan_compaction`, `check` as for `publish`.
@@ -88,7 +88,7 @@ def request_compaction(
 
     reserved = reserved_groups(table.reservations, table.timeline)
 
-    def decide(state: TableState) -> Due | Reason:
+    def decide(state: TableState) -> Due | NotDue:
         return plan_compaction(state, chosen, reserved, table.clock.now(), max_bytes=max_bytes, min_commits=min_commits)
 
     # Step 1: append the plan. From here on writers put new log files behind the slice that the compaction will create.

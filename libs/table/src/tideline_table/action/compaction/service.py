@@ -8,7 +8,7 @@ from datetime import datetime
 from tideline_table.action.backlog import Backlog, Objectives, Pressure, pressure_of_logs
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, oldest_of
 from tideline_table.action.service import (
     Gain,
     Inline,
@@ -40,10 +40,10 @@ class Compaction(Rewrite):
     begins_slices = True
     is_for_logs = True
 
-    def excluded(self, table: Table) -> Reason | None:
+    def excluded(self, table: Table) -> NotDue | None:
         """See `Service.excluded`."""
         is_merge_on_read = table.definition.type is TableType.MOR
-        return None if is_merge_on_read else Reason("a copy-on-write table has no log files to merge")
+        return None if is_merge_on_read else NotDue("a copy-on-write table has no log files to merge")
 
     def inline(self, table: Table, options: Options) -> Inline | None:
         """See `Service.inline`."""
@@ -51,14 +51,14 @@ class Compaction(Rewrite):
             return None
         return Inline(options[COMPACT_INLINE])
 
-    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
         del trigger  # the options say after how many commits a compaction is due
         return plan_compaction(table.state, options, now=table.clock.now())
 
-    def why_not_planned(self, view: TableView) -> Reason | None:
+    def why_not_planned(self, view: TableView) -> NotDue | None:
         """See `Rewrite.why_not_planned`."""
-        return None if view.is_merge_on_read else Reason("only merge-on-read tables have log files to merge")
+        return None if view.is_merge_on_read else NotDue("only merge-on-read tables have log files to merge")
 
     def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
         """See `Rewrite.pressure`."""
@@ -72,7 +72,7 @@ class Compaction(Rewrite):
             return Trigger(0, 1 if view.state.pending_compactions() else 0, usual.max_bytes)
         return Trigger(0, view.options[COMPACTION_DELTA_COMMITS], usual.max_bytes)
 
-    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
         """See `Rewrite.due`."""
         most, least = (None, None) if trigger is None else (trigger.max_bytes, trigger.min_commits)
         return plan_compaction(view.state, view.options, now=now, max_bytes=most, min_commits=least)
@@ -85,7 +85,7 @@ class Compaction(Rewrite):
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
-    ) -> str | Reason:
+    ) -> str | NotDue:
         """See `Service.plan`. A `trigger` replaces the number of commits that the options name."""
         most, least = (None, None) if trigger is None else (trigger.max_bytes, trigger.min_commits)
         return request_compaction(table, options, max_bytes=most, min_commits=least, check=check)
@@ -111,6 +111,6 @@ class Compaction(Rewrite):
     def _execute(self, table: Table, instant: str, options: Settings, run: RunTasks) -> Committed | None:
         return run_compaction(table, instant, options=options, run=run)
 
-    def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | Reason:
+    def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | NotDue:
         del trigger
         return super()._planned(table, options, None, why)

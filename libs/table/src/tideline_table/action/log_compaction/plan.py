@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tideline_table.action.decision import Due, Reason, obstacle, within
+from tideline_table.action.decision import Due, NotDue, obstacle, within
 from tideline_table.config import COMPACTION_MAX_GROUPS, LOG_COMPACTION_FILES, LOG_COMPACTION_MAX_BYTES, Options
 from tideline_table.errors import CorruptMetadata, WriteConflict
 from tideline_table.file_group.names import parse_log_file_name
@@ -29,7 +29,7 @@ _STRATEGY = {
 """What Apache Hudi writes into plans of log compactions."""
 
 
-def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int | None = None) -> Due | Reason:
+def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int | None = None) -> Due | NotDue:
     """Decide whether a log compaction is due, and plan it (HoodieCompactionPlan).
 
     It takes the slices of which a reader opens `hoodie.log.compaction.blocks.threshold` log files or more, of at most
@@ -50,13 +50,13 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
     many = [s for s in free if len(s.log_files) >= files]
     if not many:
         most = max((len(s.log_files) for s in free), default=0)
-        return Reason(
+        return NotDue(
             f"a reader opens at most {most} log file(s) of a slice that is free, {LOG_COMPACTION_FILES.key}={files}",
             f"{files - most} more delta commit(s) to a slice, or a smaller {LOG_COMPACTION_FILES.key}",
         )
     fitting = [s for s in many if log_bytes(s) <= most_bytes]
     if not fitting:
-        return Reason(
+        return NotDue(
             f"{len(many)} slice(s) with {files} log files or more have more log bytes than "
             f"{LOG_COMPACTION_MAX_BYTES.key}={most_bytes}",
             "tideline plan compaction PATH, which merges them with their base files",
@@ -64,7 +64,7 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
     ordered = sorted(fitting, key=lambda s: (-len(s.log_files), s.group))
     picked = list(within(ordered, max_bytes, log_bytes))[: options[COMPACTION_MAX_GROUPS]]
     if not picked:
-        return Reason(f"no slice with {files} log files or more has {max_bytes} log bytes or less", "a larger budget")
+        return NotDue(f"no slice with {files} log files or more has {max_bytes} log bytes or less", "a larger budget")
     document = {
         "operations": [_operation(s) for s in picked],
         "extraMetadata": {},

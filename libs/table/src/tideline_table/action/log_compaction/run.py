@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from tideline_table.action.decision import Check, Due, Reason, TableService
+from tideline_table.action.decision import Check, Due, NotDue, TableService
 from tideline_table.action.log_compaction.plan import find_log_compaction_conflict, plan_log_compaction, planned_slices
 from tideline_table.action.log_compaction.task import LogCompactionTask, check_merged, merge_log
 from tideline_table.action.planned_run import (
@@ -49,19 +49,19 @@ def log_compact_here(tasks: Sequence[LogCompactionTask], on_done: Callable[[], N
     return run_side_by_side(tasks, partial(merge_log, memory=memory), on_done)
 
 
-def why_not_log_compacted(table: Table) -> Reason | None:
+def why_not_log_compacted(table: Table) -> NotDue | None:
     """Return why no log compaction of this table is possible, None if it is."""
     definition = table.definition
     if definition.type is not TableType.MOR:
-        return Reason("a copy-on-write table has no log files to merge")
+        return NotDue("a copy-on-write table has no log files to merge")
     if not table.is_exclusive:
-        return Reason("Apache Hudi's writers compact the logs of a shared table", "hoodie.log.compaction.inline of one of them")
+        return NotDue("Apache Hudi's writers compact the logs of a shared table", "hoodie.log.compaction.inline of one of them")
     if definition.merging.partial is not None:
-        return Reason("the records of the table are merged cell by cell, which needs the rows of base files", "compaction instead")
+        return NotDue("the records of the table are merged cell by cell, which needs the rows of base files", "compaction instead")
     if not definition.has_meta_fields:
-        return Reason("the rows of the table have no meta fields", "compaction instead")
+        return NotDue("the rows of the table have no meta fields", "compaction instead")
     if len(definition.merging.ordering_fields) > 1:
-        return Reason("the table orders rows by several fields", "compaction instead")
+        return NotDue("the table orders rows by several fields", "compaction instead")
     return None
 
 
@@ -75,7 +75,7 @@ def schedule_log_compaction(table: Table, options: Mapping[str, object] | None =
 
 def request_log_compaction(
     table: Table, options: Mapping[str, object] | None = None, *, max_bytes: int | None = None, check: Check | None = None
-) -> str | Reason:
+) -> str | NotDue:
     """Do as `schedule_log_compaction`, but return the reason if there is no plan.
 
     `max_bytes` as for its plan, `check` for `publish`.
@@ -87,7 +87,7 @@ def request_log_compaction(
     table.check_writable()
     _check_possible(table)
 
-    def decide(state: TableState) -> Due | Reason:
+    def decide(state: TableState) -> Due | NotDue:
         return plan_log_compaction(state, chosen, max_bytes=max_bytes)
 
     return publish(table, Action.LOG_COMPACTION, LOG_COMPACT, decide, check=check)
@@ -97,7 +97,7 @@ def _check_possible(table: Table) -> None:
     reason = why_not_log_compacted(table)
     if reason is not None:
         raise UnsupportedTable(
-            f"log compaction of table {table.definition.name!r}: {reason.why}",
+            f"log compaction of table {table.definition.name!r}: {reason.reason}",
             expected="a merge-on-read table that only Tideline writes, with meta fields, whose records replace each other as a "
             "whole",
             remedy=reason.until,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from tideline_table.action.backlog import Backlog, Objectives, Pressure
-from tideline_table.action.decision import Check, Due, Reason, TableService, Trigger, oldest_of
+from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, oldest_of
 from tideline_table.action.log_compaction.plan import plan_log_compaction
 from tideline_table.action.log_compaction.run import (
     log_compact_here,
@@ -46,7 +46,7 @@ class LogCompaction(Rewrite):
     is_for_logs = True
     yields_to = TableService.COMPACTION
 
-    def excluded(self, table: Table) -> Reason | None:
+    def excluded(self, table: Table) -> NotDue | None:
         """See `Service.excluded`."""
         return why_not_log_compacted(table)
 
@@ -58,12 +58,12 @@ class LogCompaction(Rewrite):
         """See `Service.inline`."""
         return Inline(runs=True) if options[LOG_COMPACTION_INLINE] and self.excluded(table) is None else None
 
-    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | Reason:
+    def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
         del trigger
         return plan_log_compaction(table.state, options)
 
-    def why_not_planned(self, view: TableView) -> Reason | None:
+    def why_not_planned(self, view: TableView) -> NotDue | None:
         """See `Rewrite.why_not_planned`.
 
         Slices reach the threshold one by one: a plan for each write would be an application for each.
@@ -71,7 +71,7 @@ class LogCompaction(Rewrite):
         pending = next(iter(view.state.pending_log_compactions()), None)
         if pending is None:
             return None
-        return Reason(f"log compaction {pending.instant} is pending", f"the end of log compaction {pending.instant}")
+        return NotDue(f"log compaction {pending.instant} is pending", f"the end of log compaction {pending.instant}")
 
     def is_examined(self, view: TableView) -> bool:
         """See `Rewrite.is_examined`: where it is possible and switched on."""
@@ -99,7 +99,7 @@ class LogCompaction(Rewrite):
         del view, is_urgent
         return Trigger(0, 0, usual.max_bytes)
 
-    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | Reason:
+    def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
         """See `Rewrite.due`."""
         del now
         return plan_log_compaction(view.state, view.options, max_bytes=None if trigger is None else trigger.max_bytes)
@@ -112,7 +112,7 @@ class LogCompaction(Rewrite):
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
-    ) -> str | Reason:
+    ) -> str | NotDue:
         """See `Service.plan`. Of a `trigger` only the bound on bytes counts."""
         return request_log_compaction(table, options, max_bytes=None if trigger is None else trigger.max_bytes, check=check)
 

@@ -50,7 +50,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "service": verdict.service.value,
         "outcome": verdict.outcome.value,
         "is_due": verdict.outcome.value == "due",
-        "why": verdict.why,
+        "reason": verdict.reason,
         "until": verdict.until,
         "instants": list(verdict.instants),
     }

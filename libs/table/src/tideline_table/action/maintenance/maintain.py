@@ -31,14 +31,14 @@ def maintain(table: Table, rules: Rules, *, dry_run: bool = False, on_step: OnSt
         table.refresh()
         verdict = judge(table, service, rules)
         if verdict.outcome is Outcome.FAILED:
-            steps.append(Step(service, "failed", verdict.why, error=verdict.why))
+            steps.append(Step(service, "failed", verdict.reason, error=verdict.reason))
         elif dry_run or (verdict.outcome not in _READY and service is not TableService.ARCHIVAL):
             is_ready = verdict.outcome in _READY
-            steps.append(Step(service, "due" if is_ready else "nothing", verdict.why, verdict.instants if is_ready else ()))
+            steps.append(Step(service, "due" if is_ready else "nothing", verdict.reason, verdict.instants if is_ready else ()))
         elif verdict.outcome in _NOT_NOW:
-            steps.append(Step(service, "nothing", verdict.why))
+            steps.append(Step(service, "nothing", verdict.reason))
         else:
-            steps.append(_attempt(table, service, rules, verdict.why))
+            steps.append(_attempt(table, service, rules, verdict.reason))
     return tuple(steps)
 
 

@@ -92,7 +92,7 @@ def examine_beside(
         []
         if refused is not None
         else [
-            Finding(FindingKind.CANNOT_PLAN, f"{v.service} cannot be planned: {v.why}")
+            Finding(FindingKind.CANNOT_PLAN, f"{v.service} cannot be planned: {v.reason}")
             for v in verdicts
             if v.outcome is Outcome.FAILED
         ]

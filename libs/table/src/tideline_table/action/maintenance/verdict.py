@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tideline_table.action.backlog import Objectives
-from tideline_table.action.decision import Due, Reason, TableService, Trigger
+from tideline_table.action.decision import Due, NotDue, TableService, Trigger
 from tideline_table.action.services import SERVICES
 from tideline_table.coordination import is_alive
 from tideline_table.errors import TidelineError
@@ -33,7 +33,7 @@ class Rules:
     trigger: Trigger | None = DEFAULT_TRIGGER
     """None: a clustering is due as soon as a partition has enough small files."""
     services: frozenset[TableService] = frozenset(TableService)
-    held: Mapping[TableService, Reason] = field(default_factory=dict)
+    held: Mapping[TableService, NotDue] = field(default_factory=dict)
     """Services that may not change the table now, although they are on: a pause, or a window that is closed."""
     objectives: Objectives = field(default_factory=Objectives)
     options: Mapping[str, object] = field(default_factory=dict)
@@ -65,17 +65,17 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision about a service: `why` says what led to it, `until` what would change it (empty if nothing would)."""
+    """The decision about a service: `reason` says what led to it, `until` what would change it (empty if nothing would)."""
 
     service: TableService
     outcome: Outcome
-    why: str
+    reason: str
     until: str = ""
     instants: tuple[str, ...] = ()
     """The pending plans of the service; for a rollback, the instants of dead writers."""
 
 
-def decide(table: Table, service: TableService, rules: Rules) -> Due | Reason:
+def decide(table: Table, service: TableService, rules: Rules) -> Due | NotDue:
     """Return the plan of a service that is due by `rules`, or a reason.
 
     Decides on the last refreshed state without asking for reservations of file groups, and publishes nothing. Raises
@@ -118,13 +118,13 @@ def verdicts_of(table: Table, services: Iterable[TableService], rules: Rules, re
 def _verdict(table: Table, service: TableService, rules: Rules) -> Verdict:
     excluded = _not_applicable(table, service)
     if excluded is not None:
-        return Verdict(service, Outcome.NOT_APPLICABLE, excluded.why, excluded.until)
+        return Verdict(service, Outcome.NOT_APPLICABLE, excluded.reason, excluded.until)
     asked, options = SERVICES[service], table.options.merged(rules.options_of(service))
     pending = asked.pending(table.state)
     if service not in rules.services or not asked.is_on(options, has_plan=bool(pending)):
         return Verdict(service, Outcome.OFF, "the service is switched off for this table", _SWITCH)
     if service in rules.held:
-        return Verdict(service, Outcome.HELD, rules.held[service].why, rules.held[service].until)
+        return Verdict(service, Outcome.HELD, rules.held[service].reason, rules.held[service].until)
     if not asked.has_plans:
         return _of_rollback(table)
     if pending:
@@ -134,8 +134,8 @@ def _verdict(table: Table, service: TableService, rules: Rules) -> Verdict:
     except TidelineError as error:
         return Verdict(service, Outcome.FAILED, str(error), error.remedy or f"expected {error.expected}")
     if isinstance(found, Due):
-        return Verdict(service, Outcome.DUE, found.why, f"tideline plan {service} PATH publishes the plan")
-    return Verdict(service, Outcome.NOT_DUE, found.why, found.until)
+        return Verdict(service, Outcome.DUE, found.reason, f"tideline plan {service} PATH publishes the plan")
+    return Verdict(service, Outcome.NOT_DUE, found.reason, found.until)
 
 
 def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
@@ -144,8 +144,8 @@ def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
     return tuple(record for record in found if not is_alive(table.storage, record, table.clock, table.options))
 
 
-def _not_applicable(table: Table, service: TableService) -> Reason | None:
-    return SERVICES[service].excluded(table) if table.has_log else Reason(_NOT_OURS)
+def _not_applicable(table: Table, service: TableService) -> NotDue | None:
+    return SERVICES[service].excluded(table) if table.has_log else NotDue(_NOT_OURS)
 
 
 def _of_rollback(table: Table) -> Verdict:

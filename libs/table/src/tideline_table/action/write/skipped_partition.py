@@ -36,7 +36,7 @@ class SkippedPartition:
     """The number of its buckets that are too large and were not split."""
 
     @property
-    def why(self) -> str:
+    def text(self) -> str:
         """One line for users."""
         match self.reason:
             case SkipReason.PLAN_PENDING:
