@@ -1,7 +1,7 @@
 """Joins and aggregations of tables with a bucket index without a shuffle, and samples of whole buckets (RFC-29).
 
 Rows with equal hash values are in equal buckets, so that each task joins, or groups, the rows of its own buckets;
-docs/design/bucket-queries.md. The physical plans have no Exchange. Spark 4.3 lets no data source in Python report its
+docs/design/bucket-index.md. The physical plans have no Exchange. Spark 4.3 lets no data source in Python report its
 partitioning, so these are functions.
 """
 
