@@ -140,7 +140,7 @@ ALERTS = {
             {f"tideline_mirror_behind_seconds{{{POD}}}": "50x200"},
             {"namespace": "data"},
             "Events are 15m 50s behind the commits",
-            11,
+            10,
         ),
         grown(
             "tideline_launcher_applications_total",
