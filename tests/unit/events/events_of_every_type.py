@@ -104,7 +104,6 @@ EVERY_TYPE: dict[str, Event] = {
         previous_owner="ingest-1",
         fencing_token=4710,
         instant="20260301123014000",
-        ttl_ms=60_000,
         reason="lease expired",
     ),
     "tideline.hints.look.v1": Hint(table_uid=UID, time=TIME, base_path="s3://lake/sales/trips", sequence=4711, reason="committed"),

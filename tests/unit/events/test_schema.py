@@ -28,7 +28,7 @@ PUBLISHED = {
     "urn:tideline:schema:tideline.timeline.transition.v1:1": "071d632b2bebe308f22fc904921c9ffaa1c17f79d8b2bda8744ef8429260bc4c",
     "urn:tideline:schema:tideline.tables.state.v1:1": "089569140cf7e7ec55952ca73a8672ed267af3f3a6bff4ba0b5650ce139bcb48",
     "urn:tideline:schema:tideline.jobs.lifecycle.v1:1": "30fef9f41a9d0639cf14ae5980cf97cfdb41be6ef68232c9c62b977baea5aa48",
-    "urn:tideline:schema:tideline.locks.lease.v1:1": "b1da6aac89b0dab071e08236e3a3e41b1a8f50915966d8943397ef495c0326d4",
+    "urn:tideline:schema:tideline.locks.lease.v1:1": "dd55acf8fa294e928b79449f6f246f4e1e936606cbe214016fe24a0be574e59a",
     "urn:tideline:schema:tideline.decisions.verdict.v1:1": "0af0b85b028f9d90041f9bf78841bd57bbbb9137a302a635bd0159a460b77397",
     "urn:tideline:schema:tideline.decisions.finding.v1:1": "dad0b53292e1841e533434c66eab3ac5a626666067a25ace9b9673e7a4b0bf44",
     "urn:tideline:schema:tideline.hints.look.v1:1": "7f093472e3c12fddc0d90626fbb0835527f47636367a8cc13acc25ee722dbee2",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.unit.table.tables import Row, new_table, rows_of
 
-from tideline_events import Transition
-from tideline_runtime.transitions import backfill
+from tideline_events import Transition, decode, encode
+from tideline_runtime.transitions import backfill, table_identity, transition_of
 from tideline_table.action import (
     create_metadata,
     create_savepoint,
@@ -31,6 +31,9 @@ from tideline_table.action import (
 )
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import roll_back
+from tideline_table.hudi import Action
+from tideline_table.log import RollbackStep
+from tideline_table.log.progress import Progress
 from tideline_table.storage import LocalStorage, Storage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -170,3 +173,27 @@ def test_every_field_takes_more_than_one_value(made: tuple[TableType, list[tuple
     same = {"writer_id", "observed_by", "partitions_truncated", "checkpoint", "checkpoint_truncated"}
     found = {f.name: len({str(getattr(event, f.name)) for event in events}) for f in dataclasses.fields(Transition)}
     assert {name for name, count in found.items() if count < 2} == same
+
+
+def test_an_overwrite_of_many_partitions_says_that_it_cannot_name_all() -> None:
+    """It named those that it wrote to, as if they were all."""
+    made = History(TableType.COW)
+    made.write(*((f"k{n}", f"d{n:03}", 1, "x") for n in range(120)))
+    done = decode(encode(made.write(("k", "d000", 2, "x"), operation=Operation.INSERT_OVERWRITE_TABLE)))
+    assert isinstance(done, Transition)
+    assert (done.partitions, done.partitions_truncated) == (tuple(f"d{n:03}" for n in range(100)), True)
+    assert (done.rows_inserted, done.rows_deleted, done.file_groups_replaced) == (1, 120, 120)
+
+
+@pytest.mark.parametrize(("progress", "changed"), [(None, False), ({}, True)])
+def test_a_rollback_of_a_completed_write_changes_rows(progress: dict[str, Progress] | None, changed: bool) -> None:
+    """Apache Hudi may undo a completed write of a shared table, as its command-line tool does."""
+    made = History(TableType.COW)
+    made.write(*ROWS)
+    written = made.table.timeline.log.read(made.table.state.sequence)
+    assert written is not None
+    body = RollbackStep(written.instant, "commit", metadata={"totalFilesDeleted": 2}, progress=progress)
+    entry = dataclasses.replace(written, action=Action.ROLLBACK, operation="", body=body)
+    event = transition_of(table_identity(made.table), entry, "mirror")
+    assert (event.datachange, event.rows_deleted, event.files_deleted) == (changed, None if changed else 0, 2)
+    assert (event.operation, event.undone_instant) == (None, written.instant)

@@ -137,7 +137,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class LockEvent:
-    """A step of a lease: acquired, renewed_after_pause, expired, released or taken_over.
+    """A step of a lease: acquired, renewed_after_pause, expired, released, taken_over or force_released.
 
     Or heartbeat_lost of a writer's instant.
     """
@@ -149,7 +149,6 @@ class LockEvent:
     previous_owner: str | None = None
     fencing_token: int | None = None
     instant: str | None = None
-    ttl_ms: int | None = None
     reason: str | None = None
 
     def __post_init__(self) -> None:
