@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tideline_table.bloom import BloomFilter, KeyBytes
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX

@@ -27,8 +27,8 @@ from tideline_table.action import (
 )
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import WritesMissed
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import Action
-from tideline_table.hudi_written import read_archived_instants
 from tideline_table.log.progress import Progress, ProgressStep
 from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
@@ -64,7 +64,7 @@ def serve(table: Table) -> None:
 
 
 def archived_writes(table: Table) -> set[str]:
-    found = read_archived_instants(table.storage, table.definition.properties)
+    found = format_of(table.definition.properties).archived_instants(table.storage)
     return {a.time for a in found if a.action in ("commit", "deltacommit", "replacecommit")}
 
 

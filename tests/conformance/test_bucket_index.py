@@ -20,7 +20,7 @@ from tests.unit.table.tables import set_properties
 
 from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import read_properties
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation

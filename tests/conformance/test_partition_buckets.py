@@ -21,7 +21,7 @@ from tideline_locks import open_hudi_lock
 from tideline_table.action import resize_buckets, run_clustering, run_compaction, schedule_clustering, schedule_compaction
 from tideline_table.action.write import resize
 from tideline_table.errors import UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index import BucketIndex
 from tideline_table.table import NamedBuckets, Table, share_table

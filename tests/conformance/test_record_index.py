@@ -31,7 +31,7 @@ from tideline_table.action import (
     schedule_compaction,
     write_rows,
 )
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.log_format import BlockType, read_deletes, scan_log
 from tideline_table.log_format.block import HeaderKey, read_content
@@ -156,8 +156,8 @@ def _records(base_path: str) -> dict[str, dict[str, Any]]:
     logs = []
     for path in names:
         log = parse_log_file_name(path.rpartition("/")[2])
-        if log is not None and log.base_instant >= bases.get(log.file_id, ("", ""))[0]:
-            logs.append((log.base_instant, log.version, path))
+        if log is not None and log.instant >= bases.get(log.file_id, ("", ""))[0]:
+            logs.append((log.instant, log.version, path))
     for _, _, path in sorted(logs):
         for block in scan_log(storage, path).blocks:
             if block.type is BlockType.DELETE:

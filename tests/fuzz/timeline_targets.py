@@ -20,11 +20,11 @@ from tideline_events import Record, decode, encode
 from tideline_locks.lease_object import LeaseObject
 from tideline_table.action.clean.plan import plan_clean
 from tideline_table.config import Options
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi import plans
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.formats import UPGRADED, format_of
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.formats import UPGRADED, WRITTEN, format_of
 from tideline_table.hudi.instant import Action, State, time_from_instant
 from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.point import parse_as_of
@@ -32,7 +32,7 @@ from tideline_table.hudi.properties import format_properties, parse_properties
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.version8.history import history_instants, manifest_files
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
-from tideline_table.hudi_written import hudi_written_state, read_archived_instants
+from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
@@ -183,7 +183,7 @@ def _small_archive() -> bytes:
 
 
 def _archive(content: bytes) -> None:
-    read_archived_instants(stored(**{".hoodie/archived/.commits_.archive.1_1-0-1": content}), {})
+    WRITTEN.archived_instants(stored(**{".hoodie/archived/.commits_.archive.1_1-0-1": content}))
 
 
 def _history_file(content: bytes) -> None:

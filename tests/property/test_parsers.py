@@ -11,8 +11,8 @@ from tests.unit.table.tables import base_stat, instant
 from tideline_table.action.clean.plan import plan_clean
 from tideline_table.config import Options
 from tideline_table.errors import TidelineError
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State, time_from_instant
 from tideline_table.hudi.listing import list_timeline

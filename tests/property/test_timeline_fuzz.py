@@ -23,15 +23,15 @@ from tideline_table.errors import CorruptMetadata, TidelineError
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.formats import UPGRADED, format_of
+from tideline_table.hudi.formats import UPGRADED, WRITTEN, format_of
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import parse_properties
 from tideline_table.hudi.version8.history import history_instants, manifest_files
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
-from tideline_table.hudi_written import hudi_written_state, read_archived_instants, visible_instants
-from tideline_table.hudi_written.slices import listed_groups, slices_by_completion
+from tideline_table.hudi_written import hudi_written_state, visible_instants
+from tideline_table.hudi_written.slices import listed_groups, slices_of
 from tideline_table.log.state import TableState
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.storage import MemoryStorage
@@ -175,7 +175,7 @@ def test_log_files_belong_to_the_newest_slice_that_had_begun(durations, bases, l
     groups = listed_groups([("", storage.list_folder("").objects)])
     group = FileGroupId("", "f")
     compactions = {group: compaction} if compaction else {}
-    found = slices_by_completion(groups, committed, compactions, lambda i: completion.get(i, i)).get(group, {})
+    found = slices_of(groups, UPGRADED, committed, compactions, lambda i: completion.get(i, i)).get(group, {})
 
     def counts(instant):
         return instant in completion or (instant < INSTANTS[2] and instant != INSTANTS[0])
@@ -315,7 +315,7 @@ def test_history_files(content):
 def test_archives(content):
     storage = MemoryStorage()
     storage.put(".hoodie/archived/.commits_.archive.1_1-0-1", content)
-    only_typed(read_archived_instants, storage, {})
+    only_typed(WRITTEN.archived_instants, storage)
 
 
 @fuzz

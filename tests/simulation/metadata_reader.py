@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.adoption import seen_through
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
@@ -66,8 +66,8 @@ def files_for_readers(storage: Storage) -> FilesRecords:
     for path in names:
         parsed = parse_log_file_name(path.rpartition("/")[2])
         # Logs of a slice whose compaction is pending follow those of the slice before it (11.2).
-        if parsed is not None and parsed.base_instant >= base:
-            logs[parsed.base_instant, parsed.version] = path
+        if parsed is not None and parsed.instant >= base:
+            logs[parsed.instant, parsed.version] = path
     for _, path in sorted(logs.items()):
         for block in scan_log(storage, path).blocks:
             if block.instant not in done - pending:
@@ -174,8 +174,8 @@ def data_for_readers(storage: Storage, partition: str) -> dict[bytes, bytes]:
         base, log = parse_base_file_name(path.rpartition("/")[2]), parse_log_file_name(path.rpartition("/")[2])
         if base is not None and base.instant in done:
             groups[base.file_id] = max(groups.get(base.file_id, ("", "")), (base.instant, path))
-        elif log is not None and log.version == 1 and log.base_instant in done:
-            groups[log.file_id] = max(groups.get(log.file_id, ("", "")), (log.base_instant, ""))
+        elif log is not None and log.version == 1 and log.instant in done:
+            groups[log.file_id] = max(groups.get(log.file_id, ("", "")), (log.instant, ""))
     records: dict[bytes, bytes] = {}
     for file_id, (begun, path) in groups.items():
         if path:

@@ -33,10 +33,10 @@ from tests.simulation.world import LEAVES_LATE_FILES, Step, World
 from tideline_events import Record
 from tideline_table.action import archive, roll_back_dead, run_clean, write_rows
 from tideline_table.coordination.shared.partition_numbers import newest_rules
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi_written import read_archived_instants
 from tideline_table.index.bucket import RESIZING, BucketIndex, Engine
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
@@ -346,7 +346,7 @@ def _check_archive(cluster: Cluster) -> None:
     world, oracle = cluster.world, cluster.oracle
     if not world.is_archived:
         return
-    archived = {i.time for i in read_archived_instants(world.disk, {}) if i.state is State.COMPLETED}
+    archived = {i.time for i in WRITTEN.archived_instants(world.disk) if i.state is State.COMPLETED}
     active = completed_on_timeline(world.disk._objects)
     for instant in sorted(oracle.committed_instants - archived - active):
         oracle.report(f"{instant} completed, and neither the timeline nor the archive tells of it")

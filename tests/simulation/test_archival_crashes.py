@@ -17,9 +17,9 @@ from tests.unit.table.tables import contents, create, open_table, write
 from tideline_table.action import archive
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.version6 import parse_timeline_file_name
-from tideline_table.hudi_written import read_archived_instants
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import TableType
 
@@ -70,14 +70,14 @@ def check(disk: MemoryStorage, clock: ManualClock, expected: list, known: set[st
     assert seen_by_others(disk, clock) == expected
     state = open_table(disk, clock, "reader").state
     completed = {a.instant for a in state.completed_writes()}
-    archived = {a.time for a in read_archived_instants(disk, {}) if a.state is State.COMPLETED}
+    archived = {a.time for a in WRITTEN.archived_instants(disk) if a.state is State.COMPLETED}
     assert completed | archived >= known, "an instant was lost"
 
 
 def check_finished(disk: MemoryStorage, clock: ManualClock, known: set[str]) -> None:
     table = open_table(disk, clock, "checker")
     assert list(table.state.pending()) == []
-    archived = {a.time for a in read_archived_instants(disk, {})}
+    archived = {a.time for a in WRITTEN.archived_instants(disk)}
     active = {parse_timeline_file_name(path.rpartition("/")[2]).time for path in timeline_on_disk(disk)}
     assert not archived & active, "an instant came back"
     assert {a.instant for a in table.state.completed_writes()} <= active

@@ -20,7 +20,7 @@ from tideline_spark.small_source import DriverAndTasks, DriverLimits
 from tideline_spark.write import explain_write, write_dataframe
 from tideline_table.action import write_rows
 from tideline_table.errors import DuplicateKey, InvalidRecord
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index import BucketIndex, Engine
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation

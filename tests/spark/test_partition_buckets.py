@@ -23,7 +23,7 @@ from tideline_table.action import resize_buckets
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index import BucketIndex, PartitionRules
 from tideline_table.index.java_pattern import java_pattern
 from tideline_table.table import Table, TableRequest, TableType, create_table

@@ -3,7 +3,8 @@
 from tideline_runtime.planning.replay_table import SimulatedTable
 from tideline_table.action import Due, plan_log_compaction
 from tideline_table.config import Options
-from tideline_table.file_group import FileGroupId, FileSlice, LogFile, log_file_name
+from tideline_table.file_group import FileGroupId, FileSlice, LogFile
+from tideline_table.hudi.formats import WRITTEN
 
 OPTIONS = Options({"hoodie.log.compaction.blocks.threshold": 3})
 OLDER, NEWER = "20260101000000000", "20260101000001000"
@@ -14,7 +15,7 @@ def test_log_files_of_before_a_compaction_that_is_not_replayed_can_be_merged():
     compaction."""
     group = FileGroupId("p", "f1-0")
     logs = [
-        LogFile(log_file_name("f1-0", base, n, "0-1-0"), 7, f"2026010100000200{n}", n)
+        LogFile(WRITTEN.log_file_name("f1-0", base, base, n, "0-1-0"), 7, f"2026010100000200{n}", n)
         for n, base in enumerate((OLDER, OLDER, NEWER))
     ]
     table = SimulatedTable(None, OPTIONS)

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from tideline_table.file_group.names import (
+from tideline_table.hudi.file_names import (
     BaseFileName,
     LogFileName,
     base_file_name,

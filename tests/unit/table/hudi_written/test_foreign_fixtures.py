@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 from tests.unit.table.fixtures import expected, names, unpacked
 
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi_written import read_archived_instants
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField
 from tideline_table.table import Table
 
@@ -118,7 +118,7 @@ def test_history_decides_where_archived_log_files_belong(version, tmp_path):
     base = unpacked("timelines", f"mor_v{version}_archived", tmp_path)
     with_history = Table.open(str(base)).state.slices
     archived = {
-        a.time: a for a in read_archived_instants(Table.open(str(base)).storage, Table.open(str(base)).definition.properties)
+        a.time: a for a in format_of(Table.open(str(base)).definition.properties).archived_instants(Table.open(str(base)).storage)
     }
     old = [f for slices in with_history.values() for s in slices.values() for f in s.log_files if f.instant in archived]
     assert len(old) >= 8
@@ -134,7 +134,7 @@ def test_history_decides_where_archived_log_files_belong(version, tmp_path):
 @pytest.mark.parametrize("version", [6, 8, 9])
 def test_archived_instants(version, tmp_path):
     table = Table.open(str(unpacked("timelines", f"mor_v{version}_archived", tmp_path)))
-    found = read_archived_instants(table.storage, table.definition.properties)
+    found = format_of(table.definition.properties).archived_instants(table.storage)
     writes = sorted(a.instant for a in table.state.completed_writes())
     assert len(found) + len(writes) == 1 + 13 + 4, "a bulk insert, 13 upserts and 4 compactions"
     assert all(a.state is State.COMPLETED for a in found)

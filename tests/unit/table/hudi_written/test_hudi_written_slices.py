@@ -10,15 +10,16 @@ import pytest
 
 from tideline_table.errors import CorruptMetadata, StorageError, UnsafePath, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.format import ArchivedInstant
 from tideline_table.hudi.formats import UPGRADED, format_of
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.version6 import VERSION_6, Version6
 from tideline_table.hudi.version8 import Version8
-from tideline_table.hudi.version8.history import ArchivedInstant, manifest_files, read_history
+from tideline_table.hudi.version8.history import manifest_files, read_history
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat, read_commit_metadata
-from tideline_table.hudi_written import hudi_written_state, read_archived_instants, visible_instants
+from tideline_table.hudi_written import hudi_written_state, visible_instants
 from tideline_table.storage import MemoryStorage
 
 LAYOUT_ONE = {"hoodie.table.type": "MERGE_ON_READ", "hoodie.table.version": "6", "hoodie.timeline.layout.version": "1"}
@@ -434,7 +435,7 @@ def test_history_from_to():
     assert read_history(place.storage, HISTORY, t(1), t(1)) == [historic(1, 2)]
     assert read_history(place.storage, HISTORY, t(6)) == read_history(place.storage, HISTORY, last=t(0)) == []
     assert read_history(place.storage, ".hoodie/elsewhere") == []
-    assert [a.completion for a in read_archived_instants(place.storage, LAYOUT_TWO)] == [t(2), t(4), t(6)]
+    assert [a.completion for a in format_of(LAYOUT_TWO).archived_instants(place.storage)] == [t(2), t(4), t(6)]
 
 
 def test_the_version_file_decides():

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id, new_bucket_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id, new_bucket_file_id
 from tideline_table.index.bucket import BucketIndex, hash_values
 from tideline_table.index.java_hash import string_hashes
 

@@ -39,8 +39,8 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_slices import slices_by_bucket

@@ -31,7 +31,7 @@ from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.action.write import ring_resize
 from tideline_table.coordination.shared.hudi_rules import check_buckets
 from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, TidelineError, UnsupportedTable, WriteConflict
-from tideline_table.file_group.names import is_ring_file_id
+from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import BucketIndex, Engine
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing, RingNode, parse_ring, ring_folder

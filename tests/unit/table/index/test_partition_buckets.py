@@ -18,7 +18,7 @@ from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.shared.hudi_rules import hold_to_rules
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import InvalidOption, TableExists, TableNotFound, UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.colocation import sampled_slices

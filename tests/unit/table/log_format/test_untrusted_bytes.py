@@ -11,8 +11,9 @@ from tests.unit.table.log_files import stored
 from tests.unit.table.tables import instant
 
 from tideline_table.errors import CorruptMetadata
+from tideline_table.hudi.format import ArchivedInstant
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.version8.history import ArchivedInstant, history_instants
+from tideline_table.hudi.version8.history import history_instants
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.json_text import parse_json
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint

@@ -21,7 +21,7 @@ from tideline_table.action import (
 )
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption
-from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log.statistics import keep_statistics

@@ -16,7 +16,7 @@ import pytest
 from tideline_locks import open_hudi_lock
 from tideline_table.action import run_compaction, schedule_compaction, write_rows
 from tideline_table.errors import InvalidOption, UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.partition_rules import FIRST_INSTANT, RULES_FOLDER, RulesFile
 from tideline_table.log.sharing import HudiLockKind, Sharing

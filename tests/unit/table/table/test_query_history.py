@@ -13,8 +13,8 @@ from tideline_locks import open_hudi_lock
 from tideline_table.action import run_clean, schedule_clean
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.properties import parse_properties
-from tideline_table.hudi_written import read_archived_instants
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, share_table
@@ -36,7 +36,7 @@ def images_of(found):
 @pytest.mark.parametrize("name", ARCHIVED)
 def test_points_in_the_archive_of_a_table_of_hudi(name, tmp_path):
     table = Table.open(str(unpacked("timelines", name, tmp_path)))
-    archived = read_archived_instants(table.storage, parse_properties(table.storage.read(".hoodie/hoodie.properties")))
+    archived = format_of(parse_properties(table.storage.read(".hoodie/hoodie.properties"))).archived_instants(table.storage)
     assert len(archived) > 2
     point = archived[len(archived) // 2]
     since = point.completion or point.time

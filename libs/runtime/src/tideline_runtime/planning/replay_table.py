@@ -19,8 +19,8 @@ from tideline_table.action import (
     planned_slices,
 )
 from tideline_table.config import Options
-from tideline_table.file_group import FileGroupId, FileSlice, LogFile, log_file_name
-from tideline_table.hudi import Action, CommitMetadata, State
+from tideline_table.file_group import FileGroupId, FileSlice, LogFile
+from tideline_table.hudi import WRITTEN, Action, CommitMetadata, State
 from tideline_table.log import ActionRecord, Entry, Published, TableState
 from tideline_table.table import Table
 
@@ -255,7 +255,7 @@ class SimulatedTable:
         named = {log.name for log in read.log_files}
         place = 1 + max(at for at, log in enumerate(held.log_files) if log.name in named)
         size, version = sum(log.size_bytes for log in held.log_files if log.name in named), held.log_files[place - 1].version
-        name = log_file_name(held.group.file_id, held.base_instant, version, _MERGED_TOKEN)
+        name = WRITTEN.log_file_name(held.group.file_id, held.base_instant, held.base_instant, version, _MERGED_TOKEN)
         merged = LogFile(name, size, instant, version, merges_earlier=True)
         logs = (*held.log_files[:place], merged, *held.log_files[place:])
         self.state.slices[held.group] = {held.base_instant: replace(held, log_files=logs)}
@@ -280,7 +280,7 @@ class SimulatedTable:
 def _with_log(held: FileSlice, size_bytes: int, instant: str) -> FileSlice:
     """Return the slice with one more log file of a write, named as a writer names it."""
     version = 1 + max((log.version for log in held.log_files), default=0)
-    name = log_file_name(held.group.file_id, held.base_instant, version, _TOKEN)
+    name = WRITTEN.log_file_name(held.group.file_id, held.base_instant, held.base_instant, version, _TOKEN)
     return replace(held, log_files=(*held.log_files, LogFile(name, size_bytes, instant, version)))
 
 

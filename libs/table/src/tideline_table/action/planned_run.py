@@ -11,7 +11,7 @@ from tideline_table.action.decision import TableService, action_name
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
 from tideline_table.coordination.heartbeat import is_dead, is_given_up
 from tideline_table.errors import InstantNotFound, TransactionRolledBack, UnsupportedTable, WriteConflict
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import ActionRecord

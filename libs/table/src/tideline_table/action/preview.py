@@ -14,7 +14,7 @@ from tideline_table.action.maintenance.verdict import Rules, decide
 from tideline_table.action.service import Service
 from tideline_table.action.services import SERVICES
 from tideline_table.config import CLEAN_MAX_SHARE
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.log.plan import Plan
 from tideline_table.table.facade import Table
 

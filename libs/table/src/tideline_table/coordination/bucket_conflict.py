@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tideline_table.coordination.write_set import WriteSet
 from tideline_table.errors import WriteConflict
-from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.log.state import TableState
 
 

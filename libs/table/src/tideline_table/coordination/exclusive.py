@@ -20,7 +20,6 @@ from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
 from tideline_table.hudi.instant import Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.write_stats import WriteStat
-from tideline_table.hudi_written.archive import was_completed
 from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
 from tideline_table.log.body import Archived, Published
 from tideline_table.log.checkpoint import read_opening
@@ -168,7 +167,7 @@ class ExclusiveTimeline(ActiveTimeline):
         if entry.operation in (CLUSTER, COMPACT, LOG_COMPACT) and isinstance(entry.body, Published):
             named = {stat.path for stat in entry.body.metadata.stats}
             return any(not named.isdisjoint(file_slice.paths) for file_slice in self.state.every_slice())
-        return was_completed(self.storage, entry.instant)
+        return self.format.was_completed(self.storage, entry.instant)
 
     @contextmanager
     def preparing(self, action: Action, instant: str, stats: Sequence[WriteStat]) -> Iterator[None]:

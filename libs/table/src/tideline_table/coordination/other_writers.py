@@ -10,8 +10,6 @@ from tideline_table.hudi import properties as p
 from tideline_table.hudi.formats import UPGRADED, WRITTEN, changed_version
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
 from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline_listing
-from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi_written import is_archived
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import Folder, ObjectStat, Storage, exists
@@ -96,7 +94,7 @@ def _is_known(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> b
         if _began_and_ended(timeline, instant, repairs=repairs):
             return True
         # A slow writer created a file of an archived instant again; the next archival deletes it.
-        return is_archived(storage, read_properties(storage), instant.time)
+        return timeline.format.is_archived(storage, instant.time)
     if record is None or instant.action not in (record.action, completed_as(record.action)):
         return False
     if record.state is State.ROLLED_BACK and repairs:

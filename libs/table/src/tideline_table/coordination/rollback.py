@@ -16,10 +16,9 @@ from tideline_table.coordination.reserve import KEPT_BY_ROLLBACKS, fill_reserve
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.coordination.unscheduling import NothingToDo, move_logs
 from tideline_table.errors import InstantNotFound, TidelineError, UnsupportedTable
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi_written.archive import was_completed
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
@@ -98,7 +97,7 @@ def forget_late_files(timeline: ActiveTimeline, target: str, staged: Iterable[st
     """
     record = timeline.state.actions.get(target)
     forgotten = record is None and target < timeline.state.archived_before
-    if forgotten and was_completed(timeline.storage, target):
+    if forgotten and timeline.format.was_completed(timeline.storage, target):
         return
     if not forgotten and (record is None or not (record.fenced_by or record.state is State.ROLLED_BACK)):
         return

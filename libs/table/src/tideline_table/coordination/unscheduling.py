@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import CorruptMetadata, ObjectNotFound
-from tideline_table.file_group.names import log_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, join_path
+from tideline_table.hudi.file_names import parse_log_file_name
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.plan import LogMove, RollbackStep
 from tideline_table.log.state import TableState
@@ -87,7 +88,7 @@ def _moves_of(state: TableState, group: FileGroupId, compaction: str) -> list[Lo
     for log in above.log_files:
         parsed = parse_log_file_name(log.name)
         assert parsed is not None, "the fold takes log files by their names"
-        name = log_file_name(group.file_id, before, version + len(moves), parsed.write_token)
+        name = WRITTEN.log_file_name(group.file_id, before, compaction, version + len(moves), parsed.write_token)
         moves.append(LogMove(group.partition_path, log.name, name))
     return moves
 

@@ -1,10 +1,10 @@
-"""File ids, names of base and log files, and file slices.
+"""File slices, and file ids and names (from `hudi.file_names`).
 
 Reading and writing of rows does not belong here.
 """
 
-from tideline_table.file_group.names import in_bucket, log_file_name, new_bucket_file_id, new_file_id, parse_base_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion
+from tideline_table.hudi.file_names import in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
 
 __all__ = [
     "FileGroupId",
@@ -12,7 +12,6 @@ __all__ = [
     "LogFile",
     "SliceVersion",
     "in_bucket",
-    "log_file_name",
     "new_bucket_file_id",
     "new_file_id",
     "parse_base_file_name",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id, is_ring_file_id, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id, is_ring_file_id, parse_log_file_name
 from tideline_table.hudi.write_stats import WriteStat
 
 
@@ -56,11 +56,11 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
         logs = known.log_files if known is not None else ()
         slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs, stat.record)
         return
-    below = slices.get(log.base_instant) or FileSlice(group, log.base_instant, "", 0, -1)
+    below = slices.get(log.instant) or FileSlice(group, log.instant, "", 0, -1)
     # Writers with a bucket index look up no key: they count what they append to a group as updates, new keys too.
     adds_keys = stat.num_inserts > 0 or not below.base_file or _may_be_bucket(group.file_id)
     added = LogFile(name, stat.end_bytes, instant, log.version, adds_keys, stat.num_deletes > 0, record=stat.record)
-    slices[log.base_instant] = replace(below, log_files=(*below.log_files, added))
+    slices[log.instant] = replace(below, log_files=(*below.log_files, added))
 
 
 def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
@@ -71,7 +71,7 @@ def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: s
     """
     name = stat.path.rsplit("/", 1)[-1]
     parsed = parse_log_file_name(name)
-    found = slices.get(parsed.base_instant) if parsed is not None else None
+    found = slices.get(parsed.instant) if parsed is not None else None
     if parsed is None or found is None:
         fold_file(slices, group, instant, stat)
         return
@@ -87,7 +87,7 @@ def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: s
         merges_earlier=True,
         record=stat.record,
     )
-    slices[parsed.base_instant] = replace(found, log_files=(*merged, added, *found.log_files[place:]))
+    slices[parsed.instant] = replace(found, log_files=(*merged, added, *found.log_files[place:]))
 
 
 def _may_be_bucket(file_id: str) -> bool:

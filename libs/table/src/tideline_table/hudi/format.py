@@ -8,13 +8,24 @@ so that a version that is only read implements the rest.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.instant import Instant
-from tideline_table.storage import checked_path
+from tideline_table.hudi.file_names import LogFileName
+from tideline_table.hudi.instant import Instant, State
+from tideline_table.storage import Storage, checked_path
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ArchivedInstant:
+    """An archived instant in its latest state. `action` is the name that Hudi uses; `completion` is always empty in layout 1."""
+
+    time: str
+    action: str
+    completion: str = ""
+    state: State = State.COMPLETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class TableFormat(abc.ABC):
 
     def version_properties(self) -> Mapping[str, str]:
         """Return the properties of a new table that name its version and the places of its timeline."""
-        raise UnsupportedTable(f"a new table of version {self.version}", expected="a version that Tideline writes")
+        raise self._not_written()
 
     @abc.abstractmethod
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
@@ -59,6 +70,64 @@ class TableFormat(abc.ABC):
     def timeline_path(self, instant: Instant, completion: str = "") -> str:
         """Return the path of a timeline file below the base path."""
         return f"{self.timeline_folder}/{self.timeline_file_name(instant, completion)}"
+
+    # --- log files and slices ----------------------------------------------------------------------------------------------
+
+    def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002
+        """Return the name of the log file that the write `instant` appends to the slice `base_instant`."""
+        raise self._not_written()
+
+    @abc.abstractmethod
+    def writer_of(self, log: LogFileName) -> str:
+        """Return the instant of the write that made a log file. Empty if its name does not say it: block headers do."""
+
+    @abc.abstractmethod
+    def slice_of(self, log: LogFileName, begun: Sequence[str], completion: Callable[[str], str]) -> str:
+        """Return the base instant of the slice that a committed log file belongs to.
+
+        `begun` are the base instants of the slices of its file group so far, ascending; `completion` returns the completion time of
+        a committed instant. An instant that is not in `begun` opens a slice.
+        """
+
+    # --- archived timeline -------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def archived_instants(self, storage: Storage, first: str = "", last: str = "") -> list[ArchivedInstant]:
+        """Return the archived instants in order; none if the archive was deleted. Raises `CorruptMetadata` for a malformed archive.
+
+        Snapshot queries do not need them: every instant older than the active timeline was completed when it was archived. A format
+        whose archive has an index reads only the part from `first` to `last` (both inclusive; empty: no limit).
+        """
+
+    def archive_path(self, number: int) -> str:  # noqa: ARG002 - the port's
+        """Return the path of the archive file with this number, from 1."""
+        raise self._not_written()
+
+    def archive_content(self, storage: Storage, files: Iterable[tuple[Instant, str]], batch: int) -> bytes:  # noqa: ARG002
+        """Return the archive file of timeline files (instants and paths), of at most `batch` records a block.
+
+        Raises `ObjectNotFound` for a missing one, `CorruptMetadata` for a corrupt one.
+        """
+        raise self._not_written()
+
+    def archived_extra(self, storage: Storage) -> Iterator[tuple[str, Mapping[str, str]]]:  # noqa: ARG002 - the port's
+        """Yield the instants of archived completed writes with the extra metadata of their commits, as far as they are read."""
+        return iter(())
+
+    def was_completed(self, storage: Storage, instant: str) -> bool:
+        """Return whether `instant` completed before it was archived; if not, it was rolled back. Reads the whole archive."""
+        return any(found.time == instant and found.state is State.COMPLETED for found in self.archived_instants(storage))
+
+    def is_archived(self, storage: Storage, instant: str) -> bool:
+        """Return whether `instant` is in the archive. Reads the whole archive."""
+        return any(found.time == instant for found in self.archived_instants(storage))
+
+    def has_archive(self, storage: Storage) -> bool:
+        """Return whether there is an archived timeline."""
+        return bool(storage.list_folder(self.history_folder).objects)
+
+    def _not_written(self) -> UnsupportedTable:
+        return UnsupportedTable(f"a step on a table of version {self.version}", expected="a version that Tideline writes")
 
 
 def folder_in(folder: str, name: str) -> str:

@@ -1,13 +1,8 @@
 """State of Hudi-written tables, from timeline files and a listing, without a table log (format reference 4, 7, 11, 16.3)."""
 
-from tideline_table.hudi.version8.history import ArchivedInstant
-from tideline_table.hudi_written.archive import is_archived, read_archived_instants
 from tideline_table.hudi_written.state import hudi_written_state, visible_instants
 
 __all__ = [
-    "ArchivedInstant",
     "hudi_written_state",
-    "is_archived",
-    "read_archived_instants",
     "visible_instants",
 ]

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.hudi_written.slices import ListedFile, ListedGroup, Slices
 from tideline_table.reader.log_blocks import VisibleInstants
@@ -52,7 +52,7 @@ class RecordedFiles:
             log, group = parse_log_file_name(name), FileGroupId(stat.partition_path, stat.file_id)
             listed = groups.get(group, ListedGroup())
             newest = max((at for at in listed.base_files if at in committed), default="")
-            if log is None or log.is_cdc or group in replaced or log.base_instant < newest:
+            if log is None or log.is_cdc or group in replaced or log.instant < newest:
                 continue
             file = ListedFile(name, stat.end_bytes, log)
             if not any(_is_moved(file, other) for other in listed.log_files):
@@ -83,7 +83,7 @@ class RecordedFiles:
 def _is_moved(file: ListedFile, other: ListedFile) -> bool:
     """Whether `other` is the copy of `file` that the cancellation of a compaction put behind the slice before, ahead of its deletion."""
     return (
-        other.parsed.base_instant < file.parsed.base_instant
+        other.parsed.instant < file.parsed.instant
         and other.parsed.write_token == file.parsed.write_token
         and other.size_bytes == file.size_bytes
     )

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from tideline_table.file_group.names import LogFileName, parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.hudi.file_names import LogFileName, parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.format import TableFormat
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.storage import ObjectStat
 
@@ -24,7 +25,7 @@ class ListedFile:
     @property
     def order(self) -> tuple[str, int, str]:
         """Merge order of log files: instant in the name, version as a number, write token as text."""
-        return (self.parsed.base_instant, self.parsed.version, self.parsed.write_token)
+        return (self.parsed.instant, self.parsed.version, self.parsed.write_token)
 
 
 @dataclass(slots=True)
@@ -66,53 +67,33 @@ def tried_again(groups: ListedGroups) -> frozenset[str]:
     return frozenset(instant for listed in groups.values() for instant, attempts in listed.base_files.items() if len(attempts) > 1)
 
 
-def slices_by_name(
-    groups: ListedGroups, committed: VisibleInstants, compactions: AbstractSet[str], named: AbstractSet[str] = frozenset()
-) -> Slices:
-    """Return the slices of layout 1: the name of a log file holds the base instant of its slice. Ignores modification times (11.3).
-
-    Of several attempts at a base file, the one whose path is in `named` is used.
-
-    A slice opened by a pending compaction has no base file, even if a partly written one exists. It is a separate slice, to which
-    queries add the slice before it (11.2, `visible_slice`). Log files get no instant: block headers decide which blocks are valid.
-    """
-    found: Slices = {}
-    for group, listed in groups.items():
-        slices = _base_slices(group, listed, committed, named)
-        for log in sorted(listed.log_files, key=lambda f: f.order):
-            base_instant = log.parsed.base_instant
-            if base_instant in committed or base_instant in compactions:
-                _add_log(slices, group, base_instant, LogFile(log.name, log.size_bytes, "", log.parsed.version))
-        _keep(found, group, slices)
-    return found
-
-
-def slices_by_completion(
+def slices_of(
     groups: ListedGroups,
+    form: TableFormat,
     committed: VisibleInstants,
     compactions: Mapping[FileGroupId, str],
     completion: Callable[[str], str],
     named: AbstractSet[str] = frozenset(),
 ) -> Slices:
-    """Return the slices of layout 2: the name of a log file holds the instant of the write that created it (16.3).
+    """Return the slices of a table of this format. Of several attempts at a base file, the one whose path is in `named` is used.
 
-    Log files of uncommitted instants are ignored. A committed log file belongs to the newest slice that began before its write
-    completed; if there is none, it opens a new slice. A pending compaction opens a slice without a base file in each group that it
-    names. `completion` returns the completion time of a committed instant. `named` is as in `slices_by_name`.
+    Log files of uncommitted writes are left out, if their names say the write; if not, block headers decide which blocks are valid.
+    A pending compaction opens a slice in each group that it names, to which queries add the slice before it (11.2, `visible_slice`).
+    It has no base file, even if a partly written one exists. `completion` returns the completion time of a committed instant.
     """
     found: Slices = {}
+    opened = frozenset(compactions.values())
     for group, listed in groups.items():
         slices = _base_slices(group, listed, committed, named)
         begun = sorted({*slices, compactions[group]} if group in compactions else slices)
         for log in sorted(listed.log_files, key=lambda f: f.order):
-            instant = log.parsed.base_instant
-            if instant not in committed:
+            writer = form.writer_of(log.parsed)
+            if log.parsed.instant not in committed and (writer or log.parsed.instant not in opened):
                 continue
-            at = bisect.bisect_right(begun, completion(instant))
-            if at == 0:
-                begun.insert(0, instant)
-            base_instant = begun[max(at - 1, 0)]
-            _add_log(slices, group, base_instant, LogFile(log.name, log.size_bytes, instant, log.parsed.version))
+            base_instant = form.slice_of(log.parsed, begun, completion)
+            if base_instant not in begun:
+                bisect.insort(begun, base_instant)
+            _add_log(slices, group, base_instant, LogFile(log.name, log.size_bytes, writer, log.parsed.version))
         _keep(found, group, slices)
     return found
 

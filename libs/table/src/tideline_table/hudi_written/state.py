@@ -16,7 +16,6 @@ from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.listing import TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
-from tideline_table.hudi.version8.history import read_history
 from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata, read_commit_metadata
 from tideline_table.hudi.zone import timeline_zone
 from tideline_table.hudi_written.recorded import RecordedFiles
@@ -24,8 +23,7 @@ from tideline_table.hudi_written.slices import (
     ListedGroup,
     ListedGroups,
     listed_groups,
-    slices_by_completion,
-    slices_by_name,
+    slices_of,
     tried_again,
 )
 from tideline_table.log.action import CLUSTER, ActionRecord
@@ -150,11 +148,8 @@ def _state(
     first = _first_write(listing.instants, completed)
     committed = VisibleInstants(completed, first, frozenset(a.instant for a in state.pending()))
     found.recorded.add_missing(groups, found.replaced, committed)
-    if not form.has_completion_times:
-        slices = slices_by_name(groups, committed, frozenset(a.instant for a in state.pending_compactions()), named)
-    else:
-        times = _completion(storage, form, listing, groups, committed)
-        slices = slices_by_completion(groups, committed, state.groups_under_compaction(), times, named)
+    times = _completion(storage, form, listing, groups, committed)
+    slices = slices_of(groups, form, committed, state.groups_under_compaction(), times, named)
     whole = first_whole(found.cleaned, {group: by_instant.keys() for group, by_instant in slices.items()}, found.replaced)
     return replace(
         state,
@@ -259,10 +254,10 @@ def _completion(
     storage: Storage, form: TableFormat, listing: TimelineListing, groups: ListedGroups, committed: VisibleInstants
 ) -> Callable[[str], str]:
     """Return a function from instant to completion time. Reads the history only if log files are older than the active timeline."""
-    written = {log.parsed.base_instant for group in groups.values() for log in group.log_files}
+    written = {form.writer_of(log.parsed) for group in groups.values() for log in group.log_files}
     archived = [i for i in written if i in committed and i not in committed.completed]
     times = dict(listing.completion)
     if archived:
-        times |= {i.time: i.completion for i in read_history(storage, form.history_folder, min(archived), max(archived))}
+        times |= {i.time: i.completion for i in form.archived_instants(storage, min(archived), max(archived))}
     # If the history has no such instant any more, use the instant: slices that began during such an old write are compacted by now.
     return lambda instant: times.get(instant, instant)

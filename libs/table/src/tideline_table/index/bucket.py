@@ -35,7 +35,7 @@ from tideline_table.config import (
     column_list,
 )
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
-from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id
+from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id
 from tideline_table.index.hash_ring import MAX_NODES, HashRing
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.index.partition_rules import NO_RULES, RULE_TYPE, PartitionRules

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tideline_table.errors import InvalidOption, UnsupportedTable
-from tideline_table.file_group.names import MAX_BUCKETS
+from tideline_table.hudi.file_names import MAX_BUCKETS
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.partition_rules import PartitionRules
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import HashRing
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch, UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_pruning import BucketPruning, keeps_text
 from tideline_table.index.bucket_slices import slices_in_buckets

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, InvalidOption
-from tideline_table.file_group.names import MAX_BUCKETS
+from tideline_table.hudi.file_names import MAX_BUCKETS
 from tideline_table.index.java_pattern import java_pattern
 from tideline_table.json_text import parse_json
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from tideline_table.file_group.names import bucket_of_file_id, in_bucket
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.file_names import bucket_of_file_id, in_bucket
 
 
 class BucketPlace(NamedTuple):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.versions import is_gone
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def cleaned_files(names: Iterable[tuple[str, str]], known_write: str) -> list[Cl
     for partition, path in names:
         name = path.rsplit("/", 1)[-1]
         if (log := parse_log_file_name(name)) is not None:
-            found.append(CleanedFile(FileGroupId(partition, log.file_id), log.base_instant, known_write))
+            found.append(CleanedFile(FileGroupId(partition, log.file_id), log.instant, known_write))
         elif (base := parse_base_file_name(name)) is not None:
             found.append(CleanedFile(FileGroupId(partition, base.file_id), base.instant, known_write))
     return found

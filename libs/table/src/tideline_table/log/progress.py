@@ -91,3 +91,12 @@ def progress_said_by(
         found |= {key: said[key] for key in missing & set(said)}
         missing -= set(said)
     return found
+
+
+def archived_progress(extra: Iterable[tuple[str, Mapping[str, str]]], counts: Callable[[str], bool]) -> dict[str, Progress]:
+    """Return the newest ingestion progress of each key in archived writes (instant and extra metadata) for which `counts` is true."""
+    found: dict[str, Progress] = {}
+    for time, said in extra:
+        if counts(time):
+            found |= {key: held for key, held in progress_in(said, time).items() if key not in found or found[key].instant < time}
+    return found

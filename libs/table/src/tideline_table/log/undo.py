@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
+from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.log.plan import LogMove
 
 
@@ -60,17 +60,17 @@ def move_logs(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], moves: 
             raise CorruptMetadata(f"a move of {old_name!r} to {new_name!r}", expected="log files of one file group")
         group = FileGroupId(partition, old.file_id)
         by_instant = slices.get(group, {})
-        above, below = by_instant.get(old.base_instant), by_instant.get(new.base_instant)
+        above, below = by_instant.get(old.instant), by_instant.get(new.instant)
         moved = next((log for log in above.log_files if log.name == old_name), None) if above is not None else None
         if above is None or below is None or moved is None:
             continue
         left = tuple(log for log in above.log_files if log.name != old_name)
         if above.base_file or left:
-            by_instant[old.base_instant] = replace(above, log_files=left)
+            by_instant[old.instant] = replace(above, log_files=left)
         else:
-            del by_instant[old.base_instant]
+            del by_instant[old.instant]
         renamed = replace(moved, name=new_name, version=new.version)
-        by_instant[new.base_instant] = replace(below, log_files=(*below.log_files, renamed))
+        by_instant[new.instant] = replace(below, log_files=(*below.log_files, renamed))
         groups.append(group)
     return groups
 

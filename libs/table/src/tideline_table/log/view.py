@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.versions import visible_slice, visible_slices
+from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.bucket_resize import BucketResize

@@ -16,7 +16,7 @@ import fastavro
 import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.file_group.names import parse_base_file_name
+from tideline_table.hudi.file_names import parse_base_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import BLOOM_FILTERS, MetadataPartition

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 from tideline_table.errors import ObjectNotFound, TidelineError
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.properties import METADATA_FOLDER, read_properties
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.log.state import TableState

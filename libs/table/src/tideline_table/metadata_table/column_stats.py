@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectNotFound
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import COLUMN_STATS, MetadataPartition

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Cleaned, Published, RestoreBegun
 from tideline_table.log.entry import Entry

@@ -21,7 +21,7 @@ from tideline_table.errors import (
     SchemaMismatch,
     UnsupportedTable,
 )
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import Action, Instant, State, completed_as, time_from_instant
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.metadata import MetadataPartition

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tideline_table.file_group.names import log_file_name
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Instant
@@ -40,7 +39,7 @@ def base_name(base: str, file_id: str = FILES_ID) -> str:
 
 def log_name(base: str, version: int, file_id: str = FILES_ID) -> str:
     """Return the name of a log file of the slice `base`."""
-    return log_file_name(file_id, base, version, ATTEMPT)
+    return WRITTEN.log_file_name(file_id, base, base, version, ATTEMPT)
 
 
 def folder_of(partition: str) -> str:

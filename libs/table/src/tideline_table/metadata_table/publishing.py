@@ -17,9 +17,9 @@ from datetime import datetime
 import pyarrow as pa
 
 from tideline_table.clock import Clock
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import Action, Instant, State, time_from_instant
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import change_properties, format_properties, read_properties
@@ -274,7 +274,7 @@ def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataParti
         for found in storage.list_folder(folder_of(part.name)).objects:
             name = found.path.rpartition("/")[2]
             log, base = parse_log_file_name(name), parse_base_file_name(name)
-            at = log.base_instant if log else base.instant if base else ""
+            at = log.instant if log else base.instant if base else ""
             if at and at not in (part.base, part.older_base) and at < part.older_base:
                 gone.append(found.path)
     instants = known.instants

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition
@@ -61,7 +61,7 @@ def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> Sl
         name = found.path.rpartition("/")[2]
         log, data = parse_log_file_name(name), parse_base_file_name(name)
         named = log or data
-        begun = log.base_instant if log else data.instant if data else ""
+        begun = log.instant if log else data.instant if data else ""
         if named is None or named.file_id not in numbers or begun > part.base:
             if name != PARTITION_METAFILE and not name.endswith(".crc"):
                 foreign.append(name)

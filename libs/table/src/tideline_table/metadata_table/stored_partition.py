@@ -7,8 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.file_group.names import LogFileName, log_file_name, log_write_token, parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
+from tideline_table.hudi.file_names import LogFileName, log_write_token, parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.metadata import COMPACTION_SUFFIX, FILES, INSTANT_DIGITS
 from tideline_table.log_format.block import BlockType, LogBlock, read_content
@@ -41,7 +42,7 @@ class StoredGroup:
         version = last.version + 1 if last else FIRST_LOG_VERSION
         # The token is of this instant alone: a process that lost the lock without noticing cannot take the name for its own log
         # file.
-        name = log_file_name(self.file_id, self.base, version, log_write_token(0, 0, instant))
+        name = WRITTEN.log_file_name(self.file_id, self.base, instant, version, log_write_token(0, 0, instant))
         return WriteStat(
             file_id=self.file_id,
             partition_path=self.partition,
@@ -137,8 +138,8 @@ class _Files:
     logs: dict[LogFileName, str] = field(default_factory=dict)
 
     def newest(self, partition: str, file_id: str) -> StoredGroup:
-        base = max((*self.bases, *(log.base_instant for log in self.logs)))
-        newest = sorted((log for log in self.logs if log.base_instant == base), key=lambda log: (log.version, log.write_token))
+        base = max((*self.bases, *(log.instant for log in self.logs)))
+        newest = sorted((log for log in self.logs if log.instant == base), key=lambda log: (log.version, log.write_token))
         # A group that got no record when Apache Hudi made the partition has no base file, until it is compacted.
         is_new = not self.bases and newest[0].version == FIRST_LOG_VERSION
         if base not in self.bases and (partition == FILES or not is_new or base[INSTANT_DIGITS:].endswith(COMPACTION_SUFFIX)):

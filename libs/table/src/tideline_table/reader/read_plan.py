@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.file_group.names import parse_base_file_name
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import parse_base_file_name
 from tideline_table.keygen import KeyGenerator, PathColumns
 from tideline_table.merge import Merging, deleted_mask
 from tideline_table.reader.base_file import BaseFileScan, referenced_columns

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from tideline_table.config import MAX_FILE_SIZE
 from tideline_table.errors import ObjectNotFound, UnsupportedTable
-from tideline_table.file_group.names import MAX_BUCKETS, bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id
 from tideline_table.hudi.instant import WRITE_ACTIONS, Instant, State
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
 from tideline_table.index.bucket import BucketIndex, hash_values

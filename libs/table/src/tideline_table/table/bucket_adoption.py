@@ -10,8 +10,8 @@ import pyarrow as pa
 from tideline_table.coordination.shared.hudi_rules import Bucketing
 from tideline_table.coordination.shared.partition_numbers import adopted_rules
 from tideline_table.errors import InvalidOption, ObjectExists, UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_detection import BucketEvidence, RuledEvidence
 from tideline_table.index.bucket_slices import slices_by_bucket

@@ -32,7 +32,6 @@ from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, parse_as_of, parse_point
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.hudi.zone import timeline_zone
-from tideline_table.hudi_written.archive import has_archive
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
@@ -441,7 +440,7 @@ class Table:
 
     def _is_whole(self) -> bool:
         """Return whether no write was archived. One listing."""
-        return not holds_archived_files(self.state) and not has_archive(self.storage, self.definition.properties)
+        return not holds_archived_files(self.state) and not self.timeline.format.has_archive(self.storage)
 
     @property
     def _points(self) -> PointKind:

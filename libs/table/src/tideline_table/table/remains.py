@@ -5,10 +5,10 @@ from __future__ import annotations
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.coordination import LogReplica
 from tideline_table.errors import TableIncomplete
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.formats import UPGRADED, WRITTEN
 from tideline_table.hudi.listing import list_timeline, timeline_listing
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, RESTORE_LOG

@@ -25,19 +25,19 @@ from tideline_table.coordination.shared.metadata import (
 )
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
-from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.hudi.zone import is_local, timeline_zone
 from tideline_table.hudi_written import hudi_written_state
-from tideline_table.hudi_written.archive import archived_progress
 from tideline_table.index.bucket import RESIZING
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
 from tideline_table.log.entry import BODY_FOLDER, LOG_FOLDER
+from tideline_table.log.progress import archived_progress
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -298,7 +298,9 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     schema = found.schema_json or properties.get(CREATE_SCHEMA, "")
     adopted = adopted_table(found, timeline_zone(properties))
     # If the table had a log before, the last progress of an idle ingestion may have left the active timeline.
-    adopted = replace(adopted, progress={**archived_progress(storage, properties, lambda _: True), **adopted.progress})
+    adopted = replace(
+        adopted, progress={**archived_progress(table.timeline.format.archived_extra(storage), lambda _: True), **adopted.progress}
+    )
     body = replace(_commit_body(schema, sharing), adopted=adopted)
     drafts = (
         Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, Bare()),

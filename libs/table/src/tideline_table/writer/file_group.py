@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.config import Options
-from tideline_table.file_group.names import base_file_name, write_token
 from tideline_table.file_group.slice import join_path
+from tideline_table.hudi.file_names import base_file_name, write_token
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, FileKeys, WriteStat
 from tideline_table.merge import deleted_mask, filled_rows, lies_on_top
 from tideline_table.reader.base_file import DICTIONARY, read_base_file, with_dictionaries

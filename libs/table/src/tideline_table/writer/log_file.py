@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from tideline_table.config import LOG_BLOCK_BYTES, LOG_BLOCK_FORMAT, LOG_INDEX_WINDOW_FILES, Options
 from tideline_table.errors import TidelineError
-from tideline_table.file_group.names import log_file_name, log_write_token, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
+from tideline_table.hudi.file_names import log_write_token, parse_log_file_name
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log_format import BlockType, avro_block, block_header, delete_block, parquet_block, reads_as_none
 from tideline_table.log_format.key_index import LogIndex, index_path, read_index
@@ -72,7 +73,8 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     # The first log file of a group without a base file begins a slice at its own instant.
     base = task.base or FileSlice(FileGroupId(task.partition_path, task.file_id), context.instant, "", 0, -1)
     version = next_log_version(base)
-    name = log_file_name(task.file_id, base.base_instant, version, log_write_token(task.number, task.attempt, context.instant))
+    token = log_write_token(task.number, task.attempt, context.instant)
+    name = context.format.log_file_name(task.file_id, base.base_instant, context.instant, version, token)
     path = join_path(task.partition_path, name)
     create_marker(storage, context.instant, path, MarkerType.APPEND)
     written = write_blocks(storage, path, blocks, context.instant)
@@ -166,7 +168,7 @@ def _previous_index(base: FileSlice, storage: Storage) -> LogIndex | None:
         return None
     last, path = base.log_files[-1], base.log_paths[-1]
     parsed = parse_log_file_name(last.name)
-    if parsed is None or parsed.base_instant != base.base_instant:
+    if parsed is None or parsed.instant != base.base_instant:
         return None
     index = read_index(storage, path)
     return index if index is not None and index.logs[-1].size_bytes == last.size_bytes else None
@@ -183,7 +185,7 @@ def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storag
     old = parse_log_file_name(stat.path.rsplit("/", 1)[-1])
     assert old is not None
     version = next_log_version(latest)
-    name = log_file_name(stat.file_id, latest.base_instant, version, old.write_token)
+    name = WRITTEN.log_file_name(stat.file_id, latest.base_instant, instant, version, old.write_token)
     path = join_path(stat.partition_path, name)
     create_marker(storage, instant, path, MarkerType.APPEND)
     with storage.open_input(stat.path) as source, storage.open_output(path) as sink:
@@ -199,7 +201,7 @@ def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storag
 def next_log_version(file_slice: FileSlice) -> int:
     """Return the newest version of the log files that are named after the slice's base instant, plus one."""
     mine = (parse_log_file_name(log.name) for log in file_slice.log_files)
-    return 1 + max((log.version for log in mine if log is not None and log.base_instant == file_slice.base_instant), default=0)
+    return 1 + max((log.version for log in mine if log is not None and log.instant == file_slice.base_instant), default=0)
 
 
 def _by_kind(gone: pa.Table) -> list[pa.Table]:

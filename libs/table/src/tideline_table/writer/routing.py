@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
-from tideline_table.file_group.names import new_bucket_file_id, new_file_id
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.file_names import new_bucket_file_id, new_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_slices import rows_by_bucket, slices_by_bucket
 from tideline_table.index.hash_ring import HashRing

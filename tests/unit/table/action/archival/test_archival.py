@@ -47,11 +47,11 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.version6.archived_entry import ARCHIVED_ENTRY
-from tideline_table.hudi_written import read_archived_instants
 from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
 from tideline_table.log_format import HeaderKey, scan_log
 from tideline_table.log_format.block import read_content
@@ -107,7 +107,7 @@ def test_instants_move_from_the_timeline_to_the_archive(old):
     gone = before - timeline(storage)
     assert timeline(storage) < before
     assert {name.partition(".")[0] for name in gone} == set(done.instants)
-    archived = read_archived_instants(storage, table.definition.properties)
+    archived = format_of(table.definition.properties).archived_instants(storage)
     assert {a.time for a in archived} == set(done.instants)
     assert {a.state for a in archived} == {State.COMPLETED}
     entries = entries_of(storage, done.path)
@@ -152,7 +152,7 @@ def test_the_table_goes_on(old):
     assert len(storage.list_folder(".hoodie/archived").objects) == 3
     assert len(table.state.completed_writes()) >= 3
     assert contents(table) == seen_by_others(storage, clock)
-    times = [a.time for a in read_archived_instants(storage, table.definition.properties)]
+    times = [a.time for a in format_of(table.definition.properties).archived_instants(storage)]
     assert len(times) == len(set(times))
 
 
@@ -331,7 +331,7 @@ def test_two_run_the_same_plan(old):
 
     faulty.before = before
     assert run_archival(slow) is None
-    archived = read_archived_instants(storage, table.definition.properties)
+    archived = format_of(table.definition.properties).archived_instants(storage)
     assert len(archived) == len({a.time for a in archived})
     assert contents(open_table(storage, clock)) == seen_by_others(storage, clock) == rows
 

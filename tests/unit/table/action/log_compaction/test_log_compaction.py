@@ -37,8 +37,9 @@ from tideline_table.action.maintenance.verdict import Outcome
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, UnsupportedTable, VerificationFailed, WriteConflict
-from tideline_table.file_group.names import log_file_name, parse_log_file_name, token_behind
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.file_names import parse_log_file_name, token_behind
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.log_format.block import HeaderKey
@@ -181,7 +182,7 @@ def test_state_and_checkpoint_hold_what_is_merged():
 def test_its_name_sorts_behind_the_last_file_that_it_merges(token):
     behind = token_behind(token, 7, "20260101000000123")
     assert behind > token
-    name = parse_log_file_name(log_file_name("f", "20260101000000001", 3, behind))
+    name = parse_log_file_name(WRITTEN.log_file_name("f", "20260101000000001", "20260101000000002", 3, behind))
     assert name.version == 3
     assert all(int(part) < 2**31 for part in behind.split("-"))
 

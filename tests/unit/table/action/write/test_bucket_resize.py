@@ -20,7 +20,7 @@ from tideline_table.action import (
 )
 from tideline_table.action.write import resize
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import RESIZING
 from tideline_table.log.sharing import HudiLockKind, Sharing

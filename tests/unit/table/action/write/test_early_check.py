@@ -11,7 +11,8 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.action.write.write_set import MarkedGroups, MarkerCheck
 from tideline_table.coordination import roll_back
 from tideline_table.errors import TransactionRolledBack, WriteConflict
-from tideline_table.file_group.names import base_file_name, log_file_name
+from tideline_table.hudi.file_names import base_file_name
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.table import TableType
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -31,7 +32,7 @@ def announce(transaction, file_slice, *, as_log=False):
     group = file_slice.group
     name = base_file_name(group.file_id, "0-1-1", transaction.instant)
     if as_log:
-        name = log_file_name(group.file_id, file_slice.base_instant, 1, "0-1-1")
+        name = WRITTEN.log_file_name(group.file_id, file_slice.base_instant, file_slice.base_instant, 1, "0-1-1")
     kind = MarkerType.APPEND if as_log else MarkerType.MERGE
     create_marker(transaction.timeline.storage, transaction.instant, f"{group.partition_path}/{name}", kind)
 

@@ -11,7 +11,7 @@ from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
-from tideline_table.file_group.names import parse_log_file_name
+from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.hudi.instant import Action
 from tideline_table.log_format import BlockType, parquet_block, scan_log
 from tideline_table.storage import MemoryStorage

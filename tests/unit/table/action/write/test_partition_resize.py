@@ -28,7 +28,7 @@ from tideline_table.action.write import resize
 from tideline_table.clock import SystemClock
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
-from tideline_table.file_group.names import bucket_of_file_id
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.index.partition_rules import FIRST_INSTANT, RulesFile

@@ -17,8 +17,8 @@ from tideline_table.action import schedule_clustering
 from tideline_table.action.write.resize import resize_buckets
 from tideline_table.clock import ManualClock
 from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable
-from tideline_table.file_group.names import bucket_of_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import SEVERAL_FILE_GROUPS, Engine
 from tideline_table.index.simple import Location

@@ -20,8 +20,8 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.file_group.names import base_file_name
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.file_names import base_file_name
 from tideline_table.hudi.instant import Action, State
 from tideline_table.index import KeyScope
 from tideline_table.log.body import Bare

@@ -14,9 +14,9 @@ from typing import Any
 
 from tideline_table.config import TASK_MAX_LIFETIME_S, Options
 from tideline_table.errors import ObjectNotFound
-from tideline_table.file_group.names import instant_token, parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.file_names import instant_token, parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.log.action import ActionRecord

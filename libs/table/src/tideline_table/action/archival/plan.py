@@ -6,15 +6,13 @@ of it can exist: pending work, and rolled-back instants while a task that cannot
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tideline_table.action.decision import Due, NotDue, obstacle
 from tideline_table.config import (
-    ARCHIVAL_BATCH,
     ARCHIVAL_MIN_AGE_S,
     CLEANER_COMMITS_RETAINED,
     COMPACTION_DELTA_COMMITS,
@@ -25,22 +23,16 @@ from tideline_table.config import (
 from tideline_table.coordination.leases import Lease
 from tideline_table.errors import InvalidOption
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, completed_as, instant_from_time
-from tideline_table.hudi.version6.archived_entry import ARCHIVED_ENTRY_JSON, archived_entry
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import ArchivalPlanned, ArchivedInstants
 from tideline_table.log.state import TableState
-from tideline_table.log_format import BlockType, HeaderKey
-from tideline_table.log_format.framing import BLOCK_VERSION, frame_block
-from tideline_table.storage import Storage
 
 OPERATION = "ARCHIVE"
 _APART = 10
 _SERVICES = (Action.CLEAN, Action.ROLLBACK)
 _PASSABLE = frozenset({Action.CLEAN, Action.ROLLBACK, Action.ARCHIVAL, Action.SAVEPOINT})
 """Actions that may be pending before the first instant of the timeline, because they add no rows."""
-_COUNT = struct.Struct(">ii")
-_LENGTH = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,31 +243,3 @@ def removal_order(files: Iterable[StateFile]) -> list[str]:
     Completions are deleted oldest first, so that every instant already removed is older than the beginning of the timeline.
     """
     return [f.path for f in sorted(files, key=lambda f: (f.instant.state is State.COMPLETED, f.instant.time))]
-
-
-def archive_path(folder: str, number: int) -> str:
-    """Return the path of the archive file with this number, from 1."""
-    return f"{folder}/.commits_.archive.{number}_1-0-1"
-
-
-def archive_content(storage: Storage, files: Sequence[StateFile], options: Options) -> bytes:
-    """Return the archive file of timeline files. Raises `ObjectNotFound` for a missing one, `CorruptMetadata` for a corrupt one."""
-    records = [archived_entry(_as_named(file.instant), storage.read(file.path), file.path) for file in files]
-    header = {HeaderKey.SCHEMA: ARCHIVED_ENTRY_JSON}
-    return b"".join(frame_block(BlockType.AVRO, header, _datums(batch)) for batch in _batches(records, options[ARCHIVAL_BATCH]))
-
-
-def _as_named(instant: Instant) -> Instant:
-    # An archive names actions as their files do: a completed compaction is a commit.
-    return Instant(instant.time, completed_as(instant.action), instant.state) if instant.state is State.COMPLETED else instant
-
-
-def _batches(records: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    return (records[at : at + size] for at in range(0, len(records), size))
-
-
-def _datums(records: Sequence[bytes]) -> bytes:
-    parts = [_COUNT.pack(BLOCK_VERSION, len(records))]
-    for record in records:
-        parts += [_LENGTH.pack(len(record)), record]
-    return b"".join(parts)

@@ -15,8 +15,6 @@ from tideline_table.action.archival.late_files import MOST_CHECKED, OrphanCleanu
 from tideline_table.action.archival.plan import (
     OPERATION,
     StateFile,
-    archive_content,
-    archive_path,
     bounds,
     plan_archival,
     removal_order,
@@ -25,12 +23,11 @@ from tideline_table.action.archival.plan import (
 )
 from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
-from tideline_table.config import TASK_MAX_LIFETIME_S, Options
+from tideline_table.config import ARCHIVAL_BATCH, TASK_MAX_LIFETIME_S, Options
 from tideline_table.coordination.leases import live_leases, oldest
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
-from tideline_table.hudi_written import read_archived_instants
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Archived, Bare, Body
 from tideline_table.log.plan import ArchivalPlanned, ArchivedInstants
@@ -131,7 +128,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
     planned = table.state.plans[own.instant]
     assert isinstance(planned, ArchivalPlanned)
     plan = planned.archived
-    path = archive_path(table.timeline.format.history_folder, own.started_sequence)
+    path = table.timeline.format.archive_path(own.started_sequence)
 
     def step(after: State, body: Body) -> None:
         def decide(state: TableState) -> Draft:
@@ -207,7 +204,9 @@ def _store(table: Table, path: str, files: Sequence[StateFile], options: Options
     if exists(table.storage, path):
         return
     try:
-        content = archive_content(table.storage, files, options)
+        content = table.timeline.format.archive_content(
+            table.storage, [(f.instant, f.path) for f in files], options[ARCHIVAL_BATCH]
+        )
         table.storage.put_if_absent(path, content)
     except ObjectExists:
         return  # another process that runs the same plan wrote it
@@ -228,7 +227,7 @@ def _remove_leftovers(table: Table) -> None:
     strange = {i: path for i, path in listed.paths.items() if i.time not in state.actions and i.time < state.archived_before}
     if not strange:
         return
-    archived = {a.time for a in read_archived_instants(table.storage, table.definition.properties)}
+    archived = {a.time for a in table.timeline.format.archived_instants(table.storage)}
     for instant in sorted(strange, key=lambda i: (i.state is State.COMPLETED, i)):
         if instant.time in archived:
             table.storage.delete(listed.paths[instant])

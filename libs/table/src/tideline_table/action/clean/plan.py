@@ -20,8 +20,8 @@ from tideline_table.config import (
 )
 from tideline_table.coordination.leases import Lease, kept_since, oldest
 from tideline_table.errors import CleanRefused, CorruptMetadata
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, instant_from_time
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import CleanPlanned

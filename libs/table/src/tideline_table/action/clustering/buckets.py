@@ -12,8 +12,8 @@ import pyarrow as pa
 from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, too_early
 from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, within
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS, Options
-from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.log.state import TableState
 
 

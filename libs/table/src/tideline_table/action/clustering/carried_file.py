@@ -12,8 +12,9 @@ from tideline_table.action.clustering.task import ClusteringTask
 from tideline_table.action.receipt import proven_columns
 from tideline_table.config import Options
 from tideline_table.errors import VerificationFailed
-from tideline_table.file_group.names import log_file_name, log_write_token
 from tideline_table.file_group.slice import FileSlice, join_path
+from tideline_table.hudi.file_names import log_write_token
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log_format import (
     BlockType,
@@ -97,7 +98,8 @@ def write_carried(
     group, options = made.group, Options(task.options)
     version = next_log_version(made)
     # The instant of the token is the clustering's: if it is rolled back, cleanup finds late files by it.
-    name = log_file_name(group.file_id, made.base_instant, version, log_write_token(task.number, task.attempt, task.instant))
+    token = log_write_token(task.number, task.attempt, task.instant)
+    name = WRITTEN.log_file_name(group.file_id, made.base_instant, task.instant, version, token)
     path = join_path(group.partition_path, name)
     chosen = _joined([part for part in (each.of(keys) for each in events) if part.rows.num_rows])
     blocks = [block for part in chosen for block in _framed(part, group.partition_path, group.file_id, task.avro_schema, instant)]

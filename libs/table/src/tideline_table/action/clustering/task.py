@@ -20,7 +20,8 @@ from tideline_table.config import (
     column_list,
 )
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
-from tideline_table.file_group.names import (
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
+from tideline_table.hudi.file_names import (
     base_file_name,
     bucket_of_file_id,
     in_bucket,
@@ -30,7 +31,6 @@ from tideline_table.file_group.names import (
     parse_log_file_name,
     write_token,
 )
-from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import HashRing
@@ -195,7 +195,7 @@ def planned_versions(plan: Mapping[str, Any]) -> dict[FileGroupId, SliceVersion]
             base = parse_base_file_name(str(document["dataFilePath"] or "").rsplit("/", 1)[-1])
             logs = list(document.get("deltaFilePaths") or ())
             first = parse_log_file_name(str(logs[0]).rsplit("/", 1)[-1]) if logs else None
-            instant = base.instant if base is not None else first.base_instant if first is not None else ""
+            instant = base.instant if base is not None else first.instant if first is not None else ""
             found[FileGroupId(str(document["partitionPath"] or ""), str(document["fileId"]))] = SliceVersion(instant, len(logs))
     return found
 

@@ -25,8 +25,8 @@ from tideline_table.config import (
     Options,
 )
 from tideline_table.errors import CorruptMetadata
-from tideline_table.file_group.names import base_file_name, parse_base_file_name, parse_log_file_name, write_token
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
+from tideline_table.hudi.file_names import base_file_name, parse_base_file_name, parse_log_file_name, write_token
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex

@@ -14,8 +14,8 @@ from typing import Any
 from tideline_table.action.decision import Due, NotDue, obstacle, within
 from tideline_table.config import COMPACTION_MAX_GROUPS, LOG_COMPACTION_FILES, LOG_COMPACTION_MAX_BYTES, Options
 from tideline_table.errors import CorruptMetadata, WriteConflict
-from tideline_table.file_group.names import parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
+from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.storage import checked_path
@@ -78,7 +78,7 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
 def is_mergeable(file_slice: FileSlice) -> bool:
     """Return whether the log files of a slice can be merged into one: all named after the slice, and each by one known write."""
     named = (parse_log_file_name(log.name) for log in file_slice.log_files)
-    return all(name is not None and name.base_instant == file_slice.base_instant and not name.is_cdc for name in named) and all(
+    return all(name is not None and name.instant == file_slice.base_instant and not name.is_cdc for name in named) and all(
         log.instant for log in file_slice.log_files
     )
 
@@ -131,7 +131,7 @@ def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
     for path in operation["deltaFilePaths"] or ():
         name = str(path).rsplit("/", 1)[-1]
         parsed = parse_log_file_name(name)
-        if parsed is None or (parsed.file_id, parsed.base_instant) != (group.file_id, base_instant):
+        if parsed is None or (parsed.file_id, parsed.instant) != (group.file_id, base_instant):
             raise CorruptMetadata(f"log compaction plan {instant} names {name!r}", expected=f"log files of slice {base_instant}")
         logs.append(LogFile(checked_path(name), 0, "", parsed.version))
     checked_path(join_path(group.partition_path, "x"))

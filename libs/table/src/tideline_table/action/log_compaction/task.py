@@ -16,8 +16,9 @@ from tideline_table.action.receipt import Prover, check_proven
 from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import Options
 from tideline_table.errors import VerificationFailed
-from tideline_table.file_group.names import log_file_name, parse_log_file_name, token_behind
 from tideline_table.file_group.slice import FileSlice, LogFile, join_path
+from tideline_table.hudi.file_names import parse_log_file_name, token_behind
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.reader.file_slice import MergedLog, merged_log
 from tideline_table.reader.read_plan import LogRule
@@ -57,7 +58,8 @@ class LogCompactionTask:
         last = parse_log_file_name(self.file_slice.log_files[-1].name)
         assert last is not None, "the plan names log files"
         token = token_behind(last.write_token, self.attempt, self.instant)
-        return join_path(group.partition_path, log_file_name(group.file_id, self.file_slice.base_instant, self.version, token))
+        base = self.file_slice.base_instant
+        return join_path(group.partition_path, WRITTEN.log_file_name(group.file_id, base, self.instant, self.version, token))
 
 
 def merge_log(task: LogCompactionTask, storage: Storage | None = None, memory: MemoryBudget | None = None) -> WriteStat:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from tideline_table.config import BLOOM_FILTERS as WRITTEN_FILTERS
 from tideline_table.config import RECORD_INDEX_MAX_FILE_GROUPS, RECORD_INDEX_MIN_FILE_GROUPS
 from tideline_table.errors import DuplicateKey, InvalidOption, ObjectNotFound, UnsupportedTable, WriteConflict
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.index.scope import RECORD_INDEX as RECORD_INDEX_TYPE
 from tideline_table.index.scope import KeyScope
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX

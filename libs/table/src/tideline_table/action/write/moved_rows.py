@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.file_group.names import base_file_name, write_token
 from tideline_table.file_group.slice import join_path
+from tideline_table.hudi.file_names import base_file_name, write_token
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.reader.base_file import read_footer
 from tideline_table.schema.meta_fields import MetaField

@@ -19,8 +19,8 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption, UnsupportedTable, VerificationFailed, WriteConflict
-from tideline_table.file_group.names import new_bucket_file_id
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import new_bucket_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_resize import BucketChange, resized_index
 from tideline_table.log.bucket_resize import BucketResize

@@ -373,6 +373,7 @@ def write_context(
     `buckets` is the index by which rows were routed, by default that of the table.
     """
     return WriteContext(
+        format=table.timeline.format,
         base_path=table.storage.root,
         instant=instant,
         operation=operation,

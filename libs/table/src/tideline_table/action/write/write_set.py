@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.conflict import SliceGrew, find_conflict
 from tideline_table.coordination.write_set import WriteSet
-from tideline_table.file_group.names import parse_base_file_name, parse_log_file_name
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.writer.marker import marked_files
 
 

@@ -14,17 +14,16 @@ from typing import Any
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition, ObjectNotFound, StorageError
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.format import ArchivedInstant, TableFormat
+from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.listing import ListedTimeline, TimelineListing
 from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi.version8.history import ArchivedInstant
 from tideline_table.hudi.write_stats import read_commit_metadata
-from tideline_table.hudi_written.archive import archived_progress
 from tideline_table.log.action import CLUSTER, COMPACT, ActionRecord
 from tideline_table.log.body import Bare, Body, Cleaned, Published, Restored
 from tideline_table.log.plan import ClusteringPlanned, RollbackStep, parse_plan
-from tideline_table.log.progress import Progress, progress_said_by
+from tideline_table.log.progress import Progress, archived_progress, progress_said_by
 from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -238,7 +237,7 @@ def _progress_without(
         lambda at: read_commit_metadata(storage.read(paths[at]), paths[at]).extra,
     )
     if missing := state.progress.keys() - found.keys():
-        archived = archived_progress(storage, read_properties(storage), lambda at: at not in undone)
+        archived = archived_progress(format_of(read_properties(storage)).archived_extra(storage), lambda at: at not in undone)
         found |= {key: archived[key] for key in missing & archived.keys()}
     return found
 

@@ -20,7 +20,6 @@ from tideline_table.errors import IllegalTransition, ObjectExists, ObjectNotFoun
 from tideline_table.hudi.instant import Instant, State
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi_written.archive import read_archived_instants
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.table_log import Draft, PlaceTrimmed
@@ -105,7 +104,7 @@ class LogFollower:
             return
         properties = read_properties(self.replica.storage)
         check_version(properties)
-        missed = missed_writes(read_archived_instants(self.replica.storage, properties), self.replica.state)
+        missed = missed_writes(self.replica.log.format.archived_instants(self.replica.storage), self.replica.state)
         if missed:
             raise WritesMissed(
                 f"{len(missed)} write(s) of Apache Hudi, the first {missed[0]}, were archived before a Tideline process adopted "

@@ -23,9 +23,9 @@ from tideline_table.coordination.heartbeat import allowed_silence
 from tideline_table.coordination.shared.metadata import advertised, keep_only, turn_off_metadata
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import ClockSkew, UnsupportedTable
-from tideline_table.file_group.names import is_ring_file_id
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.hudi.formats import WRITTEN, changed_version
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.properties import read_properties

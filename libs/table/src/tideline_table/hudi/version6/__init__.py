@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.format import TableFormat, folder_in
+from tideline_table.hudi.file_names import LogFileName
+from tideline_table.hudi.format import ArchivedInstant, TableFormat, folder_in
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.version6.archive import archived_extra, read_archive
+from tideline_table.hudi.version6.archived_entry import archive_content
+from tideline_table.storage import Storage
 
 _VERSION = 6
 _FOLDER, _ARCHIVE = ".hoodie", "archived"
@@ -55,6 +59,34 @@ class Version6(TableFormat):
         """See `TableFormat`."""
         instant = parse_timeline_file_name(name)
         return None if instant is None else (instant, "")
+
+    def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002 - the port's
+        """See `TableFormat`: the slice, not the write."""
+        return f".{file_id}_{base_instant}.log.{version}_{token}"
+
+    def writer_of(self, log: LogFileName) -> str:  # noqa: ARG002 - the port's
+        """See `TableFormat`."""
+        return ""
+
+    def slice_of(self, log: LogFileName, begun: Sequence[str], completion: Callable[[str], str]) -> str:  # noqa: ARG002
+        """See `TableFormat`; ignores modification times (11.3)."""
+        return log.instant
+
+    def archived_instants(self, storage: Storage, first: str = "", last: str = "") -> list[ArchivedInstant]:  # noqa: ARG002 - the port's
+        """See `TableFormat`. A truncated end of a file, left by a failed archival, is skipped."""
+        return read_archive(storage, self.history_folder)
+
+    def archive_path(self, number: int) -> str:
+        """See `TableFormat`."""
+        return f"{self.history_folder}/.commits_.archive.{number}_1-0-1"
+
+    def archive_content(self, storage: Storage, files: Iterable[tuple[Instant, str]], batch: int) -> bytes:
+        """See `TableFormat`."""
+        return archive_content(storage, files, batch)
+
+    def archived_extra(self, storage: Storage) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """See `TableFormat`; errors as `archived_instants`."""
+        return archived_extra(storage, self.history_folder)
 
 
 def parse_timeline_file_name(name: str) -> Instant | None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.format import TableFormat, folder_in
+from tideline_table.hudi.file_names import LogFileName
+from tideline_table.hudi.format import ArchivedInstant, TableFormat, folder_in
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
 from tideline_table.hudi.version6 import VERSION_6, parse_timeline_file_name
+from tideline_table.hudi.version8.history import read_history
+from tideline_table.storage import Storage
 
 FIRST_VERSION = 8
 _FILE = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
@@ -58,3 +62,16 @@ class Version8(TableFormat):
         if instant is None or (completed and instant.state is not State.COMPLETED):
             return None
         return instant, completed or ""
+
+    def writer_of(self, log: LogFileName) -> str:
+        """See `TableFormat`."""
+        return log.instant
+
+    def slice_of(self, log: LogFileName, begun: Sequence[str], completion: Callable[[str], str]) -> str:
+        """See `TableFormat`: the newest slice that began before the write completed; if there is none, one of its own."""
+        at = bisect.bisect_right(begun, completion(log.instant))
+        return begun[at - 1] if at else log.instant
+
+    def archived_instants(self, storage: Storage, first: str = "", last: str = "") -> list[ArchivedInstant]:
+        """See `TableFormat`."""
+        return read_history(storage, self.history_folder, first, last)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tideline_table.errors import RESTORE_FILE, CorruptMetadata, ObjectNotFound, parsing
-from tideline_table.hudi.instant import State
+from tideline_table.hudi.format import ArchivedInstant
 from tideline_table.storage import Storage
 
 VERSION_FILE = "_version_"
@@ -28,16 +27,6 @@ _COLUMNS = ["instantTime", "completionTime", "action"]
 _MAX_TEXT_BYTES = 4 * 1024 * 1024
 _ATTEMPTS = 3
 _BATCH_ROWS = 8192
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ArchivedInstant:
-    """An archived instant in its latest state. `action` is the name that Hudi uses; `completion` is always empty in layout 1."""
-
-    time: str
-    action: str
-    completion: str = ""
-    state: State = State.COMPLETED
 
 
 def read_history(storage: Storage, folder: str, first: str = "", last: str = "") -> list[ArchivedInstant]:

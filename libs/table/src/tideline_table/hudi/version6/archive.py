@@ -1,4 +1,4 @@
-"""Instants of the archived timeline, in both layouts (format reference 7, 16.3).
+"""Instants of the archived timeline of layout 1 (format reference 7): log files of Avro blocks.
 
 Snapshot queries do not need them: every instant older than the active timeline was completed when it was archived.
 """
@@ -6,18 +6,14 @@ Snapshot queries do not need them: every instant older than the active timeline 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import RESTORE_FILE, CorruptMetadata, SchemaMismatch
-from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.format import ArchivedInstant
 from tideline_table.hudi.instant import State
-from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi.version8 import Version8
-from tideline_table.hudi.version8.history import ArchivedInstant, read_history
-from tideline_table.log.progress import Progress, progress_in
 from tideline_table.log_format import BlockType, LogBlock, read_rows, scan_log
 from tideline_table.storage import Storage
 
@@ -29,16 +25,13 @@ _COMPLETED_AS = {"compaction": "commit", "logcompaction": "deltacommit", "cluste
 _ORDER = (State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 
 
-def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> list[ArchivedInstant]:
+def read_archive(storage: Storage, folder: str) -> list[ArchivedInstant]:
     """Return the archived instants in order; none if the archive was deleted.
 
     Raises `CorruptMetadata` for a malformed archive. A truncated end of a file, left by a failed archival, is skipped.
     """
-    folders = format_of(properties)
-    if isinstance(folders, Version8):
-        return read_history(storage, folders.history_folder)
     best: dict[tuple[str, str], ArchivedInstant] = {}
-    for path in _files(storage, folders.history_folder):
+    for path in _files(storage, folder):
         for instant in _instants(storage, path):
             key = (instant.time, _COMPLETED_AS.get(instant.action, instant.action))
             known = best.get(key)
@@ -47,22 +40,9 @@ def read_archived_instants(storage: Storage, properties: Mapping[str, str]) -> l
     return sorted(best.values())
 
 
-def has_archive(storage: Storage, properties: Mapping[str, str]) -> bool:
-    """Return whether there is an archived timeline."""
-    level = storage.list_folder(format_of(properties).history_folder)
-    return bool(level.objects)
-
-
-def archived_progress(storage: Storage, properties: Mapping[str, str], counts: Callable[[str], bool]) -> dict[str, Progress]:
-    """Return the newest ingestion progress of each key in archived writes for whose instants `counts` is true. Empty in layout 2.
-
-    Reads the whole archive and raises the same errors as `read_archived_instants`.
-    """
-    found: dict[str, Progress] = {}
-    folders = format_of(properties)
-    if isinstance(folders, Version8):
-        return found
-    for block in (block for path in _files(storage, folders.history_folder) for block in _blocks(storage, path)):
+def archived_extra(storage: Storage, folder: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the instants of completed writes with the extra metadata of their commits; errors as `read_archive`."""
+    for block in (block for path in _files(storage, folder) for block in _blocks(storage, path)):
         try:
             rows = read_rows(storage, block, columns=[_TIME, _STATE, *_COMMITS])
         except SchemaMismatch:
@@ -71,21 +51,8 @@ def archived_progress(storage: Storage, properties: Mapping[str, str], counts: C
         for column in _COMMITS:
             said = pc.struct_field(rows.column(column), _EXTRA).to_pylist()
             for time, state, extra in zip(times, states, said, strict=True):
-                if extra and state == State.COMPLETED.value.upper() and counts(time):
-                    newer = progress_in(dict(extra), time).items()
-                    found |= {key: held for key, held in newer if key not in found or found[key].instant < time}
-    return found
-
-
-def was_completed(storage: Storage, instant: str) -> bool:
-    """Return whether `instant` completed before it was archived; if not, it was rolled back. Reads the whole archive."""
-    archived = read_archived_instants(storage, read_properties(storage))
-    return any(found.time == instant and found.state is State.COMPLETED for found in archived)
-
-
-def is_archived(storage: Storage, properties: Mapping[str, str], instant: str) -> bool:
-    """Return whether `instant` is in the archive. Reads the whole archive."""
-    return any(archived.time == instant for archived in read_archived_instants(storage, properties))
+                if extra and state == State.COMPLETED.value.upper():
+                    yield time, dict(extra)
 
 
 def _files(storage: Storage, folder: str) -> list[str]:

@@ -28,10 +28,11 @@ class BaseFileName:
 
 @dataclass(frozen=True, slots=True)
 class LogFileName:
-    """`.<file id>_<base instant>.log.<version>_<write token>[.cdc]`."""
+    """`.<file id>_<instant>.log.<version>_<write token>[.cdc]`."""
 
     file_id: str
-    base_instant: str
+    instant: str
+    """The base instant of the slice, or the instant of the write, by the table's version (`TableFormat.log_file_name`)."""
     version: int
     write_token: str
     is_cdc: bool
@@ -40,11 +41,6 @@ class LogFileName:
 def base_file_name(file_id: str, write_token: str, instant: str) -> str:
     """Return the name of a base file."""
     return f"{file_id}_{write_token}_{instant}.parquet"
-
-
-def log_file_name(file_id: str, base_instant: str, version: int, token: str) -> str:
-    """Return the name of a log file."""
-    return f".{file_id}_{base_instant}.log.{version}_{token}"
 
 
 def parse_base_file_name(name: str) -> BaseFileName | None:
