@@ -1,0 +1,101 @@
+"""No code outside the room of a table version compares versions, or makes or parses names of timeline files and log files."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi.formats import UPGRADED, WRITTEN, format_of
+from tideline_table.hudi.instant import Action, Instant, State
+
+ROOT = Path(__file__).parents[4]
+ROOM = "libs/table/src/tideline_table/hudi/"
+_ROOMS = re.compile(r"tideline_table\.hudi\.version\d+(\..*)?")
+_COMPARED = re.compile(r"\b(definition|format|form|WRITTEN|UPGRADED|identity)\.(version|layout)\b")
+_NAMES = re.compile(r"\.log\.[\d_]*$|\.(requested|inflight)$|\.commits_|^\.hoodie/(timeline|archived)?/?$|(^|})\.(delta|replace)?commit$")
+
+EXCEPTIONS = {
+    # Below `hudi`; asks only whether a data file is a log file.
+    "libs/table/src/tideline_table/log_format/key_index.py": 1,
+    # The names of log files of version 6 show a cancelled compaction.
+    "libs/table/src/tideline_table/file_group/slice.py": 1,
+    # The marker of a hash ring, not a file of the timeline.
+    "libs/table/src/tideline_table/index/hash_ring.py": 1,
+    # Whether a path is one of a data file.
+    "libs/table/src/tideline_table/action/clean/plan.py": 1,
+    "libs/cli/src/tideline_cli/watched.py": 1,
+}
+"""File → places that break the rule today. They may only become fewer."""
+WRITTEN_FORMAT = 27
+"""Uses of `WRITTEN` where the format of the table at hand is not at hand: they may only become fewer."""
+
+
+def _broken(tree: ast.Module) -> list[str]:
+    documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module)) if _ROOMS.fullmatch(module):
+                found.append(f"imports {module}")
+            case ast.Compare() if _COMPARED.search(ast.unparse(node)):
+                found.append(f"compares {ast.unparse(node)}")
+            case ast.Attribute(value=ast.Name(id="p"), attr="VERSION" | "LAYOUT"):
+                found.append(f"reads p.{node.attr}")
+            case ast.Constant(value=str(text)) if id(node) not in documented and _NAMES.search(text):
+                found.append(f"names {text!r}")
+    return found
+
+
+def _sources():
+    for path in sorted(ROOT.glob("*/*/src/**/*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(ROOM):
+            yield name, ast.parse(path.read_text())
+
+
+def test_only_the_rooms_know_versions_and_names():
+    found = {name: broken for name, tree in _sources() if (broken := _broken(tree))}
+    assert {name: len(broken) for name, broken in found.items()} == EXCEPTIONS, found
+
+
+def test_the_written_format_is_taken_from_the_table_where_there_is_one():
+    uses = Counter(name for name, tree in _sources() for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == "WRITTEN")
+    assert uses.total() == WRITTEN_FORMAT, uses
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from tideline_table.hudi.version6 import Version6",
+        "definition.version >= 8",
+        "properties.get(p.VERSION)",
+        "f'{instant}.{action}.requested'",
+        "f'.{file_id}_{base}.log.{version}'",
+        "f'.hoodie/{name}'",
+        "path + '.inflight'",
+    ],
+)
+def test_the_rule_finds(code):
+    assert _broken(ast.parse(code))
+
+
+@pytest.mark.parametrize("form", [WRITTEN, UPGRADED], ids=["6", "8"])
+@pytest.mark.parametrize("action", sorted(set(Action) - {Action.ARCHIVAL}))
+@pytest.mark.parametrize("state", [State.REQUESTED, State.INFLIGHT, State.COMPLETED])
+def test_names_of_timeline_files_return(form, action, state):
+    instant = Instant("20260101000000001", action, state)
+    completion = "20260101000000002" if state is State.COMPLETED and form.has_completion_times else ""
+    name = form.timeline_file_name(instant, completion)
+    found, completed = form.parse_timeline_file_name(name)
+    assert (found.time, found.state, completed) == (instant.time, state, completion)
+    assert form.timeline_file_name(found, completed) == name
+
+
+def test_a_format_that_is_only_read_refuses_to_write():
+    for step in (UPGRADED.version_properties, lambda: UPGRADED.archive_path(1), lambda: UPGRADED.log_file_name("f", "1", "2", 1, "t")):
+        with pytest.raises(UnsupportedTable, match="a step on a table of version 8"):
+            step()
+    assert format_of(WRITTEN.version_properties()) == WRITTEN
