@@ -105,7 +105,7 @@ def recovered(settings: Settings) -> Table:
         lengths.append(table.refresh().sequence)
     assert lengths[0] == lengths[1], "the second recovery found something to do"
     # All tasks have ended: what a stopped writer wrote after its rollback goes now, not only when its instant is archived.
-    clean_up_orphans(table.storage, table.state, to_clean_up(table.state))
+    clean_up_orphans(table.storage, table.timeline.format, table.state, to_clean_up(table.state))
     return open_table(settings, "checker")
 
 

@@ -65,7 +65,7 @@ def test_a_lost_update_a_stray_file_and_a_stuck_instant_are_told(run: tuple[Tabl
     table.storage.put(f".hoodie/.temp/{transaction.instant}/{late}.marker.CREATE", b"")
     table.storage.put(late, b"")
     assert f"{late} is a stray file" in problems(table, good)
-    assert late in clean_up_orphans(table.storage, table.state, to_clean_up(table.refresh())).deleted
+    assert late in clean_up_orphans(table.storage, table.timeline.format, table.state, to_clean_up(table.refresh())).deleted
     assert not any(late in p for p in problems(table, good))
 
 

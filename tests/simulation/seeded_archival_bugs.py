@@ -15,6 +15,7 @@ from tideline_table.action.archival import plan as archival
 from tideline_table.action.archival import run as table_archival
 from tideline_table.action.archival.late_files import MOST_CHECKED, OrphanCleanup
 from tideline_table.config import Options
+from tideline_table.hudi.format import TableFormat
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
@@ -22,7 +23,7 @@ from tideline_table.storage import Storage
 _real_held_back = archival.held_back
 
 
-def _clean_up_nothing(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> OrphanCleanup:
+def _clean_up_nothing(storage: Storage, form: TableFormat, state: TableState, rolled_back: Sequence[ActionRecord]) -> OrphanCleanup:
     return OrphanCleanup(frozenset(record.instant for record in rolled_back))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from tideline_table.hudi import is_log_path
 from tideline_table.storage import Storage, StorageWrapper
 
 _COUNTED = frozenset({"read", "read_range", "open_input", "delete"})
@@ -29,7 +30,7 @@ class WatchedStorage(StorageWrapper):
 
     def on_request(self, kind: str, path: str) -> None:
         """Count a data file that is opened or deleted for the first time."""
-        is_data = not path.startswith(".hoodie/") and (path.endswith(".parquet") or ".log." in path)
+        is_data = not path.startswith(".hoodie/") and (path.endswith(".parquet") or is_log_path(path))
         if not self._every and not (is_data and kind in _COUNTED):
             return
         if self.only is not None and path not in self.only:

@@ -4,6 +4,7 @@ The effect of a commit on file groups does not belong here; see `tideline_table.
 """
 
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.file_names import is_log_path
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of
@@ -23,6 +24,7 @@ __all__ = [
     "Point",
     "State",
     "decode_document",
+    "is_log_path",
     "is_sequence",
     "parse_as_of",
     "time_from_instant",

@@ -58,6 +58,11 @@ def parse_log_file_name(name: str) -> LogFileName | None:
     return LogFileName(file_id, base, int(version), token or "", bool(cdc))
 
 
+def is_log_path(path: str) -> bool:
+    """Return whether a data file is a log file, or belongs to one."""
+    return ".log." in path.rsplit("/", 1)[-1]
+
+
 def new_file_id(instant: str, task: str, number: int = 0) -> str:
     """Return the id of a new file group. All attempts of a task get the same id, so a late attempt cannot add a second group."""
     return f"{uuid.uuid5(_FILE_IDS, f'{instant}/{task}')}-{number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tideline_table.errors import UnsupportedTable
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.version6 import VERSION_6, Version6
@@ -29,6 +29,14 @@ def format_of(properties: Mapping[str, str]) -> TableFormat:
         if layout == form.layout:
             return form.of(properties, version)
     raise UnsupportedTable(f"timeline layout {layout!r}", expected="layout 1 or 2")
+
+
+def version_of(properties: Mapping[str, str]) -> int:
+    """Return the table version. Raises `CorruptMetadata` if the properties say none."""
+    text = properties.get(p.VERSION, "")
+    if not (text.isascii() and text.isdecimal()):
+        raise CorruptMetadata(f"{p.PROPERTIES_PATH} with {p.VERSION}={text!r}", expected="a number", remedy="restore the file")
+    return int(text)
 
 
 def check_readable(name: str, version: int) -> None:

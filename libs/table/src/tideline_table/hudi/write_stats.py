@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tideline_table.errors import parsing
 from tideline_table.hudi.avro_container import MAGIC, decode_document
+from tideline_table.hudi.file_names import is_log_path
 from tideline_table.json_text import parse_json
 from tideline_table.row_digest import RowDigest
 from tideline_table.statistics import FileStatistics
@@ -86,7 +87,7 @@ class WriteStat:
     @property
     def is_log(self) -> bool:
         """Whether the file written is a log file."""
-        return ".log." in self.path.rsplit("/", 1)[-1]
+        return is_log_path(self.path)
 
     def to_json(self) -> dict[str, Any]:
         """Return Hudi's JSON object for the write stat."""

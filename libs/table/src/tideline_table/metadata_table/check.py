@@ -9,7 +9,6 @@ from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.properties import parse_properties, read_properties
-from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.metadata import CREATION_SUFFIX, INSTANT_DIGITS, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.files import files_of
@@ -21,6 +20,7 @@ from tideline_table.metadata_table.layout import (
     TIMELINE_FOLDER,
     file_path,
     folder_of,
+    instant_of,
     log_name,
     metadata_properties,
 )
@@ -61,7 +61,7 @@ def _not_known(advertised: str) -> Finding:
 
 def _timeline(storage: Storage, state: TableState, known: MetadataTable) -> Iterator[Finding]:
     listed = storage.list_folder(TIMELINE_FOLDER).objects
-    sizes = {parse_timeline_file_name(found.path.rpartition("/")[2]): found.size_bytes for found in listed}
+    sizes = {instant_of(found.path): found.size_bytes for found in listed}
     there = sizes.keys()
     created = {part.created + CREATION_SUFFIX for part in known.partitions}
     compactions = {at for part in known.partitions for at in (part.base, part.older_base)} - created

@@ -57,6 +57,12 @@ def timeline_path(instant: Instant) -> str:
     return f"{METADATA_FOLDER}/{WRITTEN.timeline_path(instant)}"
 
 
+def instant_of(path: str) -> Instant | None:
+    """Return the instant of a path in the folder of the metadata table's timeline, None for other files."""
+    parsed = WRITTEN.parse_timeline_file_name(path.rpartition("/")[2])
+    return None if parsed is None else parsed[0]
+
+
 def metadata_properties(table: Mapping[str, str]) -> dict[str, str]:
     """Return `hoodie.properties` of the metadata table of a table with the properties `table`."""
     properties = {

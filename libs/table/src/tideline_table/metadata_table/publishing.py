@@ -23,7 +23,6 @@ from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_
 from tideline_table.hudi.instant import Action, Instant, State, time_from_instant
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import change_properties, format_properties, read_properties
-from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import (
@@ -62,6 +61,7 @@ from tideline_table.metadata_table.layout import (
     file_id_of,
     file_path,
     folder_of,
+    instant_of,
     log_name,
     metadata_properties,
     timeline_path,
@@ -281,7 +281,7 @@ def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataParti
     timeline = [
         (instant.state is State.COMPLETED, instant.time, found.path)
         for found in storage.list_folder(TIMELINE_FOLDER).objects
-        if (instant := parse_timeline_file_name(found.path.rpartition("/")[2])) is not None
+        if (instant := instant_of(found.path)) is not None
         and instant.time not in instants
         and instant.time < known.files.older_base
     ]

@@ -16,12 +16,11 @@ from tideline_table.errors import CorruptMetadata, ObjectExists, StorageError
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.listing import TimelineListing, timeline_listing
-from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import FILES
 from tideline_table.metadata_table.instant_files import at_once, extra_metadata
 from tideline_table.metadata_table.kinds import kind_of
-from tideline_table.metadata_table.layout import PROPERTIES_PATH, TIMELINE_FOLDER, file_path, timeline_path
+from tideline_table.metadata_table.layout import PROPERTIES_PATH, TIMELINE_FOLDER, file_path, instant_of, timeline_path
 from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.partition import Records, by_group
 from tideline_table.metadata_table.records import FilesRecords, decode_records
@@ -102,7 +101,7 @@ def _list_timeline(storage: Storage) -> TimelineListing:
     if PROPERTIES_PATH not in paths:
         raise CorruptMetadata(f"no {PROPERTIES_PATH}", expected="the properties of the metadata table")
     named = [path for path in paths if path not in _PROPERTIES and not path.endswith(".crc")]
-    refuse(path for path in named if parse_timeline_file_name(path.rpartition("/")[2]) is None)
+    refuse(path for path in named if instant_of(path) is None)
     return timeline_listing(WRITTEN, named)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import WRITTEN, check_writable, format_of, is_written
+from tideline_table.hudi.formats import WRITTEN, check_writable, format_of, is_written, version_of
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_numbers
 from tideline_table.index.scope import kept_type
@@ -166,11 +166,7 @@ class TableDefinition:
         name = properties.get(p.NAME)
         if not name:
             raise CorruptMetadata(f"{p.PROPERTIES_PATH} without {p.NAME}", expected="the table's name", remedy="restore the file")
-        version_text = properties.get(p.VERSION, "")
-        if not (version_text.isascii() and version_text.isdecimal()):
-            raise CorruptMetadata(
-                f"{p.PROPERTIES_PATH} with {p.VERSION}={version_text!r}", expected="a number", remedy="restore the file"
-            )
+        version = version_of(properties)
         type_text = properties.get(p.TYPE, "")
         if type_text not in set(TableType):
             raise CorruptMetadata(
@@ -190,7 +186,7 @@ class TableDefinition:
         return cls(
             name=name,
             type=TableType(type_text),
-            version=int(version_text),
+            version=version,
             keygen=read_keygen(properties),
             ordering_field=properties.get(p.PRECOMBINE_FIELD) or properties.get(p.ORDERING_FIELDS, ""),
             payload_class=properties.get(p.PAYLOAD_CLASS) or properties.get(p.LEGACY_PAYLOAD_CLASS, ""),

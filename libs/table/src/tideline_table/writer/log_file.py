@@ -18,7 +18,7 @@ from tideline_table.config import LOG_BLOCK_BYTES, LOG_BLOCK_FORMAT, LOG_INDEX_W
 from tideline_table.errors import TidelineError
 from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
 from tideline_table.hudi.file_names import log_write_token, parse_log_file_name
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log_format import BlockType, avro_block, block_header, delete_block, parquet_block, reads_as_none
 from tideline_table.log_format.key_index import LogIndex, index_path, read_index
@@ -174,7 +174,9 @@ def _previous_index(base: FileSlice, storage: Storage) -> LogIndex | None:
     return index if index is not None and index.logs[-1].size_bytes == last.size_bytes else None
 
 
-def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storage: Storage, options: Options) -> FileGroupResult:
+def move_behind(
+    result: FileGroupResult, latest: FileSlice, instant: str, storage: Storage, options: Options, form: TableFormat
+) -> FileGroupResult:
     """Copy the log file of `result` as the next one of `latest`, to which other writers appended meanwhile. Decodes no row.
 
     The transaction deletes the old file, which has a marker and no write stat.
@@ -185,7 +187,7 @@ def move_behind(result: FileGroupResult, latest: FileSlice, instant: str, storag
     old = parse_log_file_name(stat.path.rsplit("/", 1)[-1])
     assert old is not None
     version = next_log_version(latest)
-    name = WRITTEN.log_file_name(stat.file_id, latest.base_instant, instant, version, old.write_token)
+    name = form.log_file_name(stat.file_id, latest.base_instant, instant, version, old.write_token)
     path = join_path(stat.partition_path, name)
     create_marker(storage, instant, path, MarkerType.APPEND)
     with storage.open_input(stat.path) as source, storage.open_output(path) as sink:

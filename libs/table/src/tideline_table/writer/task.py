@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from tideline_table.config import Options
 from tideline_table.file_group.slice import FileSlice, SliceVersion
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.key_hash import MAX_CARRIED_HASHES, key_hashes
@@ -35,6 +34,8 @@ class WriteContext:
     avro_schema: str
     """The schema with meta fields, for the footers of files."""
     merging: Merging
+    format: TableFormat
+    """The names of files by the table's version."""
     options: Mapping[str, str] = field(default_factory=dict)
     is_merge_on_read: bool = False
     has_meta_fields: bool = True
@@ -43,8 +44,6 @@ class WriteContext:
     """The bucket index of the table, if it has one."""
     log_rule: LogRule = field(default_factory=LogRule)
     """The rule by which readers merge the log files that a write appends to."""
-    format: TableFormat = WRITTEN
-    """The names of files by the table's version."""
     keeps_keys: bool = False
     """Whether results hold the keys of base files (`WriteStat.keys`): only where they stay in the process that commits."""
 

@@ -91,7 +91,7 @@ def test_every_append_is_a_file_with_a_version_of_its_own():
     (file_slice,) = table.slices()
     parsed = [parse_log_file_name(log.name) for log in file_slice.log_files]
     assert [p.version for p in parsed] == [1, 2, 3]
-    assert {p.base_instant for p in parsed} == {file_slice.base_instant}
+    assert {p.instant for p in parsed} == {file_slice.base_instant}
     assert len({p.write_token for p in parsed}) == 3
 
 
@@ -217,7 +217,7 @@ def test_writers_go_on_while_a_compaction_is_pending():
     instant = schedule_compaction(table)
     write(table, [("c", "p", 2, "later")])
     (file_slice,) = table.slices()
-    assert parse_log_file_name(file_slice.log_files[-1].name).base_instant == instant
+    assert parse_log_file_name(file_slice.log_files[-1].name).instant == instant
     assert parse_log_file_name(file_slice.log_files[-1].name).version == 1
     expected = [("a", "p", 2, "y"), ("c", "p", 2, "later")]
     assert contents(table) == expected

@@ -17,7 +17,7 @@ from tideline_table.errors import ObjectNotFound
 from tideline_table.file_group.partition_listing import list_partitions
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.file_names import instant_token, parse_base_file_name, parse_log_file_name
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
@@ -47,7 +47,7 @@ def due(state: TableState, rolled_back: Iterable[ActionRecord], options: Options
     return [r for r, fence in fences if fence.since and datetime.fromisoformat(fence.since) <= ended]
 
 
-def clean_up_orphans(storage: Storage, state: TableState, rolled_back: Sequence[ActionRecord]) -> OrphanCleanup:
+def clean_up_orphans(storage: Storage, form: TableFormat, state: TableState, rolled_back: Sequence[ActionRecord]) -> OrphanCleanup:
     """Delete the files of these rolled-back writes in all partitions that they may have written to.
 
     Tasks list every file in a marker before they write it: the remaining markers and the files of the rollback name each partition.
@@ -56,7 +56,7 @@ def clean_up_orphans(storage: Storage, state: TableState, rolled_back: Sequence[
     everywhere = functools.cache(lambda: frozenset(partition for partition, _ in list_partitions(storage)))
     by_partition: dict[str, set[str]] = {}
     for record in rolled_back:
-        named = _named_partitions(storage, record)
+        named = _named_partitions(storage, form, record)
         for partition in everywhere() if named is None else named:
             by_partition.setdefault(partition, set()).add(record.instant)
     kept = {path for file_slice in state.every_slice() for path in file_slice.paths}
@@ -84,10 +84,10 @@ def delete_staging(storage: Storage, options: Options, now: datetime) -> tuple[s
     return left
 
 
-def _named_partitions(storage: Storage, record: ActionRecord) -> set[str] | None:
+def _named_partitions(storage: Storage, form: TableFormat, record: ActionRecord) -> set[str] | None:
     try:
-        plan = _document(storage, record.fenced_by, State.REQUESTED)
-        done = _document(storage, record.fenced_by, State.COMPLETED)
+        plan = _document(storage, form, record.fenced_by, State.REQUESTED)
+        done = _document(storage, form, record.fenced_by, State.COMPLETED)
     except ObjectNotFound:
         return None
     marked = {path.rpartition("/")[0] for path in marked_files(storage, record.instant)}
@@ -95,8 +95,8 @@ def _named_partitions(storage: Storage, record: ActionRecord) -> set[str] | None
     return marked | planned | set(done["partitionMetadata"])
 
 
-def _document(storage: Storage, rollback: str, at: State) -> Mapping[str, Any]:
-    path = WRITTEN.timeline_path(Instant(rollback, Action.ROLLBACK, at))
+def _document(storage: Storage, form: TableFormat, rollback: str, at: State) -> Mapping[str, Any]:
+    path = form.timeline_path(Instant(rollback, Action.ROLLBACK, at))
     return decode_document(storage.read(path), path)
 
 

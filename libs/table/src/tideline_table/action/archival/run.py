@@ -73,7 +73,7 @@ def delete_late_files(table: Table, options: Mapping[str, object] | None = None)
         still_new = now - timedelta(seconds=chosen[TASK_MAX_LIFETIME_S])
         known = {record.instant for record in due(state, older, chosen, still_new)}
         waiting += [a for a in due(state, older, chosen, now) if a.instant not in known]
-    return clean_up_orphans(table.storage, state, waiting[:MOST_CHECKED]) if waiting else OrphanCleanup()
+    return clean_up_orphans(table.storage, table.timeline.format, state, waiting[:MOST_CHECKED]) if waiting else OrphanCleanup()
 
 
 def delete_half_written(table: Table, options: Mapping[str, object] | None = None) -> tuple[str, ...]:

@@ -153,6 +153,7 @@ def _tasks(table: Table, instant: str, attempt: int, options: Options) -> list[L
             rule,
             table.schema,
             avro_schema,
+            table.timeline.format,
             attempt,
             options.given(),
         )

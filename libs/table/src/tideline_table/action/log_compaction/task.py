@@ -18,7 +18,7 @@ from tideline_table.config import Options
 from tideline_table.errors import VerificationFailed
 from tideline_table.file_group.slice import FileSlice, LogFile, join_path
 from tideline_table.hudi.file_names import parse_log_file_name, token_behind
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.reader.file_slice import MergedLog, merged_log
 from tideline_table.reader.read_plan import LogRule
@@ -43,6 +43,7 @@ class LogCompactionTask:
     rule: LogRule
     schema: pa.Schema
     avro_schema: str
+    format: TableFormat
     attempt: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -59,7 +60,7 @@ class LogCompactionTask:
         assert last is not None, "the plan names log files"
         token = token_behind(last.write_token, self.attempt, self.instant)
         base = self.file_slice.base_instant
-        return join_path(group.partition_path, WRITTEN.log_file_name(group.file_id, base, self.instant, self.version, token))
+        return join_path(group.partition_path, self.format.log_file_name(group.file_id, base, self.instant, self.version, token))
 
 
 def merge_log(task: LogCompactionTask, storage: Storage | None = None, memory: MemoryBudget | None = None) -> WriteStat:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTable
+from tideline_table.hudi.file_names import is_log_path
 from tideline_table.log.state import TableState
 from tideline_table.log_format import BlockType, read_deletes, read_rows, scan_log
 from tideline_table.log_format.block import whole_block
@@ -44,7 +45,7 @@ def _finding(path: str, check: Callable[[], None]) -> Finding | None:
 
 
 def _check_file(storage: Storage, path: DataPath, *, deep: bool) -> None:
-    if ".log." in path.rsplit("/", 1)[-1]:
+    if is_log_path(path):
         _check_log(storage, path, deep=deep)
     else:
         _check_base(storage, path, deep=deep)

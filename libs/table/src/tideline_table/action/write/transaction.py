@@ -289,7 +289,7 @@ class WriteTransaction:
                 moved.append(result)
                 continue
             self._check_rows(result.stat, latest)
-            moved.append(move_behind(result, latest, self.instant, storage, self.timeline.options))
+            moved.append(move_behind(result, latest, self.instant, storage, self.timeline.options, self.timeline.format))
         return moved
 
     def _check_rows(self, own: WriteStat, latest: FileSlice) -> None:
