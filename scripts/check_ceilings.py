@@ -20,6 +20,8 @@ PRODUCT = ("libs/", "services/")
 LONGEST_LINE = 132
 KIND = re.compile(r"\b(?:is_exclusive|is_shared|has_log)\b")
 SERVICE = re.compile(r"\bTableService\.([A-Z_]+)\b")
+WRITTEN = re.compile(r"^(?!from ).*\bWRITTEN\b(?!,$)", re.MULTILINE)
+ROOM = "tideline_table/hudi/"
 MAY_ASK = ("libs/table/src/tideline_table/coordination/", "libs/table/src/tideline_table/table/facade.py")
 """Where it is decided what a kind of table can do."""
 
@@ -59,6 +61,11 @@ def files_that_name_a_service(texts: Texts) -> int:
     return sum(names_another(path, text) for path, text in texts.items() if path.startswith(PRODUCT))
 
 
+def uses_of_the_written_format(texts: Texts) -> int:
+    """Uses of the one written table version where no table says its own (`tideline_table.hudi.formats.WRITTEN`)."""
+    return sum(len(WRITTEN.findall(text)) for path, text in texts.items() if path.startswith(PRODUCT) and ROOM not in path)
+
+
 def public_members() -> int:
     """Names that `tideline.Table` has for its users."""
     import tideline  # noqa: PLC0415 - the other counts need no import
@@ -83,6 +90,7 @@ def counted(root: Path) -> dict[str, int]:
         long_lines,
         questions_for_the_kind_of_table,
         files_that_name_a_service,
+        uses_of_the_written_format,
     )
     return {count.__name__: count(texts) for count in of_texts} | {"public_members": public_members()} | upsert_calls()
 

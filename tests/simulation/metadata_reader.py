@@ -181,9 +181,7 @@ def data_for_readers(storage: Storage, partition: str) -> dict[bytes, bytes]:
         if path:
             records |= _data_of(HFile(storage.read(path)))
         logs = [(parsed, name) for name in names if (parsed := parse_log_file_name(name.rpartition("/")[2])) is not None]
-        for _, _, name in sorted(
-            (p.instant, p.version, n) for p, n in logs if p.file_id == file_id and p.instant >= begun
-        ):
+        for _, _, name in sorted((p.instant, p.version, n) for p, n in logs if p.file_id == file_id and p.instant >= begun):
             for block in scan_log(storage, name).blocks:
                 if block.instant not in done - pending:
                     continue

@@ -47,7 +47,7 @@ class Version6(TableFormat):
         """See `TableFormat`."""
         return {p.VERSION: str(_VERSION), p.LAYOUT: self.layout, p.ARCHIVE_FOLDER: _ARCHIVE, p.TIMEZONE: "UTC"}
 
-    def timeline_file_name(self, instant: Instant, completion: str = "") -> str:  # noqa: ARG002 - the port's
+    def timeline_file_name(self, instant: Instant, completion: str = "") -> str:  # noqa: ARG002
         """Return the file name inside `.hoodie` for an instant in its state (the table in 4.1)."""
         if instant.state is State.COMPLETED:
             return f"{instant.time}.{completed_as(instant.action)}"
@@ -60,11 +60,11 @@ class Version6(TableFormat):
         instant = parse_timeline_file_name(name)
         return None if instant is None else (instant, "")
 
-    def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002 - the port's
+    def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002
         """See `TableFormat`: the slice, not the write."""
         return f".{file_id}_{base_instant}.log.{version}_{token}"
 
-    def writer_of(self, log: LogFileName) -> str:  # noqa: ARG002 - the port's
+    def writer_of(self, log: LogFileName) -> str:  # noqa: ARG002
         """See `TableFormat`."""
         return ""
 
@@ -72,7 +72,7 @@ class Version6(TableFormat):
         """See `TableFormat`; ignores modification times (11.3)."""
         return log.instant
 
-    def archived_instants(self, storage: Storage, first: str = "", last: str = "") -> list[ArchivedInstant]:  # noqa: ARG002 - the port's
+    def archived_instants(self, storage: Storage, first: str = "", last: str = "") -> list[ArchivedInstant]:  # noqa: ARG002
         """See `TableFormat`. A truncated end of a file, left by a failed archival, is skipped."""
         return read_archive(storage, self.history_folder)
 
