@@ -10,7 +10,7 @@ from tests.unit.services.fleet import die, write
 from tideline_events import TIMELINE, EventConsumer, Transition, TransitionConsumer, decode
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_runtime.transitions import backfill
+from tideline_runtime.transitions import TableLogs, backfill
 from tideline_table.action import run_clustering, schedule_clustering
 from tideline_table.coordination import roll_back
 
@@ -91,3 +91,38 @@ def test_every_transition_arrives_once_and_in_order(fleet, lost):
         ]
     assert (events.counts.backfilled, events.counts.missing, events.counts.dead) == (len(lost) * 2, 0, 0)
     assert events.counts.duplicates == sum(2 for n in (4, 9) if n not in lost)
+
+
+def arrived_in_a_life(fleet):
+    """What a member of the group gets that starts, processes everything and ends."""
+    events = EventConsumer(fleet.event_log, "reader", backfill=TableLogs(), clock=fleet.clock)
+    found = {}
+    with closing(TransitionConsumer(events)) as consumer:
+        while batch := consumer.poll(0):
+            for event in batch:
+                found.setdefault(event.table.name, []).append(event.sequence)
+            consumer.commit()
+    assert (events.counts.missing, events.counts.dead) == (0, 0)
+    return found
+
+
+def test_nothing_is_lost_while_a_consumer_is_down_for_longer_than_events_are_kept(fleet):
+    """44 of 44 were, and none counted as missing; the quiet table would never have been complete."""
+    busy, quiet = fleet.create("busy"), fleet.create("quiet")
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    for table in (busy, quiet):
+        write(table, 0)
+    mirror.tick()
+    assert arrived_in_a_life(fleet) == {"busy": [1, 2], "quiet": [1, 2]}
+    for table in (busy, quiet):
+        write(table, 10)
+    mirror.tick()
+    fleet.clock.advance(TIMELINE.retention_s + 60)
+    write(busy, 20)
+    write(fleet.create("later"), 0)
+    fleet.clock.advance(61)  # tables_rescan_s
+    mirror.tick()
+    kept = {(event.table.name, event.sequence) for event in fleet.events(TIMELINE.name)}
+    assert kept == {("busy", 5), ("busy", 6), ("later", 1), ("later", 2)}
+    assert arrived_in_a_life(fleet) == {"busy": [3, 4, 5, 6], "quiet": [3, 4], "later": [1, 2]}
+    assert arrived_in_a_life(fleet) == {}
