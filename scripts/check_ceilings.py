@@ -1,7 +1,9 @@
-"""Counts what a reader of the code pays for, and compares it with `scripts/ceilings.toml`: `python scripts/check_ceilings.py [--lower]`.
+"""Counts what a reader of the code pays for, and compares it with `scripts/ceilings.toml`.
 
-Counts do not depend on the machine. One above its ceiling is an error; who has a reason to raise it does so in that file, with the reason
-in the message of the commit. One that fell is reported, and `--lower` writes it down.
+`python scripts/check_ceilings.py [--lower]`.
+
+Counts do not depend on the machine. One above its ceiling is an error; who has a reason to raise it does so in that file, with
+the reason in the message of the commit. One that fell is reported, and `--lower` writes it down.
 """
 
 from __future__ import annotations

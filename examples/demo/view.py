@@ -71,7 +71,10 @@ class View:
             if is_commit
             else f"{transition.files_added} files for {transition.file_groups_replaced}"
         )
-        line = f"    event {transition.sequence:>5}  {transition.table.name:<9} {transition.instant} {transition.action} {transition.operation}"
+        line = (
+            f"    event {transition.sequence:>5}  {transition.table.name:<9} {transition.instant} {transition.action} "
+            f"{transition.operation}"
+        )
         self.console.print(Text(f"{line}  {what}", style="dim" if is_commit else "cyan"))
 
 

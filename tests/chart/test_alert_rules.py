@@ -1,4 +1,5 @@
-"""The alert rules of the chart, judged by Prometheus' own rule tests (`promtool test rules`): when each fires, and when it does not."""
+"""The alert rules of the chart, judged by Prometheus' own rule tests (`promtool test rules`): when each fires, and when it does
+not."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind:
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
 def test_bloom_filters_are_found_by_apache_hudi(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
-    """It finds the filter of each base file, also after the metadata table was compacted, and each filter knows the keys of its file."""
+    """It finds the filter of each base file, also after the metadata table was compacted, and each filter knows the keys of its
+    file."""
     table = _opened(workdir / "trips", kind, LAYOUT["partitioned"])
     compared = Compared(table, apache_hudi)
     write_rows(table, rows(range(12), 1), Operation.BULK_INSERT)

@@ -1,4 +1,5 @@
-"""The process dies before, after or within each storage call of a first write into a hash ring, of a split, a merge, a clustering, and of overwrites."""
+"""The process dies before, after or within each storage call of a first write into a hash ring, of a split, a merge, a
+clustering, and of overwrites."""
 
 from __future__ import annotations
 

@@ -41,7 +41,10 @@ class Walked:
         """The outcome; with `whole` options and steps, too."""
         kind = "merge-on-read" if self.layout.merge_on_read else "copy-on-write"
         told = "FOUND" if self.problem else "ok" if self.was_made else "not made"
-        head = f"{self.layout.release} seed {self.seed}: {kind}, version {self.layout.version}, {len(self.steps)} steps, {self.held.total()} comparisons: {told}"
+        head = (
+            f"{self.layout.release} seed {self.seed}: {kind}, version {self.layout.version}, {len(self.steps)} steps, "
+            f"{self.held.total()} comparisons: {told}"
+        )
         if not (whole or self.problem):
             return [head]
         return [

@@ -49,7 +49,10 @@ class Deployment:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def spawn(self, script: str, *arguments: str) -> subprocess.Popen[str]:
-        head = "import os, sys\nfrom tideline_events import *\nfrom tests.contract.events.samples import *\nlog = open_event_log(sys.argv[1])\n"
+        head = (
+            "import os, sys\nfrom tideline_events import *\nfrom tests.contract.events.samples import *\nlog = "
+            "open_event_log(sys.argv[1])\n"
+        )
         command = [sys.executable, "-W", "error", "-c", head + script, self.url, *arguments]
         process = subprocess.Popen(
             command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -157,7 +157,10 @@ def test_json_lines_on_stdin_and_several_files_are_one_commit(done, table, tmp_p
     (tmp_path / "more.json").write_text(
         json.dumps([{"id": "c", "city": "Rome", "price": 0.1}, {"id": "d", "price": "7"}], indent=1)
     )
-    lines = b'\xef\xbb\xbf{"id": "a", "city": null, "n": 1, "x": 3}\n\n{"id": "b", "price": 10.10, "at": "2024-05-01T00:00:00Z", "_hoodie_record_key": "q"}\n'
+    lines = (
+        b'\xef\xbb\xbf{"id": "a", "city": null, "n": 1, "x": 3}\n\n{"id": "b", "price": 10.10, "at": '
+        b'"2024-05-01T00:00:00Z", "_hoodie_record_key": "q"}\n'
+    )
 
     report = done("write", table, "--from", "-", "--from", tmp_path / "more.json", "--json", *FILL, stdin=lines).document
 

@@ -20,7 +20,10 @@ replace (
 \tgithub.com/x/y => github.com/z/y v1.0.0
 )
 """
-ETCD = "module go.etcd.io/etcd/server/v3\n\nreplace go.etcd.io/etcd/api/v3 => ../api\n\nreplace go.etcd.io/etcd/pkg/v3 v3.5.0 => ../pkg\n"
+ETCD = (
+    "module go.etcd.io/etcd/server/v3\n\nreplace go.etcd.io/etcd/api/v3 => ../api\n\nreplace go.etcd.io/etcd/pkg/v3 v3.5.0 "
+    "=> ../pkg\n"
+)
 
 
 def test_folders_become_versions() -> None:

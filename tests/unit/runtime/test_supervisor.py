@@ -120,7 +120,10 @@ def test_a_child_that_crashes_too_often_ends_everything(tmp_path):
 
 def test_a_child_that_ran_long_enough_counts_anew(tmp_path):
     marker = tmp_path / "count"
-    code = f"p = {str(marker)!r}; n = len(open(p, 'a+').read()); f = open(p, 'a'); f.write('x'); f.close()\nimport os\nos._exit(0 if os.path.getsize(p) >= 8 else 1)"
+    code = (
+        f"p = {str(marker)!r}; n = len(open(p, 'a+').read()); f = open(p, 'a'); f.write('x'); f.close()\nimport "
+        "os\nos._exit(0 if os.path.getsize(p) >= 8 else 1)"
+    )
     with supervised(tmp_path, {"flaky": python(code)}, restart=QUICK | {"stable_after_s": 0.0}) as program:
         assert program.await_end() == 0
     assert marker.stat().st_size == 8

@@ -291,7 +291,10 @@ def test_deletes_what_killed_writers_left_half_written_once_no_task_can_be_at_it
     table = fleet.create()
     write(table, 1)
     staging = fleet.folder / "tables" / "trips" / STAGING
-    killed = "with LocalStorage(Path(sys.argv[1])).open_output('p/f.parquet') as sink: sink.write(b'x' * 10**6); sink.flush(); os.kill(os.getpid(), 9)"
+    killed = (
+        "with LocalStorage(Path(sys.argv[1])).open_output('p/f.parquet') as sink: sink.write(b'x' * 10**6); sink.flush(); "
+        "os.kill(os.getpid(), 9)"
+    )
     code = f"import os, sys\nfrom pathlib import Path\nfrom tideline_table.storage import LocalStorage\n{killed}"
     subprocess.run([sys.executable, "-c", code, str(staging.parents[2])], check=False)
     (left,) = staging.iterdir()

@@ -64,7 +64,8 @@ CONDITIONS = [
     "d = 0.001", "d > 0.0005", "d < 99999999999999999.9985", "d in (0.001, -1)", "d is distinct from 0.001", "s = ''", "s > 'Z'", "s like 'x''%'",
     "s in ('é', 'Z')", "s not in ('é', 'Z')", "s is null or i is null", "day = date '1969-12-31'", "day < date '2000-01-01'",
     "z = timestamptz '2026-01-01 12:30:00.123456Z'", "z > timestamptz '2026-01-01 14:30:00.123456+02'", "z < timestamptz '1970-01-01'",
-    "local = timestamp '2026-01-01 12:30:00.123456'", "l is null", "id % 7 = 3 and f > 1 or s = 'Z'", "id in (select i // (2**62)::bigint from trips)",
+    "local = timestamp '2026-01-01 12:30:00.123456'", "l is null", "id % 7 = 3 and f > 1 or s = 'Z'", ("id in (select i // (2**62)::bigint "
+                                                                                                      "from trips)"),
 ]  # fmt: skip
 
 

@@ -43,7 +43,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The settings by which tables are judged: those of planner and cleaner, the policies, and the engine options of the command."""
+    """The settings by which tables are judged: those of planner and cleaner, policies, engine options of the command."""
 
     settings: PlannerSettings
     cleaner: CleanerSettings

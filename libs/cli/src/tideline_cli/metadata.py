@@ -1,4 +1,4 @@
-"""`tideline metadata` and `tideline check`: the metadata table that Apache Hudi's readers use, and its comparison with the table."""
+"""`tideline metadata` and `tideline check`: the metadata table of Apache Hudi's readers, compared with the table."""
 
 from __future__ import annotations
 

@@ -96,7 +96,10 @@ def _sizes(slices: Sequence[FileSlice]) -> str:
     bars = []
     for number, found in enumerate(slices):
         base, logs = (_HEIGHT - 20) * found.size_bytes / most, (_HEIGHT - 20) * (found.total_bytes - found.size_bytes) / most
-        title = f"{found.group.partition_path or '-'} {found.group.file_id}: {size_text(found.size_bytes)}, {len(found.log_files)} log files"
+        title = (
+            f"{found.group.partition_path or '-'} {found.group.file_id}: {size_text(found.size_bytes)}, "
+            f"{len(found.log_files)} log files"
+        )
         at, width = number * step, max(0.5, step * 0.85)
         bars.append(
             f'<g><title>{_text(title)}</title><rect class="base" x="{at:.2f}" y="{_HEIGHT - base:.2f}" width="{width:.2f}" '
@@ -131,7 +134,10 @@ def _ranges(found: ColumnRanges) -> str:
         for y in [number * step]
     ]
     heading = f"<h2>Ranges of {_text(found.column)}</h2>"
-    meaning = f"<p>One line for each base file, from its smallest to its largest value, in the order of all bounds. A file overlaps {found.overlap:.1f} others of its partition on average; sorted files overlap 0.</p>"
+    meaning = (
+        "<p>One line for each base file, from its smallest to its largest value, in the order of all bounds. A file "
+        f"overlaps {found.overlap:.1f} others of its partition on average; sorted files overlap 0.</p>"
+    )
     return heading + meaning + _svg(lines, height, f"ranges of {found.column}")
 
 

@@ -1,4 +1,7 @@
-"""`tideline status`, `tideline why` and `tideline maintain`: which services are due for tables and why, and running them once here."""
+"""`tideline status`, `tideline why` and `tideline maintain`.
+
+Which services are due for tables and why, and running them once here.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class EventLink:
             self._watcher.start()
 
     def check(self) -> frozenset[str]:
-        """Create topics that were deleted, and return their names. Raises `EventLogUnavailable` if the event log does not answer."""
+        """Create deleted topics, and return their names. Raises `EventLogUnavailable` if the event log does not answer."""
         return self.log.ensure_topics()
 
     def _wake(self, uid: str) -> None:

@@ -1,4 +1,4 @@
-"""Table discovery: the base paths that the setting `tables` and a source of tables select, and those of them in this instance's shards."""
+"""Table discovery: the base paths that `tables` and a source of tables select, and those in this instance's shards."""
 
 from __future__ import annotations
 

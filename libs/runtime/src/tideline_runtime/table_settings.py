@@ -29,7 +29,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def per_table_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields of a settings class, or of a nested model, that a table may override, and nested models with such fields."""
+    """Return the fields of a settings class or nested model that a table may override, and nested models with such fields."""
     return {name: field for name, field in model.model_fields.items() if is_per_table(field)}
 
 

@@ -36,7 +36,7 @@ def spark_batches(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iter
 def map_snapshots(
     spark: SparkSession, parts: Sequence[Part], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: StructType | str
 ) -> DataFrame:
-    """Return the rows that `work` yields for each part (a snapshot, or what a task needs of several), each part in a task of a worker."""
+    """Return the rows that `work` yields for each part (a snapshot, or what a task needs of several), each in its own task."""
 
     def rows(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

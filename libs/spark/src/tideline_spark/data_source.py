@@ -1,11 +1,12 @@
-"""The format `tideline`: the engine as a Spark data source in Python, for batches and streams. docs/spark-data-source.md describes it.
+"""The format `tideline`: the engine as a Spark data source for batches and streams. See docs/spark-data-source.md.
 
 For convenience only: Spark gives this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is faster.
 The load path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net
-changes with images instead of rows; `where`, a condition that chooses rows and files. A schema given with `.schema(...)` selects columns.
+changes with images instead of rows; `where`, a condition that chooses rows and files. A schema given with `.schema(...)`
+selects columns.
 
-A loaded DataFrame reads the files of its load, whatever is asked of it and however often. Filters are not pushed down: Spark keeps the
-answer to them with the loaded DataFrame and gives it to every later scan of it, with other filters or none.
+A loaded DataFrame reads the files of its load, whatever is asked of it and however often. Filters are not pushed down: Spark
+keeps the answer to them with the loaded DataFrame and gives it to every later scan of it, with other filters or none.
 
 A stream's offset is a sequence of the table log, the order in which writes complete. Each batch holds the rows (or changes) of
 exactly the writes that completed since the batch before, once, whenever those writes began.

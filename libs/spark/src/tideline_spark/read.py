@@ -160,7 +160,7 @@ def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set
 
 
 def _may_be_relabelled(kind: pa.DataType) -> bool:
-    """Return whether stored values of a column of type `kind` may have another label (`tideline_table.schema.promotion.is_relabelled`)."""
+    """Return whether stored values of a column of type `kind` may have another label (`schema.promotion.is_relabelled`)."""
     if pa.types.is_timestamp(kind):
         return kind.unit == "ms" or kind.tz is None
     return any(_may_be_relabelled(kind.field(at).type) for at in range(kind.num_fields))

@@ -29,7 +29,7 @@ _LARGEST_VALUE = 2**31 - 1
 def with_nodes(
     keyed: DataFrame, key: str, partition: str, name: str, index: BucketIndex, resized: Mapping[str, HashRing]
 ) -> DataFrame:
-    """Add the column `name`: the position of each row's node in the ring of its partition, 0 for a null key, which the task refuses.
+    """Add the column `name`: the position of each row's node in its partition's ring, 0 for a null key (the task refuses it).
 
     `resized` holds the rings of partitions that have another one than the first. The rows keep their order.
     """

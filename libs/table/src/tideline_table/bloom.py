@@ -201,10 +201,10 @@ class BloomFilter:
 
     @classmethod
     def bounded(cls, keys: int, most_keys: int, false_positives: float) -> BloomFilter:
-        """Return an empty filter for `keys` keys with the false positive rate `false_positives`, by about half of the hashes of `sized`.
+        """Return an empty filter for `keys` keys with the rate `false_positives`, by about half of the hashes of `sized`.
 
-        It is a sixth larger than that for it, and takes half the time to fill. It is never made for more than `most_keys`: with more
-        keys, its hashes are as many as are best for its size.
+        It is a sixth larger than that for it, and takes half the time to fill. It is never made for more than `most_keys`: with
+        more keys, its hashes are as many as are best for its size.
         """
         capacity = max(1, min(keys, most_keys))
         hashes = max(1, math.ceil(math.log2(1 / false_positives) * _SHARE_OF_HASHES))

@@ -1,4 +1,4 @@
-"""Strategies by name: built-in ones, those of installed packages (Python entry points), and Apache Hudi's class names as aliases."""
+"""Strategies by name: built-in ones, those of installed packages (entry points), Apache Hudi's class names as aliases."""
 
 from __future__ import annotations
 

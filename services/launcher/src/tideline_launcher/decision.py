@@ -172,7 +172,7 @@ def _units(
     since_s: Mapping[PlanKey, float],
     now_s: float,
 ) -> list[_Unit]:
-    """Return the applications for these plans, in order of their oldest plans, before the caps on applications and executors apply."""
+    """Return the applications for these plans, in order of their oldest plans, before caps on applications and executors."""
     by_key = {plan.key: plan for plan in ready}
     wanted = {p.key: resources_for(p.work, (p.limits or limits).resources, past[p.key].memory_step) for p in ready}
     small = [p for p in sharing if not wanted[p.key].executors] if limits.sharing.max_plans > 1 else []

@@ -138,7 +138,7 @@ class WorkerProcess:
         self._process.stdin.write(request.line())
 
     def stop(self, grace_s: float) -> None:
-        """Ask the worker to end, which rolls back the plan that it runs, kill it after `grace_s` seconds, and return when it has ended."""
+        """Ask the worker to end, which rolls back its plan, kill it after `grace_s` seconds, and return when it has ended."""
         self._signal(signal.SIGTERM)
         self._end_within(grace_s)
 

@@ -62,7 +62,7 @@ class ForcedRelease:
 
 
 class LeaseApi:
-    """Handlers of the API. Blocking calls run in threads with separate limits, so that requests that wait for locks delay no probe."""
+    """Handlers of the API. Blocking calls have threads with separate limits: requests that wait for locks delay no probe."""
 
     def __init__(self, directory: LeaseDirectory, settings: LockServiceSettings, context: ServiceContext) -> None:
         self._directory = directory

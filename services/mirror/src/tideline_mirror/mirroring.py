@@ -1,4 +1,4 @@
-"""The tick of the mirror: read the log of each table after the cursor, publish the entries and move the cursor in one transaction."""
+"""The tick of the mirror: read each table's log after the cursor, publish the entries and move the cursor in one transaction."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def test_rows(name, tmp_path):
 
 
 def slices_of(table):
-    """Without the groups that were replaced, the slice before a pending compaction where there is one (what Hudi calls the latest)."""
+    """Without the groups that were replaced, the slice before a pending compaction where there is one (what Hudi calls the
+    latest)."""
     compacting = table.state.groups_under_compaction()
     found = {}
     for group, slices in table.state.slices.items():

@@ -138,8 +138,15 @@ def test_a_null_hash_field_is_named() -> None:
         index.check_values(pa.chunked_array([["id:1,n:1", "id:2,n:__null__"]]))
 
 
-@pytest.mark.parametrize("changed", [{"hoodie.bucket.index.num.buckets": "0"}, {"hoodie.bucket.index.num.buckets": "many"},
-                                     {"hoodie.bucket.index.hash.field": "price"}, {"hoodie.index.bucket.engine": "EXTENDIBLE"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hoodie.bucket.index.num.buckets": "0"},
+        {"hoodie.bucket.index.num.buckets": "many"},
+        {"hoodie.bucket.index.hash.field": "price"},
+        {"hoodie.index.bucket.engine": "EXTENDIBLE"},
+    ],
+)
 def test_properties_that_no_writer_can_follow_are_refused(changed: dict[str, str]) -> None:
     index = BucketIndex.checked(4, ["n"], ["id", "n"])
     assert BucketIndex.of_properties(index.properties, ["id", "n"]) == index

@@ -109,7 +109,10 @@ def test_records_that_leave_cells_open(version, settings, mode, partial):
 
 def test_defaults_that_are_no_nulls_are_refused_where_defaults_leave_cells_open():
     ignoring = definition(9, mode="EVENT_TIME_ORDERING", ordering="ts", partial="IGNORE_DEFAULTS").merging
-    plain = '{"type": "record", "name": "t", "fields": [{"name": "a", "type": ["null", "int"], "default": null}, {"name": "b", "type": "int"%s}]}'
+    plain = (
+        '{"type": "record", "name": "t", "fields": [{"name": "a", "type": ["null", "int"], "default": null}, {"name": "b", '
+        '"type": "int"%s}]}'
+    )
     check_defaults(ignoring, plain % "", "t")
     check_defaults(ignoring, "", "t")
     with pytest.raises(UnsupportedTable, match="column 'b' has the default 0"):

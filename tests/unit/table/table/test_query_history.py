@@ -1,4 +1,5 @@
-"""Points that reach into history which was archived, cleaned, or written before Tideline took the table in: the rows, or an error that says why."""
+"""Points that reach into history which was archived, cleaned, or written before Tideline took the table in: the rows, or an
+error that says why."""
 
 from __future__ import annotations
 

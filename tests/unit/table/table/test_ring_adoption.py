@@ -1,7 +1,8 @@
-"""Consistent hashing of a table that Apache Hudi's writers made is found in its hashing metadata and rows before the table is shared.
+"""Consistent hashing of a table that Apache Hudi's writers made is found in its hashing metadata and rows before the table is
+shared.
 
-The tables are of files and timeline that Apache Hudi's writers could have left; `tests/conformance/test_consistent_hashing.py` does the
-same with Apache Hudi's own tables.
+The tables are of files and timeline that Apache Hudi's writers could have left; `tests/conformance/test_consistent_hashing.py`
+does the same with Apache Hudi's own tables.
 """
 
 from __future__ import annotations

@@ -81,7 +81,10 @@ def arbitrate(
         assert fleet.bytes_per_day is not None
         fitting = None if waits_for_budget else _fitting(demand, left, shrink)
         if fitting is None:
-            why = f"{left} of {fleet.bytes_per_day} bytes of the fleet's budget are left in 24 hours; the plan reads {demand.cost_bytes}"
+            why = (
+                f"{left} of {fleet.bytes_per_day} bytes of the fleet's budget are left in 24 hours; the plan reads "
+                f"{demand.cost_bytes}"
+            )
             outcome.append(Choice(demand, points, Held(HeldBy.FLEET_BUDGET, why, frees_at)))
             waits_for_budget = waits_for_budget or isinstance(_fitting(demand, fleet.bytes_per_day, shrink), Demand)
             continue

@@ -66,9 +66,10 @@ def backlog_of(state: TableState, options: Options, zone: tzinfo = UTC) -> Backl
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """The largest used-up part of the objectives of a service, the objective in one line, and when time alone makes the service due.
+    """The largest used-up part of a service's objectives, the objective in one line, and when time alone makes it due.
 
-    `early_at` is the time (UTC) at which the age of the oldest log reaches `EARLY` of its objective; None without such an objective.
+    `early_at` is the time (UTC) at which the age of the oldest log reaches `EARLY` of its objective; None without such an
+    objective.
     """
 
     part: float = 0.0

@@ -54,7 +54,7 @@ class NewRings:
     def publish(
         self, known: TableRings, rings: Collection[HashRing], commit: Callable[[Mapping[str, str]], Committed]
     ) -> Committed:
-        """Create the files of `rings` beside those `known`, and `commit` with the metadata that names their partitions, if there are any."""
+        """Create the files of `rings` beside those `known`, and `commit` with metadata that names their partitions, if any."""
         for ring in rings:
             self.made.append(ring)
             known.store.create(ring)

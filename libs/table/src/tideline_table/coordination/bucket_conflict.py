@@ -17,7 +17,7 @@ def last_writer(file_slice: FileSlice) -> str:
 
 
 def resized_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
-    """Return the conflict with another number of buckets or hash ring than `own` went by, and that of a resize with other writes."""
+    """Return the conflict with another number of buckets or hash ring than that of `own`, and of a resize with other writes."""
     resize = state.bucket_resize()
     at = resize.instant if resize is not None else ""
     if own.resized_by is not None and own.resized_by != at:

@@ -1,8 +1,8 @@
 """The port to the room of a table version: names, places and content of Apache Hudi's files, and what its tables allow.
 
-`hudi.formats` chooses the implementation once, from `hoodie.properties`. Nothing outside this package compares a version number or a
-timeline layout, or makes or parses the name of a timeline file or a log file. What only a writer asks has a default here that refuses,
-so that a version that is only read implements the rest.
+`hudi.formats` chooses the implementation once, from `hoodie.properties`. Nothing outside this package compares a version number
+or a timeline layout, or makes or parses the name of a timeline file or a log file. What only a writer asks has a default here
+that refuses, so that a version that is only read implements the rest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TableFormat(abc.ABC):
 
     @abc.abstractmethod
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
-        """Return the name of the timeline file of an instant in its state. `completion`: the time of completion, if names have it."""
+        """Return the name of the timeline file of an instant in a state. `completion`: its completion time, if names have it."""
 
     @abc.abstractmethod
     def parse_timeline_file_name(self, name: str) -> tuple[Instant, str] | None:

@@ -45,7 +45,8 @@ def check_readable(name: str, version: int) -> None:
         raise UnsupportedTable(
             f"table {name!r} has version {version}",
             expected=f"version {', '.join(map(str, READABLE[:-1]))} or {READABLE[-1]}",
-            remedy=f"read it with the Apache Hudi release that made it, or let Apache Hudi upgrade or downgrade it to version {WRITTEN.version}",
+            remedy="read it with the Apache Hudi release that made it, or let Apache Hudi upgrade or downgrade it to version "
+            f"{WRITTEN.version}",
         )
 
 
@@ -66,7 +67,7 @@ def check_writable(name: str, version: int) -> None:
 
 
 def changed_version(properties: Mapping[str, str]) -> str:
-    """Return the version and the timeline layout that properties name, in words; empty if they are those that this engine writes."""
+    """Return the version and timeline layout that properties name, in words; empty for those that this engine writes."""
     written = WRITTEN.version_properties()
     found = {key: properties.get(key, usual) for key, usual in ((p.VERSION, ""), (p.LAYOUT, written[p.LAYOUT]))}
     if all(written[key] == value for key, value in found.items()):

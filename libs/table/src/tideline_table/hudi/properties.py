@@ -150,7 +150,7 @@ def _escape(text: str, *, key: bool) -> str:
 
 
 def read_properties(storage: Storage) -> dict[str, str]:
-    """Read `hoodie.properties`, or its backup while a writer replaces the file, or if one died and left half of it (format reference 2.2)."""
+    """Read `hoodie.properties`, or its backup while a writer replaces the file or has died meanwhile (format reference 2.2)."""
     try:
         content = storage.read(PROPERTIES_PATH)
     except ObjectNotFound:

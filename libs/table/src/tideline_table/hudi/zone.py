@@ -12,7 +12,7 @@ _LOCAL = "LOCAL"
 
 
 class LocalZone(tzinfo):
-    """The zone of this machine, with its changes to summer time and back (`TZ` of the environment, as for Apache Hudi's readers)."""
+    """The zone of this machine with its changes to summer time and back (`TZ`, as for Apache Hudi's readers)."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         """Return the offset of a local time."""

@@ -81,7 +81,7 @@ class RecordedFiles:
 
 
 def _is_moved(file: ListedFile, other: ListedFile) -> bool:
-    """Whether `other` is the copy of `file` that the cancellation of a compaction put behind the slice before, ahead of its deletion."""
+    """Whether `other` is the copy of `file` that a cancelled compaction put behind the slice before, ahead of its deletion."""
     return (
         other.parsed.instant < file.parsed.instant
         and other.parsed.write_token == file.parsed.write_token

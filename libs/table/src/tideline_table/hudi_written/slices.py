@@ -78,8 +78,9 @@ def slices_of(
     """Return the slices of a table of this format. Of several attempts at a base file, the one whose path is in `named` is used.
 
     Log files of uncommitted writes are left out, if their names say the write; if not, block headers decide which blocks are valid.
-    A pending compaction opens a slice in each group that it names, to which queries add the slice before it (11.2, `visible_slice`).
-    It has no base file, even if a partly written one exists. `completion` returns the completion time of a committed instant.
+    A pending compaction opens a slice in each group that it names, to which queries add the slice before it (11.2,
+    `visible_slice`). It has no base file, even if a partly written one exists. `completion` returns the completion time of a
+    committed instant.
     """
     found: Slices = {}
     opened = frozenset(compactions.values())

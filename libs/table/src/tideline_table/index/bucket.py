@@ -354,7 +354,7 @@ def with_numbers_of(index: BucketIndex, text: str) -> BucketIndex:
 
 
 def with_numbers(properties: Mapping[str, str], number: int, rules: str) -> dict[str, str]:
-    """Return properties that declare a bucket index, with this number of buckets and the text of partition rules, empty for none."""
+    """Return properties that declare a bucket index with this number of buckets and text of partition rules (or none)."""
     kept = {k: v for k, v in properties.items() if k not in (RESIZING, BUCKET_PARTITION_RULE_TYPE.key)}
     declared = {INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number), BUCKET_PARTITION_RULES.key: rules}
     return {**kept, **declared, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if rules else {})}

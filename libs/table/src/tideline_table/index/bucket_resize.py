@@ -84,7 +84,7 @@ class BucketChange:
         return math.gcd(*(index.in_partition(partition_path).number for index in (self.before, self.after)))
 
     def turns(self, partition_path: str, exchanged: Sequence[FileSlice], limit_bytes: int) -> int:
-        """Return in how many turns the rows of slices that `exchanges` yielded move, so that about `limit_bytes` of input are in memory.
+        """Return in how many turns the rows of slices of `exchanges` move, so that about `limit_bytes` of input are in memory.
 
         At most one turn for each new bucket. One slice is read whole, and moves in one turn.
         """

@@ -85,7 +85,7 @@ def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] 
 
 
 def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) -> None:
-    """Write `latest` with the name of `checkpoint`, the entries directly after it (`tail_bytes` of each), and the sequence of the last.
+    """Write `latest`: the name of `checkpoint`, the entries directly after it (`tail_bytes` of each), the last sequence.
 
     Entries beyond `TAIL_BYTES` are left out.
     """

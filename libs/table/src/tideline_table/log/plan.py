@@ -273,7 +273,7 @@ def planned_files(plans: Iterable[Plan]) -> set[str]:
 
 
 def path_named(partition_path: str, name: str) -> str:
-    """Return the path, relative to the table's root, of a file of a partition that a plan names by its URI, its path or its name."""
+    """Return the path, relative to the table's root, of a file that a plan names by its URI, its path or its name."""
     return join_path(partition_path, name.rpartition("/")[2])
 
 

@@ -94,7 +94,7 @@ def progress_said_by(
 
 
 def archived_progress(extra: Iterable[tuple[str, Mapping[str, str]]], counts: Callable[[str], bool]) -> dict[str, Progress]:
-    """Return the newest ingestion progress of each key in archived writes (instant and extra metadata) for which `counts` is true."""
+    """Return the newest ingestion progress of each key in archived writes (instant, extra metadata) for which `counts` is true."""
     found: dict[str, Progress] = {}
     for time, said in extra:
         if counts(time):

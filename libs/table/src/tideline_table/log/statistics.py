@@ -102,7 +102,7 @@ def read_written(read_entry: ReadEntry, state: TableState, known: int, written: 
 
 
 def merge_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> pa.Table:
-    """Return the statistics of all files of the table in `state`, as far as they are known, in the form of `StatisticsFile.table`."""
+    """Return the known statistics of all files of the table in `state`, in the form of `StatisticsFile.table`."""
     return _merged(readable_files(storage, stored_sequences(storage)), read_entry, state, _live(state)[0])
 
 
@@ -129,7 +129,7 @@ def _merged(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: Table
 
 
 def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> None:
-    """Store the statistics of all files and partitions of the table in `state`, unless no write has completed since the newest ones."""
+    """Store the statistics of all files and partitions in `state`, unless no write has completed since the newest ones."""
     sequences = stored_sequences(storage)
     files = readable_files(storage, sequences)
     newest = next(files, None)

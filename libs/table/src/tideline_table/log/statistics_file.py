@@ -172,7 +172,7 @@ def _opened(storage: Storage, path: str) -> tuple[pq.ParquetFile, list[tuple[str
 
 
 def write_statistics_file(storage: Storage, sequence: int, files: pa.Table, partitions: pa.Table | None) -> None:
-    """Store the statistics of data files (as `StatisticsFile.table`) and, before them, of partitions (as `by_partition`), if given."""
+    """Store statistics of data files (`StatisticsFile.table`) and, before them, of partitions (`by_partition`), if given."""
     keys = {_SEQUENCE_KEY: str(sequence).encode()}
     if partitions is not None:
         _write(

@@ -100,7 +100,7 @@ def file_ids(part: MetadataPartition) -> list[str]:
 
 
 def lost_files(part: MetadataPartition, names: Sequence[str], error: Exception) -> list[WriteStat]:
-    """Record files that cannot be made, because a data file of the table is gone or damaged, or the partition cannot hold its values.
+    """Record files that cannot be made: a data file is gone or damaged, or the partition cannot hold its values.
 
     So the instant completes, and writers of the table go on. A reader of the partition finds that files are missing.
     """

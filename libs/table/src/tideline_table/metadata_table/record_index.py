@@ -270,7 +270,7 @@ class _Changes:
 
 
 def adds_kept_keys(stat: WriteStat) -> bool:
-    """Return whether a written base file adds to its file group just the keys that its writer kept, whatever else the table holds."""
+    """Return whether a written base file adds just the keys that its writer kept, whatever else the table holds."""
     keys, is_new = stat.keys, stat.prev_commit == NO_PREVIOUS_COMMIT
     return keys is not None and not stat.num_deletes and (not is_new or len(keys.inserted) == stat.num_writes)
 

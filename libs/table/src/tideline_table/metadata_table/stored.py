@@ -1,7 +1,7 @@
-"""The metadata table of a shared table, as its files show it: Apache Hudi's writers compact, clean and archive it, so no log knows it.
+"""The metadata table of a shared table as its files show it: Apache Hudi's writers maintain it, too, so no log knows it.
 
-Used under the lock of the table. Apache Hudi changes a metadata table under that lock only, so an instant that is pending then belongs
-to a process that died.
+Used under the lock of the table. Apache Hudi changes a metadata table under that lock only, so an instant that is pending then
+belongs to a process that died.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StoredMetadata:
         return sum(i.action is Action.DELTA_COMMIT and i.time > compacted for i in done)
 
     def valid(self, pending: AbstractSet[str]) -> frozenset[str]:
-        """Return the instants whose blocks readers merge: not those that are `pending` on the timeline of the table (format reference 15.9)."""
+        """Return the instants whose blocks readers merge: not those `pending` on the table's timeline (format reference 15.9)."""
         return frozenset(i.time for i in self.timeline.instants if i.state is State.COMPLETED) - pending
 
     def read_files(self, storage: Storage, pending: AbstractSet[str]) -> FilesRecords:
@@ -106,7 +106,7 @@ def _list_timeline(storage: Storage) -> TimelineListing:
 
 
 def _workload(stats: Iterable[WriteStat]) -> bytes:
-    """Return the inflight file, in which Apache Hudi's rollback finds the file groups that a process which died may have written to."""
+    """Return the inflight file, in which Apache Hudi's rollback finds the file groups that a dead process may have changed."""
     planned: dict[str, list[dict[str, object]]] = {}
     for stat in stats:
         begun = WriteStat(stat.file_id, stat.partition_path, "", stat.prev_commit, 0, 0, num_updates=stat.num_updates)

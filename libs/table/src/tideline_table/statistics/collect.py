@@ -74,7 +74,7 @@ class StatisticsCollector:
 
 
 def column_sizes(footer: pq.FileMetaData) -> dict[str, tuple[int, int]]:
-    """Return the size of each column, or field of structs by its dotted path, in a base file, with and without compression, in bytes."""
+    """Return the bytes of each column, or field of structs by its dotted path, in a base file, compressed and not."""
     sizes: dict[str, tuple[int, int]] = {}
     for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
         for chunk in (group.column(at) for at in range(group.num_columns)):

@@ -1,4 +1,4 @@
-"""What the data of a table says about its layout: skew of keys over buckets, sizes, and which index, buckets and sort columns would fit.
+"""What a table's data says about its layout: skew over buckets, sizes, and which index, buckets and sort columns fit.
 
 Figures come from the state and from a sample of record keys; `advise` reads, and the functions below it decide from values.
 """
@@ -148,7 +148,7 @@ def advise(table: Table) -> Advice:
 
 
 def proposed_number(largest_partition_bytes: int, max_file_bytes: int) -> int:
-    """Return the number of buckets with which the largest partition fills its files to `_FILL`: a power of two, which can be doubled."""
+    """Return the number of buckets with which the largest partition fills its files to `_FILL`: a power of two."""
     needed = max(1, math.ceil(largest_partition_bytes / (_FILL * max_file_bytes)))
     return min(1 << math.ceil(math.log2(needed)), MAX_BUCKETS)
 
@@ -268,7 +268,7 @@ def _footer(storage: Storage, path: str) -> pq.FileMetaData | None:
 
 
 def _range_of(metadata: pq.FileMetaData, name: str, kind: pa.DataType) -> tuple[object, object] | None:
-    """Return minimum and maximum of a column of type `kind` of a base file, None if a row group does not say or they do not compare."""
+    """Return minimum and maximum of a column of type `kind` of a file, None if row groups lack them or they do not compare."""
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     if name not in names:
         return None

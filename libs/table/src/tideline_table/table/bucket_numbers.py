@@ -64,10 +64,10 @@ def hide_index(timeline: ActiveTimeline) -> None:
 
 
 def complete_resize(timeline: ActiveTimeline, identity: TableIdentity) -> bool:
-    """Let the files of partition rules and `hoodie.properties` say the numbers of buckets that the log says, unless a resize is pending.
+    """Let the files of rules and `hoodie.properties` say the numbers of buckets that the log says, unless a resize is pending.
 
-    Return whether they do now. Any number of processes may do it at once, beside resizes that begin and end meanwhile. The files come
-    first: Apache Hudi's readers leave out buckets by them as soon as the properties name the index.
+    Return whether they do now. Any number of processes may do it at once, beside resizes that begin and end meanwhile. The
+    files come first: Apache Hudi's readers leave out buckets by them as soon as the properties name the index.
     """
     storage, has_written = timeline.storage, False
     for _ in range(_TURNS):

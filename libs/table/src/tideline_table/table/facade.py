@@ -130,13 +130,13 @@ class Table:
         return self._declared.resized(self.timeline.state.bucket_resize())
 
     def write_options(self, given: Mapping[str, object] | None = None) -> Options:
-        """Return the options of a write: those of the table with `given`, and its record index if it has one and no index is named."""
+        """Return the options of a write: those of the table with `given`, and its record index unless an index is named."""
         chosen = self.options.merged(given or {})
         return with_kept_type(RECORD_INDEX if self.has_record_index else "", chosen)
 
     @property
     def has_record_index(self) -> bool:
-        """Whether the metadata table has a record index, as of the last refresh: then no key may be in two places (`holds_keys_once`)."""
+        """Whether there is a record index, as of the last refresh: then no key may be in two places (`holds_keys_once`)."""
         return holds_keys_once(self.state, self.options)
 
     def rings(self, index: BucketIndex) -> TableRings:

@@ -161,7 +161,10 @@ def _late_heartbeat(table: Table, record: ActionRecord) -> Finding | None:
     silence = last_sign(table.storage, record, table.clock, table.options)
     if silence is None or not allowed * 0.75 < silence <= allowed:
         return None
-    text = f"writer {record.writer_id or 'unknown'} of {record.action} {record.instant} misses its heartbeat; the cleaner rolls it back "
+    text = (
+        f"writer {record.writer_id or 'unknown'} of {record.action} {record.instant} misses its heartbeat; the cleaner rolls "
+        "it back "
+    )
     text += f"after {allowed.total_seconds():g} s without one"
     return Finding(FindingKind.DEAD_WRITER, text, silence.total_seconds(), max(timedelta(), allowed - silence).total_seconds())
 
@@ -169,7 +172,10 @@ def _late_heartbeat(table: Table, record: ActionRecord) -> Finding | None:
 def _waiting(record: ActionRecord) -> str:
     service = repair(record)
     end = f"tideline job cancel PATH {record.instant}" if service != "rollback" else "tideline run rollback PATH"
-    return f"{service} {record.instant} was planned and no process runs it; start a launcher, or: tideline run {service} PATH, or: {end}"
+    return (
+        f"{service} {record.instant} was planned and no process runs it; start a launcher, or: tideline run {service} PATH, "
+        f"or: {end}"
+    )
 
 
 def _of_backlog(table: Table, state: TableState) -> list[Finding]:

@@ -64,7 +64,7 @@ class TableIdentity:
             )
 
     def check_declared(self, properties: Mapping[str, str]) -> None:
-        """Raise `CorruptMetadata` for properties in which one of `declared` has another value. No digest covers `hoodie.properties`."""
+        """Raise `CorruptMetadata` if one of `declared` has another value in properties. No digest covers `hoodie.properties`."""
         for key, value in self.declared.items():
             if properties.get(key) != value:
                 found = f"{key}={properties[key]}" if key in properties else f"no {key}"

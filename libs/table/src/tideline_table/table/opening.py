@@ -26,9 +26,10 @@ def open_timeline(
 ) -> tuple[TableIdentity | None, ActiveTimeline]:
     """Return the identity and the timeline of a table, loaded. The identity is None if the table has no log that can be used.
 
-    A table that Apache Hudi upgraded is read by its timeline only: since then, the log lacks writes. Raises `CorruptMetadata` for an
-    exclusive table whose properties differ from those of its creation (`TableIdentity.check_declared`), `UnsupportedTable` for an exclusive table whose properties say another version without the timeline of it, and `TableIncomplete` if the log,
-    the identity or the timeline was lost.
+    A table that Apache Hudi upgraded is read by its timeline only: since then, the log lacks writes. Raises `CorruptMetadata`
+    for an exclusive table whose properties differ from those of its creation (`TableIdentity.check_declared`),
+    `UnsupportedTable` for an exclusive table whose properties say another version without the timeline of it, and
+    `TableIncomplete` if the log, the identity or the timeline was lost.
     """
     if identity is None:
         check_identity_stands(replica)

@@ -1,4 +1,4 @@
-"""What shows that there is a table although `hoodie.properties`, its identity or its log is missing: a few listings on rare paths."""
+"""What shows that there is a table although `hoodie.properties`, identity or log is missing: listings on rare paths."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _check_zone(table: Table) -> None:
 
 
 def _check_ours(name: str, state: TableState) -> None:
-    """Raise `UnsupportedTable` if the table has what only Tideline keeps up: a metadata table, log compactions, or clusterings of hash rings."""
+    """Raise `UnsupportedTable` for what only Tideline keeps up: a metadata table, log compactions, clusterings of hash rings."""
     if state.metadata is not None:
         raise UnsupportedTable(
             f"table {name!r} has a metadata table that follows the table log",
@@ -178,7 +178,8 @@ def _check_late_rows(definition: TableDefinition, state: TableState) -> None:
             raise UnsupportedTable(
                 f"file group {found.group.file_id} of table {definition.name!r} with a log file behind deletions that are not "
                 "compacted",
-                expected="none: a late row behind a deletion is a row to Tideline, and Apache Hudi's rule would hide it or show the deleted one",
+                expected="none: a late row behind a deletion is a row to Tideline, and Apache Hudi's rule would hide it or show "
+                "the deleted one",
                 remedy="compact the table first: tideline run compaction PATH",
             )
 

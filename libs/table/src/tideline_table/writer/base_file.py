@@ -81,7 +81,7 @@ class BaseFileRows:
         return pa.chunked_array(self._keys, pa.string())
 
     def complete(self, footer: pq.FileMetaData, pairs: Mapping[bytes, bytes]) -> None:
-        """Take the number of rows and the sizes of columns in the footer, the statistics of all rows, and the Bloom filter among the `pairs`."""
+        """Take rows and sizes of columns in the footer, the statistics of all rows, and the Bloom filter among the `pairs`."""
         self.rows = footer.num_rows
         self.bloom = footer_filter(pairs)
         if self._collector is not None:

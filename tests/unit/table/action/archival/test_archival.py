@@ -1,4 +1,5 @@
-"""Archival end to end: what leaves the timeline is in the archive, nothing comes back, and every query answers as before or says why not."""
+"""Archival end to end: what leaves the timeline is in the archive, nothing comes back, and every query answers as before or
+says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The update strategy carry-over: a clustering adds to its output what writers appended to its input while it ran, and changes no row."""
+"""The update strategy carry-over: a clustering adds to its output what writers appended to its input while it ran, and changes
+no row."""
 
 from __future__ import annotations
 

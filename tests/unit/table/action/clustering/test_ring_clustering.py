@@ -1,4 +1,5 @@
-"""Clustering of tables with consistent hashing: rows are sorted inside their nodes, and these get other file ids by the next ring."""
+"""Clustering of tables with consistent hashing: rows are sorted inside their nodes, and these get other file ids by the next
+ring."""
 
 from __future__ import annotations
 
@@ -302,7 +303,8 @@ def test_a_resize_leaves_partitions_of_a_pending_clustering_alone() -> None:
 
 
 def uneven() -> tuple[Table, MemoryStorage, Any, dict[str, Any]]:
-    """A table of two nodes of which the next clustering plan names the smaller one, and options of a resize that splits the other one."""
+    """A table of two nodes of which the next clustering plan names the smaller one, and options of a resize that splits the
+    other one."""
     table, storage, clock = ring_table(buckets=2)
     small = node_of(table, KEYS[0])
     long = [(k, "p", 1, "".join(map(str, range(n, n + 999)))) for n, k in enumerate(KEYS) if node_of(table, k) != small]

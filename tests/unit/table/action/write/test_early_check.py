@@ -1,4 +1,5 @@
-"""Whether a write whose tasks run elsewhere lost already: what it announced decides, not what others did to the rest of the table."""
+"""Whether a write whose tasks run elsewhere lost already: what it announced decides, not what others did to the rest of the
+table."""
 
 from __future__ import annotations
 

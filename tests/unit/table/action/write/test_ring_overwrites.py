@@ -1,4 +1,5 @@
-"""Overwrites of tables with consistent hashing: the partitions get rings with other file ids, so that later rows find visible file groups."""
+"""Overwrites of tables with consistent hashing: the partitions get rings with other file ids, so that later rows find visible
+file groups."""
 
 from __future__ import annotations
 

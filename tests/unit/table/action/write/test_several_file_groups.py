@@ -1,4 +1,5 @@
-"""Tables whose buckets have several file groups (pattern 2 of RFC-29): where rows go, what is read for a write and a query, and what is refused."""
+"""Tables whose buckets have several file groups (pattern 2 of RFC-29): where rows go, what is read for a write and a query, and
+what is refused."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def held_back(
 
 
 def barriers(state: TableState, cleaned_up: AbstractSet[str] = frozenset()) -> list[Barrier]:
-    """Return the instants that the timeline must begin before, oldest first: pending ones, and rolled-back ones not `cleaned_up`."""
+    """Return the instants before which the timeline must begin, oldest first: pending ones, rolled-back ones not `cleaned_up`."""
     found = []
     for record in state.actions.values():
         if record.is_pending and record.action not in _PASSABLE:

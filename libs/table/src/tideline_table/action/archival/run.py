@@ -158,7 +158,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
 
 
 def _keep_statistics(table: Table, plan: ArchivedInstants) -> None:
-    """Store the column statistics of files of archived writes: afterwards the state does not say which entries of the log hold them."""
+    """Store the column statistics of files of archived writes: later the state does not say which log entries hold them."""
     # A copy: another thread of this process may go on, and the file says up to which entry it is complete.
     state, storage = table.state.copy(), table.storage
     newest = max((w.sequence for w in state.completed_writes() if w.instant in plan.instants), default=0)

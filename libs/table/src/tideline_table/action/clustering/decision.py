@@ -37,7 +37,7 @@ def decide_clustering(
 
 
 def why_not_carried_over(options: Options, *, is_merge_on_read: bool, is_shared: bool) -> NotDue | None:
-    """Return why no clustering with these options is planned for a table of this kind, None if they ask for no carry-over or it is possible.
+    """Return why no clustering with these options is planned for such a table, None without carry-over or if it is possible.
 
     Raises `InvalidOption` for an unknown update strategy.
     """

@@ -89,7 +89,7 @@ class RangeSplit:
 
 @dataclass(frozen=True, slots=True)
 class ClusteredRange:
-    """The result of one range: the digest of all rows of the group as its readers read them, and the file of this range, if it has rows."""
+    """The result of one range: the digest of all rows of the group, as its readers read them, and the file, if it has rows."""
 
     range_number: int
     read: RowDigest

@@ -129,7 +129,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     tasks = [replace(task, file_slice=as_recorded(table.state, task.file_slice)) for task in tasks]
     stats: tuple[WriteStat, ...] = ()
     try:
-        # Step 3: merge the log files of each slice with its base file, in threads or on Spark, and check the results against the plan.
+        # Step 3: merge the log files of each slice with its base file, in threads or on Spark, and check the results.
         stats = check_compacted(tasks, run(tasks))
         # Step 4: commit, INFLIGHT to COMPLETED, with a receipt of the rows that were read and written.
         entry = _complete(table, instant, attempt, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))

@@ -1,4 +1,4 @@
-"""Compaction strategies: which file groups a compaction plan takes, and in which order (Apache Hudi's `CompactionStrategy` classes).
+"""Compaction strategies: which file groups a plan takes, and in which order (Apache Hudi's `CompactionStrategy` classes).
 
 A strategy that always begins with the largest groups, or with the newest days, lets other groups wait for as long as writers are
 busy. So groups whose oldest log file has waited for `tideline.compaction.max.wait.commits` delta commits come first, whatever the

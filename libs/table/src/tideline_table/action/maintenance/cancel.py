@@ -91,7 +91,7 @@ class Adopted:
 
 
 def adopt(table: Table, *, in_place: bool = False) -> Adopted:
-    """Give a copied or moved table a new identity (`Table.adopt`, with its errors), and cancel the plans that were pending in the original.
+    """Give a copied or moved table a new identity (`Table.adopt`, with its errors), and cancel the original's pending plans.
 
     An executor of such a plan works on the original. A clean or an archival that had begun stays: the next run completes it here.
     """

@@ -48,7 +48,7 @@ def file_groups_of(table: Table, state: TableState, name: str) -> int:
 
 
 def indexed_columns(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a new partition of column statistics: the wanted ones (none: all) and the meta fields that always have some.
+    """Return the columns of a new partition of column statistics: the wanted ones (none: all) and meta fields with statistics.
 
     Raises `InvalidOption` for a column that writers with the options of `table` record no statistics of.
     """
@@ -59,13 +59,14 @@ def indexed_columns(table: Table, wanted: Sequence[str]) -> tuple[str, ...]:
         raise InvalidOption(
             f"column statistics of {unknown[0]!r}" if unknown else "column statistics, which the options of writers switch off",
             expected=f"one of {', '.join(recorded)}" if recorded else "tideline.column.stats.enable",
-            remedy="name the column in hoodie.metadata.index.column.stats.column.list of all writers, a field of a struct by its dotted path",
+            remedy="name the column in hoodie.metadata.index.column.stats.column.list of all writers, a field of a struct by "
+            "its dotted path",
         )
     return tuple(name for name in recorded if not wanted or name in wanted or name in META_COLUMNS)
 
 
 def check_can_hold(table: Table, name: str) -> None:
-    """Raise `UnsupportedTable` for a table that cannot have the partition, `InvalidOption` where the options of writers forbid it."""
+    """Raise `UnsupportedTable` if the table cannot have the partition, `InvalidOption` where options of writers forbid it."""
     if name == BLOOM_FILTERS and not table.options[WRITTEN_FILTERS]:
         raise InvalidOption(
             "Bloom filters, which the options of writers switch off",

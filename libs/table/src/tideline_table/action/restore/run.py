@@ -73,7 +73,7 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
 
 
 def _check_keys(table: Table, back: Rewind) -> str:
-    """Raise `UnsupportedTable` if the restored table has a key in two places and a record index, which was created since the savepoint.
+    """Raise `UnsupportedTable` if the restored table has a key in two places and a record index, newer than the savepoint.
 
     `InvalidRecord` if one of its keys is too long for that index.
     Return the instant of the creation of the record index; empty if there is none.

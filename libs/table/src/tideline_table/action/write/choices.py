@@ -111,7 +111,7 @@ def check_moves(table: Table, operation: Operation, options: Options) -> None:
 
 
 def refuse_replacement(table: Table, operation: Operation) -> None:
-    """Raise `UnsupportedTable` for an operation that replaces file groups of a hash ring in a table that Apache Hudi's writers write, too.
+    """Raise `UnsupportedTable` for an operation that replaces file groups of a hash ring in a table shared with Apache Hudi.
 
     The partitions get other rings. A writer of Apache Hudi would go on with the ring that it has read before.
     """

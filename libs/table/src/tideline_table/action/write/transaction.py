@@ -162,8 +162,8 @@ class WriteTransaction:
             inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
             checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
             scope = look_up.scope if look_up is not None else None
-            # Step 7: under the lock (which only makes writers queue) check what the log got since the begin, then append. The append is the
-            # commit point: a put-if-absent of the next entry. It derives the timeline file, too.
+            # Step 7: under the lock (which only makes writers queue) check what the log got since the begin, then append. The
+            # append is the commit point: a put-if-absent of the next entry. The timeline file follows from it.
             with self.lock.hold(self.timeline.head_sequence):
                 for move in range(_MOVES + 1):
                     own = self._write_set(written, scope, schema)

@@ -109,7 +109,8 @@ class LogFollower:
             raise WritesMissed(
                 f"{len(missed)} write(s) of Apache Hudi, the first {missed[0]}, were archived before a Tideline process adopted "
                 "them",
-                expected="a mirror or writer of Tideline that reads the table at least once in hoodie.keep.min.commits of Apache Hudi's commits",
+                expected="a mirror or writer of Tideline that reads the table at least once in hoodie.keep.min.commits of "
+                "Apache Hudi's commits",
                 remedy="with all writers stopped, remove .hoodie/.tideline and share the table again (tideline share PATH)",
             )
         self._archive_read = first

@@ -92,8 +92,10 @@ def check_not_ahead(state: TableState, clock: Clock, options: Options) -> None:
     if ahead_s > allowed_s:
         raise ClockSkew(
             f"the last instant {state.last_instant} of a shared table lies {ahead_s:.1f} s ahead of this machine's clock",
-            expected=f"at most {allowed_s:g} s: Apache Hudi's writers take instants by their clocks, and what they write below it is not read",
-            remedy="set the clocks of all writers by NTP and the JVMs of Apache Hudi's to UTC (-Duser.timezone=UTC), and retry when that "
+            expected=f"at most {allowed_s:g} s: Apache Hudi's writers take instants by their clocks, and what they write below "
+            "it is not read",
+            remedy="set the clocks of all writers by NTP and the JVMs of Apache Hudi's to UTC (-Duser.timezone=UTC), and retry "
+            "when that "
             "time has come",
         )
 

@@ -63,7 +63,7 @@ def holds_keys_once(state: TableState, options: Options) -> bool:
 
 
 def check_record_index(properties: Mapping[str, str], options: Options) -> None:
-    """Raise `UnsupportedTable` if writers are to keep a record index of a table that cannot have one (`tideline.shared.metadata`)."""
+    """Raise `UnsupportedTable` if `tideline.shared.metadata` asks for a record index of a table that cannot have one."""
     if RECORD_INDEX not in kept_partitions(options):
         return
     kept = properties.get(INDEX_TYPE.key, "").upper()
