@@ -341,7 +341,7 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
         made.delete(["a"])
     made.delete([{"id": "a", "day": "mon"}])
     assert ids(tideline.open(tmp_path / "t").read()) == ["b", "c", "z"]
-    resized = made.maintenance.resize_buckets(8, partition_rules="^tue,4")
+    resized = made.maintenance.resize_buckets(8, partition_buckets="^tue,4")
     assert (bool(resized), resized.attempts, [(one.partition, one.reason) for one in resized.skipped]) == (
         True,
         1,
@@ -349,7 +349,7 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
     )
     again = made.maintenance.resize_buckets(8)
     assert (bool(again), again.instant, [one.partition for one in again.skipped]) == (False, "", ["mon", "tue"])
-    assert made.maintenance.resize_buckets(4, partition_rules="", overwrite=True).instant
+    assert made.maintenance.resize_buckets(4, partition_buckets="", overwrite=True).instant
     made.maintenance.cluster()
     assert made.maintenance.cluster(options={"hoodie.clustering.plan.strategy.sort.columns": "day"}).instant
     assert made.maintenance.share()["hoodie.bucket.index.num.buckets"] == "4"

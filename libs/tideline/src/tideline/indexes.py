@@ -18,7 +18,7 @@ from tideline_table.table import NamedBuckets
 class BucketIndex:
     """By a hash of the record key, or of its columns `fields`: no key is looked up (docs/design/bucket-index.md).
 
-    Each partition has `buckets` buckets; `maintenance.resize_buckets` changes the number. `partition_rules` give partitions other
+    Each partition has `buckets` buckets; `maintenance.resize_buckets` changes the number. `partition_buckets` give partitions other
     numbers, such as `"^dt=2026-,32;^dt=2025-,16"`: the first regular expression that is found in the partition path decides.
     `consistent` (merge-on-read only) assigns keys by a hash ring for each partition, as Apache Hudi's consistent hashing does.
     With `several_file_groups`, a bucket larger than the largest file gets more file groups, and writers look keys up in these.
@@ -27,7 +27,7 @@ class BucketIndex:
     buckets: int | None = None
     """Needed by `create`; without it, `maintenance.share` finds the number in the rows."""
     fields: str | Iterable[str] = ()
-    partition_rules: str = ""
+    partition_buckets: str = ""
     consistent: bool = False
     several_file_groups: bool = False
 
@@ -67,7 +67,7 @@ def index_request(index: KeyIndex | None) -> dict[str, Any]:
                 "buckets": index.buckets,
                 "bucket_engine": Engine.CONSISTENT if index.consistent else Engine.SIMPLE,
                 "hash_fields": column_list(index.fields),
-                "partition_buckets": index.partition_rules,
+                "partition_buckets": index.partition_buckets,
                 "several_file_groups": index.several_file_groups,
             }
     raise _wrong(index)
@@ -79,7 +79,7 @@ def named_buckets(index: BucketIndex | None) -> NamedBuckets:
         case None:
             return NamedBuckets()
         case BucketIndex():
-            return NamedBuckets(index.buckets or 0, column_list(index.fields), index.partition_rules)
+            return NamedBuckets(index.buckets or 0, column_list(index.fields), index.partition_buckets)
     raise _wrong(index)
 
 

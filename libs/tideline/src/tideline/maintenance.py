@@ -84,11 +84,11 @@ class Maintenance:
         return Archival(instant=done.instant, instants=done.instants, file=done.path, late_files_deleted=found.deleted)
 
     def resize_buckets(
-        self, number: int | None = None, *, partition_rules: str | None = None, overwrite: bool = False, options: Options = None
+        self, number: int | None = None, *, partition_buckets: str | None = None, overwrite: bool = False, options: Options = None
     ) -> Resize:
         """Change the numbers of buckets of a table with a bucket index, and move its rows. The result is false if nothing changed.
 
-        `partition_rules` replaces the rules that give partitions their numbers (as for `create`). `number` is that of all other
+        `partition_buckets` replaces the rules that give partitions their numbers (as for `create`). `number` is that of all other
         partitions. What the caller does not name stays. One commit rewrites the partitions whose number changes, and no others. It
         splits each bucket in place, so a new number must be a multiple of the present one. With `overwrite`, any number is allowed;
         more rows are then in memory at a time.
@@ -101,10 +101,10 @@ class Maintenance:
         number and for a table that is shared or has no bucket index, `Conflict` if other writers committed during all attempts.
         """
         own = self._table
-        if number is None and partition_rules is None and not overwrite:
+        if number is None and partition_buckets is None and not overwrite:
             resized = action.resize_rings(own, options=options)
             return Resize.to(resized.committed, resized.skipped, own.state.sequence)
-        done = action.resize_buckets(own, number, partition_buckets=partition_rules, overwrite=overwrite, options=options)
+        done = action.resize_buckets(own, number, partition_buckets=partition_buckets, overwrite=overwrite, options=options)
         return Resize.to(done, action.partitions_of_same_number(own, done), own.state.sequence)
 
     def cancel_plan(self, instant: str) -> Cancelled:
