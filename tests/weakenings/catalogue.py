@@ -66,6 +66,9 @@ WEAKENINGS = {
     ),
     "a key twice in one output": Weakening(CARRY, "len(np.unique(hits)) != len(hits) or ", "", CARRIED, "twice"),
     "a key in two outputs": Weakening(CARRY, " or (at[hits] >= 0).any()", "", CARRIED, "twice"),
+    "log entries of a key in two inputs": Weakening(
+        CARRY, "if other != group and pc.any(pc.is_in(keys, value_set=named)).as_py():", "if False:", CARRIED, "two_inputs"
+    ),
     "dead letters behind the commit": Weakening(
         "services/ingest/src/tideline_ingest/ingestion.py",
         "            self._dead_letters.write(intake.rejected)\n",

@@ -33,6 +33,7 @@ from tideline_table.action import (
 from tideline_table.action.clustering import carried_file, carry_over
 from tideline_table.action.clustering import run as clustering_run
 from tideline_table.action.clustering.execute import cluster_group
+from tideline_table.action.write import tagging
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
@@ -341,6 +342,31 @@ def test_a_key_that_is_there_twice_is_not_carried(places, outputs):
     options = {"hoodie.clustering.plan.strategy.target.file.max.bytes": 4 * size if outputs == 1 else size + 1}
     with pytest.raises(WriteConflict):
         clustered(table, during, **options)
+    assert contents(table) == found
+
+
+def test_a_key_with_log_entries_in_two_inputs_is_not_carried(monkeypatch):
+    """The output has one row of it, because the other one was deleted. An update in both file groups makes two again.
+
+    Apache Hudi's writers find keys so: in base files, whatever logs delete.
+    """
+    monkeypatch.setattr(tagging, "without_deleted", lambda _, location, __: location)
+    table, _, _ = new_table(type=TableType.MOR)
+    for rows in ([("twice", "p", 2, "x"), ("a0", "p", 0, "x")], [("twice", "p", 12, "x"), ("a1", "p", 1, "x")]):
+        write(table, rows, Operation.BULK_INSERT)
+    gone = rows_of([("twice", "p", 5, "")]).append_column("_hoodie_is_deleted", pa.array([True]))
+    table.clock.advance(1)
+    write_rows(table, gone, Operation.UPSERT, parallelism=1)
+    assert [row for row in contents(table) if row[0] == "twice"] == [("twice", "p", 12, "x")]
+    found: list[Any] = []
+
+    def during(writer: Table) -> None:
+        write(writer, [("twice", "p", 30, "u")], **NO_RETRY)
+        found.extend(contents(writer))
+        assert found.count(("twice", "p", 30, "u")) == 2
+
+    with pytest.raises(WriteConflict):
+        clustered(table, during)
     assert contents(table) == found
 
 
