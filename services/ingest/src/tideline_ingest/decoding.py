@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tideline_ingest.errors import Undecodable
-from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable, parsing
 from tideline_table.log_format import decode_datums, parse_schema, row_schema
 
 _SINGLE_OBJECT = b"\xc3\x01"
@@ -149,7 +149,8 @@ class SingleObjectDecoder:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._by_header = {_SINGLE_OBJECT + fingerprint(text): AvroDecoder(text) for text in texts}
+        decoders = [(text, AvroDecoder(text)) for text in texts]  # refuses what has no canonical form
+        self._by_header = {_SINGLE_OBJECT + fingerprint(text): decoder for text, decoder in decoders}
         schemas = [decoder.schema for decoder in self._by_header.values()]
         try:
             unified = pa.unify_schemas(schemas, promote_options="permissive")
@@ -202,9 +203,13 @@ def in_order(parts: Sequence[pa.Table], positions: Mapping[bytes, list[int]]) ->
 
 
 def fingerprint(text: str) -> bytes:
-    """Return the CRC-64-AVRO fingerprint of a schema's canonical form, as the 8 bytes in the header of a value."""
-    canonical = fastavro.schema.to_parsing_canonical_form(json.loads(text))
-    return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+    """Return the CRC-64-AVRO fingerprint of a schema's canonical form, as the 8 bytes in the header of a value.
+
+    Raises `CorruptMetadata` for a schema without such a form.
+    """
+    with parsing("an Avro schema", "a schema with a canonical form"):
+        canonical = fastavro.schema.to_parsing_canonical_form(json.loads(text))
+        return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
 
 def text_keys(keys: Sequence[bytes | None], field: pa.Field) -> pa.Table:
