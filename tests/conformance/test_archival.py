@@ -57,7 +57,7 @@ def archived_by(peer: ApacheHudi, name: str, base_path: str) -> dict[str, str]:
 
 def serve(table: Table) -> None:
     """Whatever there is to compact, cluster and clean."""
-    if table.definition.type is TableType.MOR and schedule_compaction(table):
+    if table.definition.has_logs and schedule_compaction(table):
         run_compaction(table)
     if schedule_clean(table):
         run_clean(table)

@@ -50,7 +50,7 @@ class InRings(Expected):
         index = table.definition.buckets
         assert index is not None
         assert index.is_consistent
-        rings = table.rings(index).of({s.group.partition_path for s in table.slices()})
+        rings = table.rings().of({s.group.partition_path for s in table.slices()})
         keys, names = found["_hoodie_record_key"], found["_hoodie_file_name"].to_pylist()
         for at, partition in enumerate(found["_hoodie_partition_path"].to_pylist()):
             ring = rings[partition]
@@ -186,7 +186,7 @@ def made(apache_hudi: ApacheHudi, workdir: Path, buckets: int) -> Turns:
 def nodes_of(table: Table) -> set[int]:
     index = table.definition.buckets
     assert index is not None
-    return {len(ring.nodes) for ring in table.rings(index).of(["p0", "p1"]).values()}
+    return {len(ring.nodes) for ring in table.rings().of(["p0", "p1"]).values()}
 
 
 def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHudi, workdir: Path) -> None:

@@ -103,7 +103,7 @@ def _opened(base: Path, kind: Kind, layout: Layout) -> Table:
 
 
 def _serve(table: Table) -> None:
-    if table.definition.type is TableType.MOR and schedule_compaction(table):
+    if table.definition.has_logs and schedule_compaction(table):
         run_compaction(table)
     if schedule_clean(table):
         run_clean(table)

@@ -54,7 +54,7 @@ from tideline_table.errors import (
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Published
 from tideline_table.log.progress import ProgressStep
-from tideline_table.table import Table, TableType
+from tideline_table.table import Table
 from tideline_table.writer import Operation, prepare_input
 
 LEASE_S = 2.0
@@ -198,7 +198,7 @@ class _Append(table_write._Attempt):
         except HistoryUnavailable as error:
             raise WriteConflict(error.found, with_instant="") from error  # cleaned since the begin: another process wrote over it
         rows, definition = rows_of({k: op.value(before.get(k)) for k in op.keys}), table.definition
-        prepared = prepare_input(rows, table.schema, definition.keygen, definition.merging, self.operation, combine=True)
+        prepared = prepare_input(rows, table.schema, definition.keygen, definition.merging, self.choices.operation, combine=True)
         object.__setattr__(self, "prepared", prepared)
         return table_write._Attempt._route(self, transaction)
 
@@ -263,7 +263,7 @@ def read_once(me: Member) -> Sequence[str]:
 def arrange(me: Member) -> Sequence[str]:
     """Clustering, and compaction where there are logs: by turns one of them finds the table first."""
     arrangers = [(Action.REPLACE_COMMIT, schedule_clustering, run_clustering)]
-    if me.table.definition.type is TableType.MOR:
+    if me.table.definition.has_logs:
         arrangers.insert(me.table.refresh().sequence % 2, (Action.COMPACTION, schedule_compaction, run_compaction))
     done = []
     for action, schedule, run in arrangers:

@@ -211,7 +211,7 @@ def test_archival_at_each_page(disk, table):
 
 def with_old_versions(table, count=6):
     for number in range(count):
-        if table.definition.type is TableType.COW:
+        if not table.definition.has_logs:
             write(table, [(f"k{number % 4}", "p", number + 1, text())])
             continue
         for key in ("a", "b"):

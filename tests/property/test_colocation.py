@@ -31,7 +31,7 @@ def bucket_table(
     schema = pa.schema([(name, more.get(name, pa.string())) for name in (*key, "more")])  # type: ignore[misc]
     types = {name: schema.field(name).type for name in key}
     keygen = KeyGenerator(key, (), declared_type=KeyGeneratorType.COMPLEX if more.get("prefixed") else None)
-    pruning = BucketPruning(BucketIndex.checked(number, fields, key), keygen, types, is_exclusive=exclusive, has_plain_values=plain)
+    pruning = BucketPruning(BucketIndex.checked(number, fields, key), keygen, types, cuts_alike=exclusive, has_plain_values=plain)
     return BucketTable("t", pruning, schema)
 
 

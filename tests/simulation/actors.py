@@ -231,7 +231,7 @@ class _ReadingAttempt(table_write._Attempt):
             table.schema,
             definition.keygen,
             definition.merging,
-            self.operation,
+            self.choices.operation,
             combine=True,
             scope=self.prepared.scope,
         )

@@ -47,14 +47,14 @@ def put_overwrites(world: World) -> Iterator[None]:
 _real_put = TableLog._put
 
 
-def _put_without_read_back(log: TableLog, entry: Any) -> Any:
+def _put_without_read_back(log: TableLog, entry: Any, content: bytes) -> Any:
     with patch.object(log, "read", lambda sequence: replace(entry, append_id="somebody else's")):
-        return _real_put(log, entry)
+        return _real_put(log, entry, content)
 
 
-def _put_believing(log: TableLog, entry: Any) -> Any:
+def _put_believing(log: TableLog, entry: Any, content: bytes) -> Any:
     with patch.object(log, "read", lambda sequence: entry):
-        return _real_put(log, entry)
+        return _real_put(log, entry, content)
 
 
 _real_append = ExclusiveTimeline._append

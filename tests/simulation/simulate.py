@@ -316,7 +316,7 @@ def _check_rings(cluster: Cluster) -> None:
     oracle, disk = cluster.oracle, cluster.world.disk
     table = Table.open(disk.root, storage=disk, writer_id="checker")
     index = BucketIndex.checked(BUCKETS, ["id"], ["id"], Engine.CONSISTENT)
-    rings = table.rings(index).of({s.group.partition_path for s in table.slices()})
+    rings = table.rings().of({s.group.partition_path for s in table.slices()})
     known = {(partition, file_id) for partition, ring in rings.items() for file_id in ring.file_ids}
     for group in sorted(s.group for s in table.slices() if s.group not in known):
         oracle.report(f"file group {group.file_id} of {group.partition_path!r} is of no node")

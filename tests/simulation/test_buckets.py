@@ -112,6 +112,6 @@ def test_histories_with_several_file_groups_in_a_bucket_hold() -> None:
 @pytest.mark.timeout(900)
 def test_one_key_in_two_file_groups_of_a_bucket_is_found() -> None:
     """Without the look-up of keys in what others added, as in buckets with one file group."""
-    blind = sabotage((_Attempt, "_look_up", lambda _self: None))
+    blind = sabotage((_Attempt, "_look_up", lambda *_: None))
     found = next((o for o in (simulate(seed, blind, "several") for seed in SEEDS) if o.problems), None)
     assert found is not None

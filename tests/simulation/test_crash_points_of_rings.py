@@ -93,13 +93,13 @@ def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> N
         check_rings(found)
         index = found.definition.buckets
         assert index is not None
-        nodes.add(len(found.rings(index).at("p").nodes))
+        nodes.add(len(found.rings().at("p").nodes))
         # What died is no obstacle to the next one.
         write(found, [(f"n{n}", partition, 4, "z") for n in range(6) for partition in ("new", "p", "q")])
         if operation not in OVERWRITES:
             clock.advance(1)
             resize_rings(found, options=SMALL)
-            assert found.rings(index).at("p").instant in found.state.ring_resizes
+            assert found.rings().at("p").instant in found.state.ring_resizes
         check_rings(found)
     assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
     if when != "torn":

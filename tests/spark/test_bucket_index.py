@@ -147,7 +147,7 @@ def test_queries_read_the_buckets_of_their_values(spark: SparkSession, table: Ta
             assert sorted(frame.toArrow()["id"].to_pylist()) == expected
             assert len(named) <= most
         files = {bucket_of_file_id(path.rsplit("/", 1)[-1]) for path in read(spark, table, where=where).inputFiles()}
-        assert len(files) <= max(most // 3, 1) or table.definition.type is TableType.MOR
+        assert len(files) <= max(most // 3, 1) or table.definition.has_logs
 
 
 def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_path: Path) -> None:
@@ -162,9 +162,7 @@ def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_pat
     index = table.definition.buckets
     assert index is not None
     wanted = {
-        file_id
-        for ring in table.rings(index).of({s.group.partition_path for s in table.slices()}).values()
-        for file_id in ring.file_ids
+        file_id for ring in table.rings().of({s.group.partition_path for s in table.slices()}).values() for file_id in ring.file_ids
     }
     assert {s.group.file_id for s in table.slices()} <= wanted
     one = found["id"][7].as_py()

@@ -176,7 +176,7 @@ def test_a_stream_has_each_commit_once(source: SparkSession, table: Table, tmp_p
         assert keys(stream.drained()) == [[(f"k{n:06d}", 6 if n < 3 else 5) for n in range(9)]]
         write_rows(table, rows(20, 22, 1), Operation.UPSERT)
         assert keys(stream.drained()) == [[("k000020", 1), ("k000021", 1)]]
-        if table.definition.type is TableType.MOR:
+        if table.definition.has_logs:
             assert schedule_compaction(table)
             run_compaction(table)
             assert stream.drained() == []

@@ -71,7 +71,7 @@ def check_places(table: Table) -> None:
     """Each row is in the file group of its node, and no key twice."""
     table.refresh()
     index, found = index_of(table), table.read()
-    rings = table.rings(index).of({s.group.partition_path for s in table.slices()})
+    rings = table.rings().of({s.group.partition_path for s in table.slices()})
     for partition, ring in rings.items():
         part = found.filter(pa.compute.equal(found["_hoodie_partition_path"], partition))
         held = [ring.file_ids[at] for at in index.buckets(part["_hoodie_record_key"], ring).tolist()]
@@ -134,7 +134,7 @@ def test_large_overwrites_give_partitions_other_rings(spark: SparkSession, table
     write_rows(table, rows(0, 90, 1), Operation.UPSERT)
     resize(table, "r 0")
     table.refresh()
-    before = table.rings(index_of(table)).of(["r 0", "r 1", "r 2"])
+    before = table.rings().of(["r 0", "r 1", "r 2"])
 
     def write(source: pa.Table, operation: Operation) -> None:
         write_dataframe(table, spark.createDataFrame(source), operation)
@@ -142,7 +142,7 @@ def test_large_overwrites_give_partitions_other_rings(spark: SparkSession, table
 
     first = rows(0, 60, 2).filter(pa.compute.is_in(rows(0, 60, 2)["region"], pa.array(["r 0", "r 1"])))
     write(first, Operation.INSERT_OVERWRITE)
-    after = table.rings(index_of(table)).of(["r 0", "r 1", "r 2"])
+    after = table.rings().of(["r 0", "r 1", "r 2"])
     assert [after[name] == before[name] for name in sorted(after)] == [False, False, True]
     assert dict(Counter(table.read()["ts"].to_pylist())) == {1: 30, 2: 40}
     write(rows(0, 90, 3), Operation.UPSERT)
@@ -170,7 +170,7 @@ def test_spark_clusters_nodes_beside_a_large_write_that_is_repeated_by_the_new_r
     write_rows(table, rows(0, 90, 1), Operation.UPSERT)
     resize(table, "r 0")
     other = Table.open(table.base_path)
-    before = other.rings(index_of(other)).of(["r 0", "r 1", "r 2"])
+    before = other.rings().of(["r 0", "r 1", "r 2"])
 
     def cluster() -> None:
         assert schedule_clustering(other, {"hoodie.clustering.plan.strategy.sort.columns": "amount"}) is not None
@@ -189,6 +189,6 @@ def test_spark_clusters_nodes_beside_a_large_write_that_is_repeated_by_the_new_r
     done = write_dataframe(table, spark.createDataFrame(rows(45, 135, 2)), Operation.UPSERT, on_report=first)
     assert done.attempts == 2
     check_places(table)
-    after = table.rings(index_of(table)).of(before)
+    after = table.rings().of(before)
     assert all(not set(after[name].file_ids) & set(before[name].file_ids) for name in before)
     assert dict(Counter(table.read()["ts"].to_pylist())) == {1: 45, 2: 90}

@@ -35,7 +35,7 @@ def layout(
         operation,
         chosen,
         is_partitioned=partitioned,
-        is_merge_on_read=False,
+        has_logs=False,
         cores=cores,
         source_bytes=source_bytes,
     )
@@ -88,7 +88,7 @@ def test_keys_are_looked_up_only_where_the_operation_needs_them() -> None:
     assert layout(visible, Operation.INSERT).looked_up == ()
     policy = Options({"hoodie.datasource.insert.dup.policy": "drop"})
     with_policy = decide_layout(
-        visible, (), Operation.INSERT, policy, is_partitioned=True, is_merge_on_read=False, cores=2, source_bytes=None
+        visible, (), Operation.INSERT, policy, is_partitioned=True, has_logs=False, cores=2, source_bytes=None
     )
     assert with_policy.looked_up == tuple(visible)
 

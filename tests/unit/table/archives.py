@@ -18,7 +18,7 @@ from tideline_table.action import (
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType
+from tideline_table.table import Table
 
 FEW = {
     "hoodie.keep.min.commits": 3,
@@ -48,7 +48,7 @@ def live(table: Table, commits: int = 7) -> None:
         write(table, [("a", "p", n, f"x{n}"), (f"k{n}", f"p{n % 2}", n, "y")])
         if n == 3 and schedule_clustering(table):
             cluster(table)
-        if table.definition.type is TableType.MOR:
+        if table.definition.has_logs:
             compact(table)
         clean(table)
     assert isinstance(table.clock, ManualClock)

@@ -140,11 +140,11 @@ class Fleet:
 
     def _lock_finding(self, table: Table) -> tuple[Finding, ...]:
         try:
-            if self.locks and table.has_log:
+            if self.locks and table.capabilities.keeps_log:
                 attach_lock(table, self.locks)
         except TidelineError as error:
             return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {error}"),)
-        failure = self.probe.failure() if table.timeline.wants_lock else ""
+        failure = self.probe.failure() if table.capabilities.queues_writers else ""
         return (Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"),) if failure else ()
 
     def _as_services_decide(self, table: Table, verdict: Verdict) -> Verdict:

@@ -32,7 +32,7 @@ def instant_document(table: Table, record: ActionRecord) -> dict[str, Any]:
         "action": record.action.value,
         "state": record.state.value,
         "operation": record.operation,
-        "sequence": record.sequence if table.has_log else None,
+        "sequence": record.sequence if table.capabilities.keeps_log else None,
         "writer": record.writer_id,
         "since": record.since,
         "rows_inserted": None,
@@ -73,7 +73,7 @@ def _files_deleted(table: Table, record: ActionRecord) -> int | None:
 
 def _logged(table: Table, record: ActionRecord) -> Body | None:
     """Return the body of the latest transition of `record` in the table log, or None if the log does not hold it."""
-    entry = table.timeline.log.read(record.sequence) if table.has_log else None
+    entry = table.timeline.log.read(record.sequence) if table.capabilities.keeps_log else None
     return entry.body if entry is not None and entry.instant == record.instant else None
 
 

@@ -160,6 +160,5 @@ def check(
 def _sound(table: Table) -> str:
     if not has_metadata_table(table):
         return "the data files are as committed; no metadata table"
-    if table.is_shared:
-        return "the data files are as committed; the metadata table agrees with the timeline"
-    return "the data files are as committed; the metadata table agrees with the table"
+    truth = "table" if table.capabilities.log_is_truth else "timeline"
+    return f"the data files are as committed; the metadata table agrees with the {truth}"

@@ -96,8 +96,8 @@ class LockProviders:
         A shared table gets only the reservations of Tideline's writers: its steps take the lock of Hudi's writers, which nothing
         replaces. A table that only Hudi writes is unchanged. Raises as `of`; for a shared table `InvalidOption` for the URL only.
         """
-        if not table.timeline.wants_lock:
-            if table.has_log:
+        if not table.capabilities.queues_writers:
+            if table.capabilities.keeps_log:
                 table.reservations = self._shared_reservations(table)
             return
         name, on_unreachable = lock_name(table.uid), OnUnreachable(table.options[LOCK_UNREACHABLE])
@@ -156,5 +156,5 @@ def attach_lock(table: Table, url: str) -> None:
     """Call `LockProviders.attach`, with the same errors. An empty `url` attaches nothing: only a shared table then has a lock."""
     if url:
         LockProviders(url, table.clock).attach(table)
-    elif table.timeline.wants_lock:
+    elif table.capabilities.queues_writers:
         check_unreachable(url, OnUnreachable(table.options[LOCK_UNREACHABLE]))

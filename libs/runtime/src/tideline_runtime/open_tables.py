@@ -328,7 +328,7 @@ class OpenTables:
             storage=storage,
             hudi_lock=open_hudi_lock,
         )
-        if not table.has_log:
+        if not table.capabilities.keeps_log:
             table.check_writable(keyed=False)  # raises with the reason
         try:
             self.lock_providers.attach(table)

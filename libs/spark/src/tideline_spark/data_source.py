@@ -218,7 +218,7 @@ class _StreamReader(ds.DataSourceStreamReader):
     def _refreshed(self) -> Table:
         if self._table is None:
             self._table = Table.open(self._options.path)
-            if not self._table.has_log:
+            if not self._table.capabilities.keeps_log:
                 raise UnsupportedTable(
                     f"a stream of table {self._table.definition.name!r}, which only Apache Hudi writes",
                     expected="a table with a table log",

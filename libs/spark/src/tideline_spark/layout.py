@@ -123,7 +123,7 @@ def bucket_layout(
     operation: Operation,
     options: Options,
     *,
-    is_merge_on_read: bool,
+    has_logs: bool,
     cores: int,
     rings: TableRings | None = None,
 ) -> WriteLayout:
@@ -144,7 +144,7 @@ def bucket_layout(
             held.update({(name, bucket): found for bucket, found in slices_in_buckets(index, slices, ring).items()})
     into = None
     if index.has_several:
-        placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
+        placement = FilePlacement.of(options, visible).for_inserts(operation, options, has_logs=has_logs)
         into = InBucket(placement, frozenset(closed))
     return WriteLayout(
         looked_up=(),
@@ -152,7 +152,7 @@ def bucket_layout(
         fillers={},
         rows_per_file=1,
         tasks=_TASKS_PER_CORE * cores,
-        inserts_to_log=options[INSERT_TO_LOG] and is_merge_on_read and not operation.opens_groups_only,
+        inserts_to_log=options[INSERT_TO_LOG] and has_logs and not operation.opens_groups_only,
         index=index,
         held=held,
         in_bucket=into,
@@ -167,13 +167,13 @@ def decide_layout(
     options: Options,
     *,
     is_partitioned: bool,
-    is_merge_on_read: bool,
+    has_logs: bool,
     cores: int,
     source_bytes: int | None,
 ) -> WriteLayout:
     """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes`: Spark's estimate or None."""
     looks_up = minds_known_keys(operation, options)
-    placement = FilePlacement.of(options, visible).for_inserts(operation, options, is_merge_on_read=is_merge_on_read)
+    placement = FilePlacement.of(options, visible).for_inserts(operation, options, has_logs=has_logs)
     partitions = len({s.group.partition_path for s in visible})
     buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(
         operation, placement, partitions if is_partitioned else 1, cores, source_bytes, is_partitioned=is_partitioned

@@ -149,7 +149,7 @@ def older_types(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> set
     earlier = [arrow_from_avro(text) for text in {created, *table.state.schemas.values()} if text]
     types = {(field.name, field.type) for schema in earlier for field in schema}
     changed = {f.name for f in snapshot.schema if f.name in columns and any(n == f.name and kind != f.type for n, kind in types)}
-    if not table.is_exclusive:
+    if table.capabilities.has_hudi_files:
         # Apache Hudi labelled these types wrongly, also where no schema of a commit says so.
         changed |= {f.name for f in snapshot.schema if f.name in columns and _may_be_relabelled(f.type)}
     if not changed:

@@ -238,9 +238,7 @@ class _RunningTask:
         if self.shared.in_bucket is not None:
             yield from self._write_in_bucket(unit, prepared, held, self.shared.in_bucket)
         elif held:
-            yield self._write_group(
-                unit.partition, held[0], prepared, added=0 if context.is_merge_on_read else prepared.rows.num_rows
-            )
+            yield self._write_group(unit.partition, held[0], prepared, added=0 if context.has_logs else prepared.rows.num_rows)
         elif not deletes:
             file_id = new_bucket_file_id(context.instant, unit.partition, bucket) if ring is None else ring.file_ids[bucket]
             yield self._write_group(unit.partition, None, prepared, file_id, added=prepared.rows.num_rows)

@@ -65,7 +65,7 @@ from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
 from tideline_table.file_group import FileSlice
 from tideline_table.index import KeyScope, key_hashes, moves_rows
 from tideline_table.log import ProgressStep
-from tideline_table.table import Table, TableType
+from tideline_table.table import Table
 from tideline_table.writer import FileGroupResult, Operation, minds_known_keys, promises_unique_keys
 
 OnReport = Callable[[WriteReport], None]
@@ -110,7 +110,7 @@ def write_dataframe(
     def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
         return write_choices(table, operation, options, arrow_schema(df))
 
-    first = choices_on(index_state(table))
+    first = choices_on(index_state(table.view()))
     contention = Contention(table, first.options)
 
     @lru_cache(maxsize=1)
@@ -119,7 +119,8 @@ def write_dataframe(
 
     def attempt() -> _Attempt:
         # Since the last attempt another process may have changed the schema, or created a record index.
-        return attempt_on(table.schema_json, index_state(table))
+        view = table.view()
+        return attempt_on(view.schema_json, index_state(view))
 
     def run() -> Committed:
         attempt().refuse()
@@ -143,7 +144,9 @@ def explain_write(
     operation = Operation(operation)
     table.refresh()
     choices = write_choices(table, operation, options, arrow_schema(df))
-    attempt = _attempt(table, df, table.schema_json, index_state(table), choices, {}, None, Contention(table, choices.options))
+    attempt = _attempt(
+        table, df, table.schema_json, index_state(table.view()), choices, {}, None, Contention(table, choices.options)
+    )
     if attempt.is_small:
         return report_of(df, small_rows(df, attempt.routing.columns), 0)
     attempt.refuse()
@@ -269,10 +272,10 @@ class _Attempt:
         """Return the layout for the table's current state. `options` (default: those of the write) decide where inserts go."""
         index = self.table.definition.buckets
         # Before the slices: of a resize in between, the newer ones show it.
-        rings = self.table.rings(index) if index is not None and index.is_consistent else None
+        rings = self.table.rings()
         state = self.table.state
         cores = self.df.sparkSession.sparkContext.defaultParallelism
-        is_merge_on_read = self.table.definition.type is TableType.MOR
+        has_logs = self.table.definition.has_logs
         if index is not None:
             return bucket_layout(
                 state.latest_slices(),
@@ -280,7 +283,7 @@ class _Attempt:
                 index,
                 self.routing.operation,
                 options or self.options,
-                is_merge_on_read=is_merge_on_read,
+                has_logs=has_logs,
                 cores=cores,
                 rings=rings,
             )
@@ -290,7 +293,7 @@ class _Attempt:
             self.routing.operation,
             options or self.options,
             is_partitioned=bool(self.table.definition.keygen.partition_fields),
-            is_merge_on_read=is_merge_on_read,
+            has_logs=has_logs,
             cores=cores,
             source_bytes=self.source_bytes,
         )
@@ -309,7 +312,7 @@ class _Attempt:
             inserts_to_log=layout.inserts_to_log,
             held=layout.held,
             in_bucket=layout.in_bucket,
-            plain_keys=self.table.is_exclusive and self.table.definition.has_plain_keys,
+            plain_keys=self.table.view().refuses_cut_keys,
             has_record_index=self.table.has_record_index,
             resizes=layout.rings.resizes if layout.rings is not None else None,
         )
@@ -329,7 +332,7 @@ class _Attempt:
         return written
 
     def _stage(self, transaction: WriteTransaction, made: NewRings) -> Committed:
-        check_index_state(self.table, self.kept)
+        check_index_state(self.table.view(), self.kept)
         # The first attempt does not know its file groups yet. Later attempts reserve those of the attempts before.
         self.contention.take_turn(transaction.instant)
         layout = self.layout(transaction.placing(self.options))

@@ -76,13 +76,11 @@ class CleanerService:
         has_leases = self._report_leases(table)
         if cleans and schedule_clean(table) is not None:
             self._clean(table)
-        if archives and table.options[ARCHIVE_AUTOMATIC] and table.timeline.is_archived_here:
+        if archives and table.options[ARCHIVE_AUTOMATIC] and table.capabilities.archives:
             self._archive(table)
         self._checked[table.uid] = Check(seen, self._context.clock.monotonic_s(), basis, has_leases)
 
     def _report_leases(self, table: Table) -> bool:
-        if not table.is_exclusive:
-            return False
         for gone in forget_expired(table.storage):
             _log.info("reader lease expired", table=table.uid, name=table.definition.name, lease=gone.lease_id, holder=gone.holder)
         leases = leases_of(table)

@@ -167,7 +167,7 @@ class MirrorService:
 
     def _scrub(self, table: Table) -> None:
         now_s = self._context.clock.monotonic_s()
-        if table.timeline.has_late_files and now_s - self._scrubbed_s.get(table.uid, -SCRUB_EVERY_S) >= SCRUB_EVERY_S:
+        if table.capabilities.has_late_files and now_s - self._scrubbed_s.get(table.uid, -SCRUB_EVERY_S) >= SCRUB_EVERY_S:
             self._scrubbed_s[table.uid] = now_s
             table.check_writable(keyed=False)  # also deletes timeline files that a slow writer left
 

@@ -23,7 +23,7 @@ from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff
 from tideline_runtime.open_tables import OpenTables, open_tables
-from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, View, arbitrate, examine
+from tideline_runtime.planning import Choice, Demand, Held, HeldBy, Ledger, Ledgers, arbitrate, examine
 from tideline_runtime.planning.examination import PLANNED, services_of, shrunk
 from tideline_runtime.policy import Fleet, Policies, TablePolicy, is_open
 from tideline_runtime.table_settings import TableSettings
@@ -190,7 +190,7 @@ class PlannerService:
         options = plan_options(settings, table, policy)
         ledger = self._ledgers.of(table, now) if policy.bytes_per_day is not None else Ledger()
         found: dict[TableService, Demand | Held] = {}
-        view = View.of(table, options)
+        view = table.view(options)
         for service in services_of(view):
             try:
                 found[service] = examine(service, view, policy, thresholds_of(settings), ledger, now)
@@ -231,7 +231,7 @@ class PlannerService:
             return replace(demand, max_bytes=max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes))
         decided = self._decided[demand.uid]
         _, settings, policy = decided.basis
-        view = View.of(decided.table, plan_options(settings, decided.table, policy))
+        view = decided.table.view(plan_options(settings, decided.table, policy))
         return shrunk(demand, view, policy, thresholds_of(settings), self._context.clock.now(), max_bytes)
 
     def _carry_out(self, choice: Choice) -> None:

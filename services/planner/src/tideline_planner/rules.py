@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from tideline_planner.settings import PlannerSettings
-from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, View, examine
+from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, examine
 from tideline_runtime.planning.examination import PLANNED
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_runtime.table_settings import TableSettings
@@ -67,7 +67,7 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
     ledger = Ledgers().of(table, now) if policy.bytes_per_day is not None else Ledger()
     found = examine(
         verdict.service,
-        View.of(table, {**plan_options(own, table, policy), **policy.options}),
+        table.view({**plan_options(own, table, policy), **policy.options}),
         policy,
         thresholds_of(own),
         ledger,

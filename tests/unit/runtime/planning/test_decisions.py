@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.profile import few
 
-from tideline_runtime.planning import Demand, Held, HeldBy, Ledger, Thresholds, View, arbitrate, examine, score
+from tideline_runtime.planning import Demand, Held, HeldBy, Ledger, Thresholds, arbitrate, examine, score
 from tideline_runtime.planning.examination import services_of, shrunk
 from tideline_runtime.planning.ledger import rewrite_in
 from tideline_runtime.policy import Fleet, parse_policies
@@ -26,18 +26,30 @@ from tideline_table.action import (
     plan_log_compaction,
 )
 from tideline_table.config import Options
+from tideline_table.coordination.capabilities import EXCLUSIVE, SHARED
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi import Action, CommitMetadata, State
+from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log import ActionRecord, Entry, Published, TableState
 from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
 from tideline_table.log.plan import CompactionPlanned
+from tideline_table.schema.avro import avro_from_arrow
+from tideline_table.table import TableDefinition, TableType, TableView
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)  # a Friday
 MIB = 1 << 20
 CLUSTERING, COMPACTION, LOG_COMPACTION = TableService.CLUSTERING, TableService.COMPACTION, TableService.LOG_COMPACTION
 SCHEMA = pa.schema([("id", pa.string()), ("at", pa.int64())])
 PATH = "s3://lake/t"
+DEFINITION = TableDefinition.from_properties(
+    {
+        "hoodie.table.name": "t",
+        "hoodie.table.version": "6",
+        "hoodie.table.type": "MERGE_ON_READ",
+        CREATE_SCHEMA: avro_from_arrow(SCHEMA, "t"),
+    }
+)
 THRESHOLDS = Thresholds(min_files=3, min_commits=2)
 
 
@@ -46,7 +58,7 @@ def at(hours: float) -> str:
     return f"{NOW - timedelta(hours=hours):%Y%m%d%H%M%S}000"
 
 
-def table(sizes=(), *, writes=4, log_bytes=0, log_age_h=1.0, failed=(), options=None, delta_commits=False) -> View:
+def table(sizes=(), *, writes=4, log_bytes=0, log_age_h=1.0, failed=(), options=None, delta_commits=False) -> TableView:
     state = TableState()
     action = Action.DELTA_COMMIT if delta_commits else Action.COMMIT
     for n in range(writes):
@@ -62,7 +74,7 @@ def table(sizes=(), *, writes=4, log_bytes=0, log_age_h=1.0, failed=(), options=
             f"{number}x", Action.REPLACE_COMMIT, State.ROLLED_BACK, CLUSTER, 1, 1, "p", "", f"{number}y"
         )
         state.actions[f"{number}y"] = ActionRecord(f"{number}y", Action.ROLLBACK, State.COMPLETED, "", 2, 2, "p", ended)
-    return View(PATH, "uid", PATH, state, Options(options or {}), SCHEMA, is_merge_on_read=True, has_buckets=False)
+    return TableView(PATH, "uid", PATH, DEFINITION, state, Options(options or {}), EXCLUSIVE, holds_keys_once=False)
 
 
 def policy(text=""):
@@ -218,8 +230,8 @@ def test_what_a_clustering_left_over_is_planned_after_the_interval():
     ("kind", "found"),
     [
         ({}, "due"),
-        ({"is_merge_on_read": False}, "for merge-on-read tables only"),
-        ({"is_shared": True}, "not for tables that Apache Hudi writes"),
+        ({"definition": replace(DEFINITION, type=TableType.COW)}, "for merge-on-read tables only"),
+        ({"capabilities": SHARED}, "not for tables that Apache Hudi writes"),
     ],
 )
 @pytest.mark.parametrize("text", ["", "objectives: {small_files: 2}"])
@@ -324,7 +336,7 @@ def test_a_log_compaction_costs_its_log_files_and_saves_readers_all_but_one():
 def test_log_compaction_is_examined_where_it_is_possible_and_switched_on():
     assert services_of(many_logs()) == (CLUSTERING, COMPACTION, LOG_COMPACTION)
     assert services_of(table(FOUR)) == (CLUSTERING, COMPACTION)
-    assert services_of(replace(many_logs(), has_mergeable_logs=False)) == (CLUSTERING, COMPACTION)
+    assert services_of(replace(many_logs(), capabilities=SHARED)) == (CLUSTERING, COMPACTION)
 
 
 def test_its_bytes_count_for_budgets():

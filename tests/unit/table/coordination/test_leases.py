@@ -6,6 +6,7 @@ from tests.unit.table.tables import DEATH_S, compact, contents, new_table, open_
 from tideline_table.action import WriteTransaction, request_archival, request_clean, run_archival, run_clean, schedule_clean
 from tideline_table.action.archival import run as archival_run
 from tideline_table.action.decision import NotDue
+from tideline_table.coordination.capabilities import SHARED
 from tideline_table.coordination.leases import LEASE_FOLDER, forget_expired, live_leases
 from tideline_table.errors import (
     CorruptMetadata,
@@ -232,6 +233,6 @@ def test_refusals():
 
 def test_a_table_that_hudi_writes_has_no_leases(monkeypatch):
     table, _, _, _ = written(1)
-    monkeypatch.setattr(type(table), "is_exclusive", False)
+    monkeypatch.setattr(type(table.timeline), "capabilities", SHARED)
     with pytest.raises(UnsupportedTable, match="knows no leases"):
         take_lease(table)

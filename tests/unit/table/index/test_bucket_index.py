@@ -195,7 +195,7 @@ def test_tagging_reads_no_data_file(table: Table, monkeypatch: pytest.MonkeyPatc
         raise AssertionError("tagging looked up keys")
 
     monkeypatch.setattr(fresh.index, "locate", refuse)
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         opened = table.storage.open_input
         monkeypatch.setattr(fresh.storage, "open_input", lambda path: read.append(path) or opened(path))
     write(fresh, rows(KEYS[10:30], 2, "b"))

@@ -64,7 +64,7 @@ def check_rings(table: Table) -> None:
     """Each row is in the file group of its node, and each file group is that of a node."""
     table.refresh()
     index, found = index_of(table), table.read()
-    rings = table.rings(index).of({s.group.partition_path for s in table.slices()})
+    rings = table.rings().of({s.group.partition_path for s in table.slices()})
     for partition, ring in rings.items():
         part = found.filter(pc.equal(found["_hoodie_partition_path"], partition))
         ids = [ring.file_ids[at] for at in index.buckets(part["_hoodie_record_key"], ring).tolist()]
@@ -306,7 +306,7 @@ def test_a_resize_changes_no_row_and_no_query_of_earlier() -> None:
     assert done is not None
     assert contents(table) == before
     check_rings(table)
-    assert len(table.rings(index_of(table)).at("p").nodes) == 4
+    assert len(table.rings().at("p").nodes) == 4
     assert sum(batch.num_rows for batch in table.changes(last).scan()) == 0, "a resize changes no row"
     write(stale, rows([*KEYS[50:60], "new"], 4, "c"))
     check_rings(stale)
@@ -328,7 +328,7 @@ def test_a_resize_changes_no_row_and_no_query_of_earlier() -> None:
     assert resize_rings(table, options=LARGE).committed is not None
     assert contents(table) == before
     check_rings(table)
-    assert len(table.rings(index_of(table)).at("p").nodes) == 1
+    assert len(table.rings().at("p").nodes) == 1
     assert resize_rings(table, options=LARGE).committed is None
 
 
@@ -483,7 +483,7 @@ def test_a_stale_ring_of_an_undone_resize_counts_for_no_one() -> None:
     storage.put_if_absent(stale.ring.path, stale.ring.content)
     write(open_table(storage, clock, "next"), rows(KEYS[:9], 2, "b"))
     check_rings(table)
-    store = table.rings(index_of(table)).store
+    store = table.rings().store
     clock.advance(1)
     done = resize_rings(table, options=SMALL).committed
     assert done is not None

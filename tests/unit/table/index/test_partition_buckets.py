@@ -77,7 +77,7 @@ def test_each_partition_has_its_number_of_buckets_through_writes_and_services(ta
     check_places(table)
     expected = sorted(rows(KEYS[5:10] + KEYS[20:40], 1, "a") + rows(KEYS[40:], 2, "b") + rows(KEYS[10:20], 3, "c"), key=repr)
     assert contents(table) == expected
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         assert compact(table) is not None
         check_places(table)
     assert schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "v"}) is not None

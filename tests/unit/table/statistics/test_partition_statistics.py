@@ -226,7 +226,7 @@ def step(table: Table, random: Random) -> str:
     for each in rows:  # keys are of one partition, or they would be two records
         each["id"] += each["part"]
     done = random.choice(["upsert"] * 6 + ["delete", "overwrite", "drop", "compact", "cancel", "cluster", "clean", "restore"])
-    is_mor = table.definition.type is TableType.MOR
+    is_mor = table.definition.has_logs
     partitions = sorted({s.group.partition_path for s in table.state.latest_slices()})
     match done:
         case "upsert":

@@ -86,7 +86,7 @@ def test_compaction_and_clustering_repeat_nothing(table):
     write(table, [("a", "p", 1, "1"), ("b", "p", 1, "1")])
     kept = write(table, [("a", "p", 2, "2")]).sequence
     write(table, [("c", "p", 2, "2")])
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         assert compact(table) is not None
     schedule_clustering(table)
     assert cluster(table) is not None
@@ -148,7 +148,7 @@ def test_replaced_groups(table):
 def test_cleaned_history_is_refused(table):
     for n in range(1, 5):
         write(table, [("a", "p", n, str(n)), ("b", "p", n, str(n))])
-        if table.definition.type is TableType.MOR:
+        if table.definition.has_logs:
             compact(table)
     assert images(table, 2)
     schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})

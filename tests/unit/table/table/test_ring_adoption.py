@@ -77,7 +77,7 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, fields: tuple
     assert read.num_rows == before + 60
     index = found.definition.buckets
     assert index is not None
-    for partition, ring in found.rings(index).of(["x0", "x1"]).items():
+    for partition, ring in found.rings().of(["x0", "x1"]).items():
         part = read.filter(pc.equal(read["part"], partition))
         ids = [ring.file_ids[at] for at in index.buckets(part["_hoodie_record_key"], ring).tolist()]
         assert [name.removeprefix(".").split("_")[0] for name in part["_hoodie_file_name"].to_pylist()] == ids

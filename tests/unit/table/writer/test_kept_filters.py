@@ -48,7 +48,7 @@ def made(kind: TableType, **options: object) -> Table:
 def change(table: Table, rows: Sequence[Row], operation: Operation = Operation.UPSERT) -> None:
     """Write, and on a merge-on-read table compact, so that the rows are in base files."""
     write(table, rows, operation)
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         compact(table)
 
 
@@ -121,7 +121,7 @@ def test_a_filter_that_the_file_contradicts_is_not_copied(kind, filled, monkeypa
         lambda *given: {**key_pairs(*given), BLOOM_FILTER: base64.b64encode(empty.to_dynamic_bytes(200, 200))},
     )
     write(table, [("k007", "p", 6, "y")])
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         compact(table)
     monkeypatch.undo()
     (damaged,) = table.refresh().latest_slices()
@@ -149,6 +149,6 @@ def test_any_history_leaves_the_filters_of_the_keys(kind, seed):
         ]
         unique = list({row[0]: row for row in rows}.values())
         write(table, unique, numbers.choice([Operation.UPSERT, Operation.UPSERT, Operation.UPSERT, Operation.DELETE]))
-        if table.definition.type is TableType.MOR and numbers.random() < 0.6:
+        if table.definition.has_logs and numbers.random() < 0.6:
             compact(table)
         check_filters(table)

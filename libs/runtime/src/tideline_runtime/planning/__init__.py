@@ -1,6 +1,6 @@
 """Which plans the planner publishes, as pure decisions: what each table needs, whether its policy lets it, and in which order.
 
-    examine(service, View.of(table), policy, thresholds, ledger, now)     # Demand: a plan is due and may be published; Held:
+    examine(service, table.view(), policy, thresholds, ledger, now)     # Demand: a plan is due and may be published; Held:
     why not arbitrate(demands, fleet, spent_bytes, pending_plans, now, shrink)    # which demands are served now, and why others
     wait
 
@@ -9,7 +9,7 @@
 """
 
 from tideline_runtime.planning.arbitration import Choice, arbitrate, score
-from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds, View
+from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds
 from tideline_runtime.planning.examination import examine
 from tideline_runtime.planning.ledger import DAY, Ledger, Ledgers
 
@@ -22,7 +22,6 @@ __all__ = [
     "Ledger",
     "Ledgers",
     "Thresholds",
-    "View",
     "arbitrate",
     "examine",
     "score",

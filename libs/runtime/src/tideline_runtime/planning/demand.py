@@ -1,56 +1,12 @@
-"""The values that decisions take and return: the view of a table, the demand for a plan, and the reason for no plan."""
+"""The values that decisions take and return: the demand for a plan, and the reason for no plan."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import pyarrow as pa
-
-from tideline_table.action import TableService, Trigger, why_not_log_compacted
-from tideline_table.config import Options
-from tideline_table.log import TableState
-from tideline_table.table import Table, TableType
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A table as decisions see it. `options` are those with which plans are made."""
-
-    base_path: str
-    uid: str
-    root: str
-    state: TableState
-    options: Options
-    schema: pa.Schema
-    is_merge_on_read: bool
-    has_buckets: bool
-    has_mergeable_logs: bool = True
-    """Whether log compactions of the table are possible (`why_not_log_compacted`)."""
-    is_shared: bool = False
-    """Whether Apache Hudi writes the table, too."""
-
-    @classmethod
-    def of(cls, table: Table, options: Mapping[str, object] | None = None) -> View:
-        """Return the view of an open table.
-
-        `options` override the table's. Raises `SchemaMismatch` for a table without a schema.
-        """
-        return cls(
-            table.base_path,
-            table.uid,
-            table.storage.root,
-            table.state,
-            table.options.merged(options or {}),
-            table.schema,
-            table.definition.type is TableType.MOR,
-            table.definition.buckets is not None,
-            why_not_log_compacted(table) is None,
-            table.is_shared,
-        )
-
+from tideline_table.action import TableService, Trigger
 
 SHORTEST_BACKOFF_S = 1.0
 """Shortest pause after a plan that was rolled back. With a setting of 0 and no such bound, planner and executor could loop."""

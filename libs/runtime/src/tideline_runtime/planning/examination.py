@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from tideline_runtime.planning.demand import SHORTEST_BACKOFF_S, Demand, Held, HeldBy, Thresholds, View
+from tideline_runtime.planning.demand import SHORTEST_BACKOFF_S, Demand, Held, HeldBy, Thresholds
 from tideline_runtime.planning.ledger import Ledger
 from tideline_runtime.planning.left_over import left_over, plans_of
 from tideline_runtime.policy import TablePolicy, is_open, next_change
@@ -26,18 +26,19 @@ from tideline_table.action import (
 )
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord, TableState
+from tideline_table.table import TableView
 
 PLANNED = tuple(name for name in TableService if name in REWRITES)
 """The services that the planner plans."""
 
 
-def services_of(view: View) -> tuple[TableService, ...]:
+def services_of(view: TableView) -> tuple[TableService, ...]:
     """Return the services that are examined for a table: log compaction where it is possible and switched on."""
     return tuple(name for name in PLANNED if REWRITES[name].is_examined(view))
 
 
 def examine(
-    service: TableService, view: View, policy: TablePolicy, thresholds: Thresholds, ledger: Ledger, now: datetime
+    service: TableService, view: TableView, policy: TablePolicy, thresholds: Thresholds, ledger: Ledger, now: datetime
 ) -> Demand | Held:
     """Decide about one service of one table.
 
@@ -71,7 +72,9 @@ def examine(
     return _within_budget(service, view, policy, thresholds, pressure, wanted, ledger, now)
 
 
-def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Thresholds, now: datetime, max_bytes: int) -> Demand | Held:
+def shrunk(
+    demand: Demand, view: TableView, policy: TablePolicy, thresholds: Thresholds, now: datetime, max_bytes: int
+) -> Demand | Held:
     """Return the demand for a plan of at most `max_bytes`; `Held` if no plan is that small."""
     limit = max_bytes if demand.max_bytes is None else min(max_bytes, demand.max_bytes)
     pressure = REWRITES[demand.service].pressure(policy.objectives, backlog_of(view.state, view.options), now)
@@ -80,7 +83,7 @@ def shrunk(demand: Demand, view: View, policy: TablePolicy, thresholds: Threshol
 
 def _within_budget(
     service: TableService,
-    view: View,
+    view: TableView,
     policy: TablePolicy,
     thresholds: Thresholds,
     pressure: Pressure,
@@ -105,7 +108,7 @@ def _within_budget(
 
 def _demand(
     service: TableService,
-    view: View,
+    view: TableView,
     policy: TablePolicy,
     thresholds: Thresholds,
     pressure: Pressure,
@@ -139,7 +142,7 @@ def _demand(
     return replace(made, reason=why, pressure=pressure.part, priority=policy.priority, trigger=trigger, max_bytes=max_bytes)
 
 
-def _measured(service: TableService, view: View, due: Due) -> Demand:
+def _measured(service: TableService, view: TableView, due: Due) -> Demand:
     """Return the demand for a plan, with its cost and its benefit."""
     groups = due.body.groups  # type: ignore[union-attr]
     slices = [found for group in groups if (found := view.state.latest_slice(group)) is not None]

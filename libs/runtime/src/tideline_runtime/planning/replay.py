@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tideline_runtime.planning.arbitration import arbitrate
-from tideline_runtime.planning.demand import Demand, Held, Thresholds, View
+from tideline_runtime.planning.demand import Demand, Held, Thresholds
 from tideline_runtime.planning.examination import examine, services_of, shrunk
 from tideline_runtime.planning.ledger import Ledger
 from tideline_runtime.planning.replay_table import BYTES_PER_S, START_S, SimulatedTable, Tally, recorded_entries
@@ -22,7 +22,7 @@ from tideline_table.config import Options
 from tideline_table.errors import StorageError, TidelineError, UnsupportedTable
 from tideline_table.hudi import Action
 from tideline_table.log import Entry, TableState
-from tideline_table.table import Table
+from tideline_table.table import Table, TableView
 
 ASSUMPTIONS = (
     (
@@ -175,7 +175,7 @@ class _Replay:
         Raises `UnsupportedTable` for a table without a log and for a log with a restore, and what `thresholds_of` raises.
         """
         table = Table.open(base_path)
-        if not table.has_log:
+        if not table.capabilities.keeps_log:
             raise UnsupportedTable(
                 "a table without Tideline's log", expected="a table that Tideline created or shares with Apache Hudi"
             )
@@ -268,6 +268,5 @@ class _Replay:
         return shrunk(demand, self._view(table), own, self._thresholds[demand.base_path], now, max_bytes)
 
     @staticmethod
-    def _view(table: SimulatedTable) -> View:
-        found = View.of(table.table)
-        return replace(found, state=table.state, options=table.options)
+    def _view(table: SimulatedTable) -> TableView:
+        return replace(table.table.view(), state=table.state, options=table.options)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from tideline_runtime.planning.demand import Demand, View
+from tideline_runtime.planning.demand import Demand
 from tideline_table.action import (
     REWRITES,
     Due,
@@ -104,7 +104,7 @@ class SimulatedTable:
         return instant, START_S + size / BYTES_PER_S
 
     def _planned(self, demand: Demand, root: str, now: datetime) -> Due | NotDue:
-        view = replace(View.of(self.table), root=root, state=self.state, options=self.options)
+        view = replace(self.table.view(), root=root, state=self.state, options=self.options)
         return REWRITES[demand.service].due(view, replace(demand.trigger, max_bytes=demand.max_bytes), now)
 
     def complete(self, instant: str, now: datetime) -> None:

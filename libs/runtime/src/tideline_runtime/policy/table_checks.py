@@ -102,7 +102,7 @@ def _of_table(table: Table) -> Iterator[Finding]:
 
 
 def _of_lock(table: Table, locks: str) -> Iterator[Finding]:
-    if not locks or not table.timeline.wants_lock:
+    if not locks or not table.capabilities.queues_writers:
         return
     place = f"{BESIDE_TABLE}{table.base_path}" if locks == BESIDE_TABLE else locks
     provider = open_lock_provider(

@@ -39,7 +39,7 @@ class NewRings:
         `commit` gets metadata, the overwrite, and what `WriteSet.rings` is: nothing more than the overwrite without consistent
         hashing.
         """
-        if rings is None or not rings.index.is_consistent:
+        if rings is None:
             return commit({}, overwrite, {})
         renewed: dict[str, HashRing] = {}
         if overwrite is not None:

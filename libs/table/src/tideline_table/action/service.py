@@ -10,9 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Protocol
-
-import pyarrow as pa
+from typing import Any, ClassVar
 
 from tideline_table.action.backlog import Backlog, Objectives, Pressure
 from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, service_of, taken_groups
@@ -24,6 +22,7 @@ from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import CompactionPlanned, Plan, path_named
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
+from tideline_table.table.view import TableView
 
 Settings = Mapping[str, object] | None
 """Options that override those with which the table is open."""
@@ -148,42 +147,6 @@ class Service(ABC):
         if not self.is_on(table.options.merged(options or {}), has_plan=False):
             return NotDue(why)  # a plan that a user made runs all the same
         return self.plan(table, options, trigger)
-
-
-class TableView(Protocol):
-    """A table as the decisions of a planner see it, which also decide about states of the past. All members are values."""
-
-    @property
-    def root(self) -> str:
-        """The base path as a URI."""
-
-    @property
-    def state(self) -> TableState:
-        """The state to decide on."""
-
-    @property
-    def options(self) -> Options:
-        """The options with which plans are made."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the table."""
-
-    @property
-    def is_merge_on_read(self) -> bool:
-        """Whether the table has log files."""
-
-    @property
-    def has_mergeable_logs(self) -> bool:
-        """Whether log files can be merged into log files."""
-
-    @property
-    def has_buckets(self) -> bool:
-        """Whether the table has a bucket index."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether Apache Hudi writes the table, too."""
 
 
 @dataclass(frozen=True, slots=True)

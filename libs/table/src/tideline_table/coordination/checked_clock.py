@@ -97,7 +97,7 @@ class CheckedClock:
         if self._learned is None:
             return datetime.min.replace(tzinfo=self._clock.now().tzinfo)
         stated, at_s = self._learned
-        return stated + timedelta(seconds=self.monotonic_s() - at_s)
+        return stated + timedelta(seconds=self._clock.monotonic_s() - at_s)
 
     def _learn(self) -> datetime:
         stated = store_time(self._storage)

@@ -180,14 +180,14 @@ def find_conflict(own: WriteSet, state: TableState, inserted_since: Iterable[Ins
         # Rows of the older schema would drop the new columns from the file groups that they are merged with.
         other = max(state.completed_writes(), key=lambda action: action.sequence).instant
         return WriteConflict(f"the schema of the table changed, at the latest by {other}", with_instant=other)
-    resized = resized_meanwhile(own, state)
+    resized = resized_meanwhile(own, state) if own.goes_by_buckets else None
     if resized is not None:
         return resized
     grown: dict[FileGroupId, str] = {}
     changed = _changed_meanwhile(own, state, grown)
     if changed is not None:
         return changed
-    taken = opened_meanwhile(own, state)
+    taken = opened_meanwhile(own, state) if own.opens else None
     if taken is not None:
         return taken
     overwritten = own.overwrites.replaced(state) if own.overwrites is not None else []

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import tenacity
 
 from tideline_table.coordination import leftovers
+from tideline_table.coordination.capabilities import EXCLUSIVE, SHARED, Capabilities
 from tideline_table.coordination.conflict import check_not_restoring
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import forget_silent
@@ -52,10 +53,6 @@ _PAUSES = tenacity.wait_chain(*3 * [tenacity.wait_none()], tenacity.wait_random_
 class ExclusiveTimeline(ActiveTimeline):
     """The timeline of a table that only Tideline writes: the log is the truth, timeline files follow its entries."""
 
-    has_hudi_files = False
-    is_archived_here = True
-    has_late_files = True
-    wants_lock = True
     beats_through_rollback = True
 
     def __init__(self, replica: LogReplica, rule: LogRule | None = None) -> None:
@@ -65,6 +62,11 @@ class ExclusiveTimeline(ActiveTimeline):
         self.records = LogRecords(replica.storage)
         self._materialised = 0
         self._prepared: dict[str, PreparedDelta] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ActiveTimeline.capabilities`."""
+        return SHARED if self.is_outdated else EXCLUSIVE
 
     @property
     def is_outdated(self) -> bool:
@@ -130,15 +132,16 @@ class ExclusiveTimeline(ActiveTimeline):
                     expected="an exclusive table",
                     remedy="open it again",
                 )
-            draft = decide(self.state)
-            check_not_restoring(self.state, draft.instant, begins=draft.before is State.NONE or draft.action is Action.SAVEPOINT)
+            state = self.state
+            draft = decide(state)
+            check_not_restoring(state, draft.instant, begins=draft.before is State.NONE or draft.action is Action.SAVEPOINT)
             # An entry that no reader can fold would lock every reader out of the table for good.
-            self.state.check(draft)
+            state.check(draft)
             self.replica.check_clock(draft)
             self._heal_head()
-            check_encodable(draft.entry(self.state.sequence + 1, self.time.now()), self.format)
+            check_encodable(draft.entry(state.sequence + 1, self.time.now()), self.format)
             try:
-                entry = self.log.append(draft, self.state.sequence + 1)
+                entry = self.log.append(draft, state.sequence + 1)
             except PlaceTrimmed as late:
                 self.replica.start_over()
                 self.refresh()

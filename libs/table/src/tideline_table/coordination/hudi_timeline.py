@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
+from tideline_table.coordination.capabilities import HUDI_ONLY, Capabilities
 from tideline_table.coordination.other_writers import check_not_upgraded
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.hudi_rules import check_version
@@ -25,6 +26,11 @@ class HudiTimeline(ActiveTimeline):
         self._was_exclusive = was_exclusive
         self._properties = properties
         self._state = hudi_written_state(replica.storage, properties)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ActiveTimeline.capabilities`."""
+        return HUDI_ONLY
 
     @property
     def state(self) -> TableState:

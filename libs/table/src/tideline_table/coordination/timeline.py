@@ -13,6 +13,7 @@ from typing import ClassVar, TypeVar, overload
 
 from tideline_table.clock import Clock
 from tideline_table.config import Options
+from tideline_table.coordination.capabilities import Capabilities
 from tideline_table.coordination.checked_clock import CheckedClock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reserve import release_reserve
@@ -47,14 +48,6 @@ class ActiveTimeline(ABC):
     records: LogRecords | None = None
     """The records that this process wrote to the record index of an exclusive table, for its look-ups."""
 
-    has_hudi_files: ClassVar[bool] = True
-    """Whether Apache Hudi may have written some of the table's files."""
-    is_archived_here: ClassVar[bool] = False
-    """Whether Tideline archives the timeline."""
-    has_late_files: ClassVar[bool] = False
-    """Whether slow writers may leave timeline files that only `check_writable` deletes."""
-    wants_lock: ClassVar[bool] = False
-    """Whether a table lock makes writers queue. Otherwise a step takes the lock of Apache Hudi, or there are no steps."""
     beats_through_rollback: ClassVar[bool] = False
     """Whether a writer keeps its heartbeat while it rolls itself back.
 
@@ -117,13 +110,18 @@ class ActiveTimeline(ABC):
         return self.state
 
     @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What the table can, by who writes it now."""
+
+    @property
     def is_outdated(self) -> bool:
         """Whether Apache Hudi's writers joined since the table was opened, so that it must be opened again."""
         return False
 
     def visible(self) -> VisibleInstants | None:
         """Return which instants in log block headers are valid; None if all blocks of visible files are."""
-        return visible_instants(self.view()) if self.has_hudi_files else None
+        return visible_instants(self.view()) if self.capabilities.has_hudi_files else None
 
     def savepoints(self) -> Mapping[str, Savepoint]:
         """Return the savepoints by the instant of their write. One request if only the timeline has them."""

@@ -104,3 +104,8 @@ class WriteSet:
     splits_in: Callable[[FileGroupId], bool] = lambda _: True
     """Whether a resize replaces a file group if it is visible: then `splits` must name it. All of the table, if not said
     otherwise."""
+
+    @property
+    def goes_by_buckets(self) -> bool:
+        """Whether rows were routed, or file groups are replaced, by numbers of buckets or by hash rings."""
+        return self.resized_by is not None or bool(self.rings) or self.splits is not None

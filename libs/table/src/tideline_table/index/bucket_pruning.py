@@ -37,9 +37,9 @@ class BucketPruning:
     keygen: KeyGenerator
     created_types: Mapping[str, pa.DataType]
     """Types of the key columns when the table was created: texts of keys come from them."""
-    is_exclusive: bool = True
-    """Whether only Tideline writes the table. Hudi 0.15 has another rule for texts with `:` or `,`: for a shared table, nothing is
-    left out by them."""
+    cuts_alike: bool = True
+    """Whether all writers cut keys alike. Hudi 0.15 has another rule for texts with `:` or `,`: in a table that Apache Hudi writes,
+    nothing is left out by them."""
     has_plain_values: bool = False
     """Whether no row has a text in a key column that is cut like the pair of a hash field (see `BucketIndex.check_plain`)."""
 
@@ -97,7 +97,7 @@ class BucketPruning:
 
     def _of_texts(self, keys: pa.Array) -> frozenset[int] | None:
         """Return the hashes of record keys that a caller chose; None if a writer of the table may have read one in another way."""
-        if not self.is_exclusive:
+        if not self.cuts_alike:
             # Values of composite keys show whether they hold a separator once the names are taken away.
             separators = len(self.index.key_fields) if self.keygen.has_prefixed_keys else 0
             counts = pc.add(pc.count_substring(keys, ":"), pc.count_substring(keys, ","))
@@ -118,7 +118,7 @@ class BucketPruning:
             return None
         if math.prod(len(wanted[name]) for name in named) > _MOST_KEYS:
             return None
-        needs_plain = not is_whole or not self.is_exclusive
+        needs_plain = not is_whole or not self.cuts_alike
         if needs_plain and not all(_is_plain(value) for name in named for value in wanted[name]):
             return None
         if not is_whole and not self._others_are_plain(schema):

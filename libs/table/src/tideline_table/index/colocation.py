@@ -116,7 +116,7 @@ class BucketTable:
         """
         if self.pruning.has_plain_values:
             return ()
-        if not self.pruning.is_exclusive:
+        if not self.pruning.cuts_alike:
             for name in self.others():
                 if not _kind(self.type_of(name)):
                     raise UnsupportedTable(
@@ -132,7 +132,7 @@ class BucketTable:
     def check_of(self, *, whole_key: bool, across: bool) -> KeyCheck:
         """Return what to check in rows whose hash values (or whole keys) are compared, with another table if `across`."""
         self.check_texts()
-        shared = not self.pruning.is_exclusive
+        shared = not self.pruning.cuts_alike
         if whole_key and not shared:
             return KeyCheck()
         hashed = self._texts(self.index.fields) if across or shared else ()

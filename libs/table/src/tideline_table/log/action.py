@@ -12,6 +12,10 @@ COMPACT = "COMPACT"
 LOG_COMPACT = "LOG_COMPACT"
 
 
+PENDING = (State.REQUESTED, State.INFLIGHT)
+"""The states of an action that has not ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActionRecord:
     """One instant of the table, as the table log records it."""
@@ -34,7 +38,7 @@ class ActionRecord:
     @property
     def is_pending(self) -> bool:
         """Whether the action is requested or inflight."""
-        return self.state in (State.REQUESTED, State.INFLIGHT)
+        return self.state in PENDING
 
     @property
     def is_by_hudi(self) -> bool:

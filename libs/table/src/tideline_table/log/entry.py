@@ -75,11 +75,14 @@ class Entry:
         with parsing(f"table log entry {path or self.path} ({self.action} {self.instant})", "the body of its action"):
             return replace(self, body=parse_body(self.action, self.after, document))
 
-    def to_bytes(self) -> bytes:
-        """Return the content of the object: one JSON document with its digest."""
+    def to_bytes(self, body: dict[str, Any] | None = None) -> bytes:
+        """Return the content of the object: one JSON document with its digest.
+
+        `body` is the document of the body, if the caller has made it.
+        """
         document: dict[str, Any] = {"log_format": LOG_FORMAT} | {name: getattr(self, name) for name in _HEADER}
         if self.body_reference is None:
-            document["body"] = self.body.to_json()
+            document["body"] = self.body.to_json() if body is None else body
         else:
             document["body_reference"] = asdict(self.body_reference)
         return sealed(json.dumps(document, ensure_ascii=False).encode())

@@ -37,11 +37,11 @@ from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.table_log import Draft
 from tideline_table.log.transition import check_step
 from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_writes
-from tideline_table.log.view import TableView
+from tideline_table.log.view import StateView
 
 
 @dataclass(slots=True)
-class TableState(TableView):
+class TableState(StateView):
     """The fold of the table log up to `sequence`. Only `apply` changes it."""
 
     def copy(self) -> TableState:

@@ -138,13 +138,13 @@ class TableLog:
         Raises `CommitUnknown` if the outcome is unknown even after reading back (a later read of the log shows it), `StorageError`
         if no put can have taken effect, and `PlaceTrimmed` if the log was trimmed past `sequence`.
         """
-        entry = draft.entry(sequence, self._clock.now(), uuid.uuid4().hex)
-        body_text = json.dumps(draft.body.to_json(), ensure_ascii=False).encode()
+        body = draft.body.to_json()
+        body_text = json.dumps(body, ensure_ascii=False).encode()
         append_id = uuid.uuid4().hex
         reference = self._store_body(body_text, sequence, append_id) if len(body_text) > INLINE_BODY_BYTES else None
         entry = draft.entry(sequence, self._clock.now(), append_id, self.writer_id, reference)
         try:
-            won = self._put_surely(entry)
+            won = self._put_surely(entry, entry.to_bytes(body))
         except StorageError:
             if reference is not None:
                 self._forget(reference.path)
@@ -156,13 +156,13 @@ class TableLog:
             self._forget(reference.path)
         return None
 
-    def _put_surely(self, entry: Entry) -> bool:
+    def _put_surely(self, entry: Entry, content: bytes) -> bool:
         unanswered = False
 
         def put() -> bool:
             nonlocal unanswered
             try:
-                return self._put(entry)
+                return self._put(entry, content)
             except StorageError as error:
                 unanswered |= not error.changed_nothing
                 raise
@@ -177,9 +177,9 @@ class TableLog:
                 remedy="read the table again: the table log shows whether the entry exists",
             ) from error
 
-    def _put(self, entry: Entry) -> bool:
+    def _put(self, entry: Entry, content: bytes) -> bool:
         try:
-            self._storage.put_if_absent(entry.path, entry.to_bytes())
+            self._storage.put_if_absent(entry.path, content)
         except (ObjectExists, StorageFull) as error:
             # The entry may be from an earlier attempt of this writer, or of its object store client, whose reply was lost.
             found = self.read(entry.sequence)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.versions import visible_slice, visible_slices
 from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
-from tideline_table.log.action import ActionRecord
+from tideline_table.log.action import PENDING, ActionRecord
 from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.log.metadata import MetadataTable
 from tideline_table.log.plan import (
@@ -33,7 +34,7 @@ from tideline_table.log.undo import Rewritten
 
 
 @dataclass(slots=True)
-class TableView:
+class StateView:
     """The table as of `sequence` of its log. `TableState` folds the entries of the log into it."""
 
     sequence: int = 0
@@ -84,6 +85,12 @@ class TableView:
     _mutex: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
     """Threads share an open table; the lock hides partly applied entries."""
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other threads from applying an entry until the end of the context."""
+        with self._mutex:
+            yield
+
     def bucket_resizes(self) -> list[BucketResize]:
         """Return the numbers of buckets that the table got since its creation, oldest first."""
         with self._mutex:
@@ -91,6 +98,8 @@ class TableView:
 
     def bucket_resize(self, as_of: str = "") -> BucketResize | None:
         """Return the numbers of buckets as of an instant (empty: now), None for those of the creation."""
+        if not self.bucket_numbers:
+            return None
         known = [resize for resize in self.bucket_resizes() if not as_of or resize.instant <= as_of]
         return known[-1] if known else None
 
@@ -114,7 +123,7 @@ class TableView:
     def pending(self) -> Iterator[ActionRecord]:
         """Return the requested and inflight actions, in order of instant."""
         with self._mutex:
-            return iter([a for _, a in sorted(self.actions.items()) if a.is_pending])
+            return iter([a for _, a in sorted([(at, a) for at, a in self.actions.items() if a.state in PENDING])])
 
     def completed_writes(self) -> list[ActionRecord]:
         """Return the completed commits, delta commits, replace commits, compactions and log compactions, in order of instant."""
@@ -163,6 +172,8 @@ class TableView:
     @property
     def restoring(self) -> str:
         """Instant of the pending restore; empty if there is none."""
+        if not self.plans:
+            return ""
         with self._mutex:
             return next((at for at, plan in self.plans.items() if isinstance(plan, RestorePlanned)), "")
 
@@ -206,12 +217,16 @@ class TableView:
 
     def groups_in_move(self) -> dict[FileGroupId, str]:
         """Return file group → the pending rollback that moves log files of it, because their compaction was cancelled."""
+        if not self.plans:
+            return {}
         with self._mutex:
             moving = [(at, plan.moves) for at, plan in self.plans.items() if isinstance(plan, RollbackStep) and plan.moves]
             named = ((at, move.partition_path, parse_log_file_name(move.new_name)) for at, moves in moving for move in moves)
             return {FileGroupId(partition, name.file_id): at for at, partition, name in named if name is not None}
 
     def _named_by(self, pending: Callable[[], list[ActionRecord]]) -> dict[FileGroupId, str]:
+        if not self.plans:
+            return {}
         with self._mutex:
             return {group: a.instant for a in pending() for group in self.planned_groups(a.instant)}
 

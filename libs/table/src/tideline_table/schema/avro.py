@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -79,6 +80,7 @@ def _is_same(text: str, schema: pa.Schema) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def arrow_from_avro(text: str) -> pa.Schema:
     """Return the Arrow schema of an Avro record schema, without meta fields.
 

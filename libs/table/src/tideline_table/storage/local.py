@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -56,7 +57,7 @@ class LocalStorage:
     def local_path(self, path: str) -> Path:
         """Return the file of `path`. Raise `UnsafePath` for symbolic links that lead out of the root and for too long names."""
         target = self._root / checked_path(path)
-        if any(len(os.fsencode(part)) > _NAME_BYTES for part in path.split("/")):
+        if max(map(len, os.fsencode(path).split(b"/"))) > _NAME_BYTES:
             raise UnsafePath(f"path {path!r}", expected=f"names of at most {_NAME_BYTES} bytes, the limit of file systems")
         parent = target.parent
         if parent not in self._made:
@@ -148,7 +149,7 @@ class LocalStorage:
         objects: list[ObjectStat] = []
         with _translated(path):
             try:
-                entries = sorted(os.scandir(self.local_path(path) if path else self._root), key=lambda e: e.name)
+                entries = sorted(os.scandir(self.local_path(path) if path else self._root), key=attrgetter("name"))
             except (FileNotFoundError, NotADirectoryError):
                 return Folder((), ())
             for entry in entries:

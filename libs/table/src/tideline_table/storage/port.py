@@ -131,7 +131,7 @@ def checked_path(path: str) -> str:
     if path.startswith("/") or "\x00" in path or "\\" in path:
         raise UnsafePath(f"path {path!r}", expected="a relative path with '/' between its parts")
     parts = path.split("/")
-    if any(part in ("..", ".") for part in parts) or ("" in parts and path != ""):
+    if ".." in parts or "." in parts or ("" in parts and path != ""):
         raise UnsafePath(f"path {path!r}", expected="a path without '.', '..' or empty parts")
     return path
 

@@ -22,6 +22,7 @@ from tideline_table.table.remains import renew_identity
 from tideline_table.table.rings import TableRings
 from tideline_table.table.sharing import share_table, why_unsharable
 from tideline_table.table.standing import why_refused
+from tideline_table.table.view import TableView
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
@@ -49,6 +50,7 @@ __all__ = [
     "TableRings",
     "TableSummary",
     "TableType",
+    "TableView",
     "advise",
     "age_s",
     "check_stands",

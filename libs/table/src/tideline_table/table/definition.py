@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
@@ -58,9 +59,9 @@ class TableType(enum.StrEnum):
     MOR = "MERGE_ON_READ"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableDefinition:
-    """The name, type, version, keys and merge rule of a table."""
+    """The name, type, version, keys and merge rule of a table. What follows from the properties is found once, when it is asked."""
 
     name: str
     type: TableType
@@ -70,16 +71,16 @@ class TableDefinition:
     payload_class: str
     properties: Mapping[str, str]
 
-    @property
+    @cached_property
     def format(self) -> TableFormat:
         """The names and places of the files of the table's version. Raises `UnsupportedTable` for an unknown timeline layout."""
         return format_of(self.properties)
 
-    @property
+    @cached_property
     def merging(self) -> Merging:
         """The merge rule of record versions (format reference 2.3, 16.3). Raises `UnsupportedTable` for a rule that is code."""
         found = read_merging(self.properties, self.name, self.format, self.ordering_field, self.payload_class)
-        if self._merges_as_postgres and self.type is TableType.COW:
+        if self._merges_as_postgres and not self.has_logs:
             return replace(POSTGRES_ON_BASE_FILES, ordering_field=self.ordering_field)
         return found
 
@@ -92,10 +93,20 @@ class TableDefinition:
         """The rule that decides which of two whole versions of a record wins; errors as `merging`."""
         return self.merging.mode
 
-    @property
+    @cached_property
     def buckets(self) -> BucketIndex | None:
         """The bucket index that the properties declare, None for none. Raises `UnsupportedTable` for one that cannot be written."""
         return BucketIndex.of_properties(self.properties, self.keygen.key_fields)
+
+    @property
+    def one_group_per_bucket(self) -> bool:
+        """Whether the bucket of a key names its file group, so that two writers of one key meet in it."""
+        return self.buckets is not None and not self.buckets.has_several
+
+    @property
+    def ring_index(self) -> BucketIndex | None:
+        """The bucket index of a table with consistent hashing, None for any other table."""
+        return self.buckets if self.buckets is not None and self.buckets.is_consistent else None
 
     @property
     def has_plain_keys(self) -> bool:
@@ -112,16 +123,21 @@ class TableDefinition:
         return self if resize is None else replace(self, properties=with_numbers(self.properties, resize.number, resize.rules))
 
     @property
+    def has_logs(self) -> bool:
+        """Whether rows may be appended to log files, which readers merge with base files."""
+        return self.type is TableType.MOR
+
+    @cached_property
     def kept_index(self) -> str:
         """`BLOOM` or `GLOBAL_BLOOM` if the properties declare it, else empty."""
         return kept_type(self.properties)
 
-    @property
+    @cached_property
     def index_text(self) -> str:
         """`BucketIndex.text` or `kept_index`, empty for a table that keeps no index; errors as `buckets`."""
         return self.buckets.text if self.buckets is not None else self.kept_index
 
-    @property
+    @cached_property
     def path_columns(self) -> PathColumns | None:
         """Partition columns that only paths hold, None if files hold all. Raises `UnsupportedTable` if paths lack the values."""
         if self.properties.get(p.DROP_PARTITION_COLUMNS, "false").lower() != "true" or not self.keygen.partition_fields:
@@ -135,15 +151,15 @@ class TableDefinition:
         ordering = {name.strip() for name in self.ordering_field.split(",")}
         return PathColumns(tuple(self.keygen.partition_fields)) if ordering.isdisjoint(self.keygen.partition_fields) else None
 
-    @property
+    @cached_property
     def filling_columns(self) -> PathColumns | None:
         """Partition columns that the path supplies where log files of a Hudi-written table lack them, None if the path cannot."""
         is_plain = self.keygen.has_plain_paths and self.keygen.type in (KeyGeneratorType.SIMPLE, KeyGeneratorType.COMPLEX)
-        if self.type is not TableType.MOR or not self.keygen.partition_fields or not is_plain:
+        if not self.has_logs or not self.keygen.partition_fields or not is_plain:
             return None
         return PathColumns(tuple(self.keygen.partition_fields), only_fill=True)
 
-    @property
+    @cached_property
     def has_meta_fields(self) -> bool:
         """Whether rows have the five meta fields."""
         return self.properties.get(p.POPULATE_META_FIELDS, "true").lower() == "true"
@@ -228,7 +244,7 @@ class TableDefinition:
                 expected=f"{POSTGRES_ORDERING!r}, which this payload class compares",
                 remedy="read it, or write it with Apache Hudi",
             )
-        if self._merges_as_postgres and self.type is TableType.MOR:
+        if self._merges_as_postgres and self.has_logs:
             raise UnsupportedTable(
                 f"merge-on-read table {self.name!r} with {self.payload_class}: Apache Hudi merges its logs by another rule than "
                 "its base files",

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
-from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,16 +22,16 @@ from tideline_table.coordination import (
     Reservations,
     TableLock,
 )
+from tideline_table.coordination.capabilities import Capabilities
 from tideline_table.coordination.other_writers import check_not_upgraded, properties_in
 from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
-from tideline_table.errors import InstantNotFound, ObjectNotFound, SchemaMismatch, TableNotFound, UnsupportedTable
+from tideline_table.errors import InstantNotFound, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.formats import check_readable
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, parse_as_of, parse_point
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.hudi.zone import timeline_zone
-from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
 from tideline_table.index.simple import SimpleIndex
@@ -42,7 +41,7 @@ from tideline_table.merge import Merging
 from tideline_table.metadata_table import RecordIndex
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
-from tideline_table.schema import arrow_from_avro, avro_with_meta_fields, with_meta_fields
+from tideline_table.schema import avro_with_meta_fields, with_meta_fields
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
@@ -58,7 +57,7 @@ from tideline_table.table.changes import (
 )
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
-from tideline_table.table.definition import TableDefinition, TableType
+from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_stands, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
@@ -66,6 +65,7 @@ from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
 from tideline_table.table.remains import check_no_remains
 from tideline_table.table.rings import TableRings
+from tideline_table.table.view import TableView
 
 
 class Table:
@@ -82,9 +82,10 @@ class Table:
         self.clock = timeline.clock
         self.options = timeline.options
         self._declared = definition
+        self._viewed: tuple[TableView, int, tuple[TableDefinition, TableIdentity | None, Options]] | None = None
         self.identity = identity
         self.timeline = timeline
-        self.lock = lock if timeline.wants_lock else NoLock()
+        self.lock = lock if timeline.capabilities.queues_writers else NoLock()
         self.reservations: Reservations = NoReservations()
         self._properties_seen: ObjectStat | None = None
         self._log_indexes = LogIndexes(self.storage)
@@ -127,7 +128,33 @@ class Table:
     @property
     def definition(self) -> TableDefinition:
         """The definition in `hoodie.properties`, with the numbers of buckets that the log says if the table was resized."""
-        return self._declared.resized(self.timeline.state.bucket_resize())
+        return self.view().definition
+
+    def view(self, options: Options | Mapping[str, object] | None = None) -> TableView:
+        """Return the table as of the last refresh; a mapping overrides the options with which it is open."""
+        view = self._view_of(self.state)
+        if not options:
+            return view
+        return replace(view, options=options if isinstance(options, Options) else self.options.merged(options))
+
+    def _view_of(self, state: TableState) -> TableView:
+        known, of = self._viewed, (self._declared, self.identity, self.options)
+        if known is not None and known[0].state is state and known[1:] == (state.sequence, of):
+            return known[0]
+        declared, identity, options = of
+        with state.held():
+            found = TableView(
+                self.base_path,
+                identity.uid if identity else "",
+                self.storage.root,
+                declared.resized(self.timeline.state.bucket_resize()),
+                state,
+                options,
+                self.timeline.capabilities,
+                holds_keys_once(state, options),
+            )
+            self._viewed = found, state.sequence, of
+        return found
 
     def write_options(self, given: Mapping[str, object] | None = None) -> Options:
         """Return the options of a write: those of the table with `given`, and its record index unless an index is named."""
@@ -137,21 +164,27 @@ class Table:
     @property
     def has_record_index(self) -> bool:
         """Whether there is a record index, as of the last refresh: then no key may be in two places (`holds_keys_once`)."""
-        return holds_keys_once(self.state, self.options)
+        return self.view().holds_keys_once
 
-    def rings(self, index: BucketIndex) -> TableRings:
-        """Return what finds the hash rings of the table as of the last refresh. `index` is the bucket index of the table."""
-        return TableRings(self._ring_store, index, dict(self.state.ring_resizes))
+    def rings(self) -> TableRings | None:
+        """Return what finds the hash rings of the table as of the last refresh; None without consistent hashing."""
+        index = self.definition.ring_index
+        return None if index is None else TableRings(self._ring_store, index, dict(self.state.ring_resizes))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the table can, by who writes it."""
+        return self.view().capabilities
 
     @property
     def has_log(self) -> bool:
         """Whether the table has a Tideline log: the truth of an exclusive table, a mirror of the timeline of a shared table."""
-        return self.identity is not None
+        return self.capabilities.keeps_log
 
     @property
     def is_exclusive(self) -> bool:
         """Whether all writers are Tideline's, so that the table log is the truth."""
-        return self.has_log and not self.is_shared
+        return self.capabilities.log_is_truth
 
     @property
     def is_shared(self) -> bool:
@@ -168,7 +201,7 @@ class Table:
         assert self.sharing is not None
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
-        metadata = kept_partitions(self.options) if self.definition.type is TableType.COW else ()
+        metadata = kept_partitions(self.options) if not self.definition.has_logs else ()
         given = {key: value for key, value in own.items() if value}
         return {**self.sharing.hudi_options(metadata), **given}
 
@@ -183,7 +216,7 @@ class Table:
 
         Of this machine if only Apache Hudi writes the table, and in LOCAL time.
         """
-        return UTC if self.has_log else timeline_zone(self.definition.properties)
+        return UTC if self.capabilities.keeps_log else timeline_zone(self.definition.properties)
 
     @property
     def state(self) -> TableState:
@@ -207,35 +240,19 @@ class Table:
 
     def schema_at(self, as_of: Point) -> pa.Schema:
         """Return the schema as of a point in time (empty: now), without meta fields; errors as `schema` and `instant_of`."""
-        instant = self.instant_of(as_of)
-        text = (self.state.schema_at(instant) if instant else "") or self.schema_json
-        if not text:
-            raise SchemaMismatch("a table without a schema", expected="a commit, or a create schema in hoodie.properties")
-        schema = self._arrow_schema(text)
-        path_columns = self.definition.path_columns
-        # A partition column that the schema does not have is text, as in Hudi.
-        dropped = [] if path_columns is None else [name for name in path_columns.fields if name not in schema.names]
-        return pa.schema([*schema, *(pa.field(name, pa.string()) for name in dropped)])
+        instant, view = self.instant_of(as_of), self.view()
+        return view.schema_of((view.state.schema_at(instant) if instant else "") or view.schema_json)
 
     @property
     def schema_json(self) -> str:
         """The Avro text of the schema: of the newest commit, else of the creation."""
         return self.state.schema_json or self.definition.properties.get(CREATE_SCHEMA, "")
 
-    @cached_property
-    def _schemas(self) -> dict[str, pa.Schema]:
-        return {}
-
-    def _arrow_schema(self, text: str) -> pa.Schema:
-        if text not in self._schemas:
-            self._schemas[text] = arrow_from_avro(text)
-        return self._schemas[text]
-
     def write_action(self, *, replaces: bool = False) -> Action:
         """Return the timeline action of a write of rows. `replaces`: the write replaces whole file groups."""
         if replaces:
             return Action.REPLACE_COMMIT
-        return Action.DELTA_COMMIT if self.definition.type is TableType.MOR else Action.COMMIT
+        return Action.DELTA_COMMIT if self.definition.has_logs else Action.COMMIT
 
     def footer_schema(self) -> str:
         """Return the Avro schema text with meta fields, for base file footers."""
@@ -248,10 +265,13 @@ class Table:
     def check_writable(self, *, keyed: bool = True) -> None:
         """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""
         self.timeline.check_not_upgraded()
-        self.definition.check_writable(keyed=keyed)
-        if not self.is_exclusive:  # an exclusive timeline reads the properties below; those read before may be older than a resize
+        definition = self.definition
+        definition.check_writable(keyed=keyed)
+        if (
+            not self.capabilities.log_is_truth
+        ):  # an exclusive timeline reads the properties below; those read before may be older than a resize
             check_index(self._declared, self.identity, self.timeline)
-        check_defaults(self.definition.merging, self.schema_json, self.definition.name)
+        check_defaults(definition.merging, self.schema_json, definition.name)
         if self.identity is not None:
             self.identity.check_place(self.storage.root)
 
@@ -268,7 +288,7 @@ class Table:
                 check_index(definition, self.identity, self.timeline)
                 self._declared, self._properties_seen = definition, found
 
-        self.timeline.check_writable(self.definition.name, check_definition)
+        self.timeline.check_writable(definition.name, check_definition)
         self.complete_resize()
 
     def complete_resize(self) -> None:
@@ -290,22 +310,21 @@ class Table:
 
         Without `merges`, no log files are merged, so a table with any merge rule can be read.
         """
-        identified = self.state.identified_schemas
+        definition, identified = self.definition, self.state.identified_schemas
         rule = LogRule(
             # Without logs, the ordering field only says what table services compare.
-            merging=Merging(ordering_field=self.definition.ordering_field),
+            merging=Merging(ordering_field=definition.ordering_field),
             visible=self.timeline.visible(),
             as_of=as_of,
-            keygen=None if self.definition.has_meta_fields else self.definition.keygen,
-            path_columns=self.definition.path_columns
-            or (self.definition.filling_columns if self.timeline.has_hudi_files else None),
+            keygen=None if definition.has_meta_fields else definition.keygen,
+            path_columns=definition.path_columns or (definition.filling_columns if self.capabilities.has_hudi_files else None),
             versions=SchemaVersions.parsed(identified) if identified else None,
         )
-        if not merges or self.definition.type is not TableType.MOR:
+        if not merges or not definition.has_logs:
             return rule
-        merging = self.definition.merging
-        check_defaults(merging, self.schema_json, self.definition.name)
-        return replace(rule, merging=replace(merging, forgets_deletions=self.is_exclusive))
+        merging = definition.merging
+        check_defaults(merging, self.schema_json, definition.name)
+        return replace(rule, merging=replace(merging, forgets_deletions=not self.capabilities.has_hudi_files))
 
     def slices(self, as_of: Point = "") -> list[FileSlice]:
         """Return the slices visible now or at the point in time `as_of` (inclusive).
@@ -332,14 +351,20 @@ class Table:
         schema = with_meta_fields(self.schema_at(instant), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
         rule = self.log_rule(instant, merges=any(s.log_files for s in chosen))
         buckets = pruning_of(
-            self._declared, self.identity, self.state, instant, self.rings, self.storage, is_exclusive=self.is_exclusive
+            self._declared,
+            self.identity,
+            self.state,
+            instant,
+            self.rings,
+            self.storage,
+            has_hudi_files=self.capabilities.has_hudi_files,
         )
-        skipping = DataSkipping(self.timeline.replica.statistics, self.state, sequence) if self.is_exclusive else None
+        skipping = DataSkipping(self.timeline.replica.statistics, self.state, sequence) if self.capabilities.log_is_truth else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 
     def _has_operations(self) -> bool:
         """Return whether Hudi writes the operation on each row into a sixth meta field, by the footer of the newest base file."""
-        if not self.timeline.has_hudi_files or not self.definition.has_meta_fields:
+        if not self.capabilities.has_hudi_files or not self.definition.has_meta_fields:
             return False
         newest = max((s for s in self.state.latest_slices() if s.base_file), key=lambda s: s.base_instant, default=None)
         try:
@@ -391,9 +416,9 @@ class Table:
     def narrowed(self, found: Snapshot, wanted: pa.Array) -> Snapshot:
         """Return the part of a snapshot to read for the record keys `wanted` (as `sorted_keys` returns them)."""
         # Apache Hudi writes no key indexes: requests for them would be wasted.
-        indexes = None if self.timeline.has_hudi_files else self._log_indexes
+        indexes = None if self.capabilities.has_hudi_files else self._log_indexes
         slices = found.only(keys=wanted).slices
-        if self.has_record_index and self.is_exclusive:
+        if self.has_record_index and self.capabilities.log_is_truth:
             slices = self.record_index.narrowed(self.state, found.slices, slices, wanted)
         return replace(found, slices=self._key_ranges.narrowed(slices, wanted), log_indexes=indexes)
 
@@ -444,6 +469,6 @@ class Table:
 
     @property
     def _points(self) -> PointKind:
-        if self.has_log:
+        if self.capabilities.keeps_log:
             return PointKind.SEQUENCE
         return PointKind.COMPLETION if self.timeline.format.has_completion_times else PointKind.INSTANT

@@ -217,8 +217,10 @@ def _of_clock(table: Table) -> list[Finding]:
         )
         return [Finding(FindingKind.CLOCK, f"{text}, or set the clock of that writer by NTP", ends_in_s=ahead.total_seconds())]
     # Later instants only add milliseconds to this one. Its first entry names the writer, and the store knows when it was written.
-    entry = table.timeline.log.read(first.started_sequence) if table.has_log else None
-    writer = "Apache Hudi" if first.is_by_hudi or not table.has_log else entry.writer_id if entry else first.writer_id
+    entry = table.timeline.log.read(first.started_sequence) if table.capabilities.keeps_log else None
+    writer = (
+        "Apache Hudi" if first.is_by_hudi or not table.capabilities.keeps_log else entry.writer_id if entry else first.writer_id
+    )
     brought = f"writer {writer} brought it with {first.instant}"
     if entry is not None:
         at = table.storage.stat(entry.path).modified

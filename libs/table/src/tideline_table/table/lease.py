@@ -33,7 +33,7 @@ def take_lease(
     `UnsupportedTable` for a table that Apache Hudi writes, whose cleaner knows no leases; `InstantNotFound` for a cleaned
     instant or an empty table; `WriteConflict` while a pending clean or archival takes what the reader needs.
     """
-    if not table.is_exclusive:
+    if not table.capabilities.keeps_leases:
         raise UnsupportedTable(
             f"a reader lease of table {table.definition.name!r}, which Apache Hudi writes",
             expected="a table that only Tideline writes: Apache Hudi's cleaner knows no leases",

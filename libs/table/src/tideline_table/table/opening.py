@@ -16,7 +16,7 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.formats import WRITTEN, is_written
 from tideline_table.merge import Merging
 from tideline_table.reader.read_plan import LogRule
-from tideline_table.table.definition import TableDefinition, TableType
+from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity
 from tideline_table.table.remains import check_identity_stands, check_log_stands
 
@@ -59,7 +59,7 @@ def _rule_of(definition: TableDefinition) -> LogRule | None:
     try:
         return LogRule(
             merging=replace(definition.merging, forgets_deletions=True)
-            if definition.type is TableType.MOR
+            if definition.has_logs
             else Merging(ordering_field=definition.ordering_field),
             keygen=None if definition.has_meta_fields else definition.keygen,
             path_columns=definition.path_columns,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import CREATE_SCHEMA
-from tideline_table.index.bucket import BucketIndex, with_numbers_of
+from tideline_table.index.bucket import with_numbers_of
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.log.state import TableState
 from tideline_table.schema import arrow_from_avro, field_path, named_field
@@ -28,10 +28,10 @@ def pruning_of(
     identity: TableIdentity | None,
     state: TableState,
     as_of: str,
-    rings: Callable[[BucketIndex], TableRings],
+    rings: Callable[[], TableRings | None],
     storage: Storage,
     *,
-    is_exclusive: bool,
+    has_hudi_files: bool,
 ) -> BucketPruning | None:
     """Return how queries find buckets; None without a bucket index, or if the rows may be elsewhere than it says.
 
@@ -55,12 +55,13 @@ def pruning_of(
     schema = declared.properties.get(CREATE_SCHEMA, "")
     created_schema = arrow_from_avro(schema) if schema else pa.schema([])
     key_types = {name: named_field(created_schema, name).type for name in index.key_fields if field_path(created_schema, name)}
+    found = rings()
     return BucketPruning(
         index,
         declared.keygen,
         key_types,
-        is_exclusive=is_exclusive,
-        has_plain_values=is_exclusive and declared.has_plain_keys,
-        ring_of=partial(rings(index).at, as_of=as_of) if index.is_consistent else None,
-        check=None if is_exclusive else partial(check_numbers, storage, declared.properties),
+        cuts_alike=not has_hudi_files,
+        has_plain_values=not has_hudi_files and declared.has_plain_keys,
+        ring_of=partial(found.at, as_of=as_of) if found is not None else None,
+        check=partial(check_numbers, storage, declared.properties) if has_hudi_files else None,
     )

@@ -15,7 +15,6 @@ from tideline_table.index.bucket import BucketIndex, Engine
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing, check_number
 from tideline_table.index.ring_store import RingStore
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 
 _MOST_SUBSETS = 6
@@ -49,7 +48,7 @@ class RingAdoption:
         Raises `UnsupportedTable` for rings that Apache Hudi resized or resizes, and for rows that are not where the rings put them,
         `CorruptMetadata` for torn metadata, `InvalidOption` if the rows leave a choice of hash fields.
         """
-        if self.table.definition.type is not TableType.MOR:
+        if not self.table.definition.has_logs:
             raise UnsupportedTable("consistent hashing in a copy-on-write table", expected="a merge-on-read table", remedy=_REMEDY)
         check_rings(self.table.state)
         found, store = self.table.snapshot(), RingStore(self.table.storage)

@@ -43,12 +43,12 @@ class TableRings:
         return self.of({name for names in self.resizes.values() for name in names})
 
     def of(self, partitions: Iterable[str]) -> dict[str, HashRing]:
-        """Return the rings of these partitions now, none if the table has no consistent hashing."""
-        return {name: self.at(name) for name in partitions} if self.index.is_consistent else {}
+        """Return the rings of these partitions now."""
+        return {name: self.at(name) for name in partitions}
 
     def instants(self, partitions: Iterable[str]) -> dict[str, str]:
-        """Return which commit made the ring of each partition, empty for a first ring; none without consistent hashing."""
-        return {name: made_by(self.resizes, name) for name in partitions} if self.index.is_consistent else {}
+        """Return which commit made the ring of each partition, empty for a first ring."""
+        return {name: made_by(self.resizes, name) for name in partitions}
 
     def check_unchanged(self, state: TableState) -> None:
         """Raise `WriteConflict` if a ring of `state` is not known here."""
@@ -56,7 +56,7 @@ class TableRings:
             raise WriteConflict(f"commit {max(missed)} changed hash rings since this process read them", with_instant=max(missed))
 
     def renewed(self, partitions: Iterable[str], instant: str) -> dict[str, HashRing]:
-        """Return the rings that a replacement of these partitions at `instant` gives them; none without consistent hashing."""
+        """Return the rings that a replacement of these partitions at `instant` gives them."""
         return {name: renewed_ring(ring, instant) for name, ring in self.of(partitions).items()}
 
     def clustered(self, groups: Iterable[FileGroupId], instant: str) -> dict[str, HashRing]:
@@ -79,6 +79,11 @@ class TableRings:
                     remedy="plan again",
                 )
         return {name: renewed_ring(ring, instant, found[name]) for name, ring in rings.items()}
+
+    def routing(self, partitions: Iterable[str], instant: str, *, opens_groups: bool, overwrites: bool) -> dict[str, HashRing]:
+        """Return the rings by which the write `instant` finds the buckets of its rows; errors and files as for `for_writing`."""
+        found = self.for_writing(partitions) if opens_groups else self.of(partitions)
+        return self.renewed(found, instant) if overwrites else found
 
     def for_writing(self, partitions: Iterable[str]) -> dict[str, HashRing]:
         """Return the rings of partitions that get rows, and create what other engines need to find them there.

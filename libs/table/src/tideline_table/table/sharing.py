@@ -45,7 +45,7 @@ from tideline_table.log.timeline_files import timeline_files
 from tideline_table.merge import MergeMode
 from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
-from tideline_table.table.definition import TableDefinition, TableType
+from tideline_table.table.definition import TableDefinition
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
@@ -68,7 +68,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
     rows leave open, `ClockSkew` while its last instant is ahead of the clock.
     """
     named = buckets or NamedBuckets()
-    if named and table.has_log:
+    if named and table.capabilities.keeps_log:
         raise InvalidOption(
             "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
         )
@@ -78,7 +78,7 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
         raise InvalidOption(
             f"lock {sharing.lock}, {sharing.expire_min} min", expected=f"that of the table: {table.sharing.to_json()}"
         )
-    if table.has_log:
+    if table.capabilities.keeps_log:
         table.check_writable(keyed=False)  # completes what a resize of buckets left
     _check_kind(table)
     lock = open_lock(table.storage, sharing, table.timeline.log.writer_id, table.clock, table.options)
@@ -90,20 +90,20 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
     _check_zone(table)
     check_not_ahead(table.state, table.clock, table.options)
     _check_ours(table.definition.name, table.state)
-    if table.has_log:
+    if table.capabilities.keeps_log:
         _check_late_rows(table.definition, table.state)
-    if table.has_log and table.definition.buckets is not None and table.definition.buckets.has_several:
+    if table.capabilities.keeps_log and table.definition.buckets is not None and table.definition.buckets.has_several:
         raise UnsupportedTable(
             f"table {table.definition.name!r} with {table.definition.buckets.text}",
             expected="one file group in each bucket: Apache Hudi's writers know no other",
             remedy="write its rows into a new table without several file groups in a bucket, and share that",
         )
     adoption = BucketAdoption(table, named)
-    if not table.has_log and adoption.applies(_bucketing(table)):
+    if not table.capabilities.keeps_log and adoption.applies(_bucketing(table)):
         # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.
         adoption.find()
     with lock.hold():
-        if table.has_log:
+        if table.capabilities.keeps_log:
             _share_ours(table, sharing)
         else:
             _take_in(table, sharing, adoption)
@@ -123,7 +123,7 @@ def _check_zone(table: Table) -> None:
     Sharing changes the timeline to UTC: zones of JVMs differ, and with summer time they repeat an hour. Instants of zones west
     of UTC lie before.
     """
-    if table.has_log or not is_local(table.definition.properties) or not table.state.last_instant:
+    if table.capabilities.keeps_log or not is_local(table.definition.properties) or not table.state.last_instant:
         return
     last = time_from_instant(table.state.last_instant)
     ahead = last - table.clock.now()
@@ -171,7 +171,7 @@ def _check_late_rows(definition: TableDefinition, state: TableState) -> None:
 
     By Apache Hudi's rule, from which a shared table is read, the row is compared with what was deleted.
     """
-    if definition.type is not TableType.MOR or definition.merge_mode is not MergeMode.EVENT_TIME:
+    if not definition.has_logs or definition.merge_mode is not MergeMode.EVENT_TIME:
         return
     for found in state.latest_slices():
         if any(log.deletes_keys for log in found.log_files[:-1]):
@@ -189,7 +189,7 @@ def why_unsharable(table: Table) -> str:
     try:
         table.timeline.check_not_upgraded()
         _check_kind(table)
-        if not table.has_log:
+        if not table.capabilities.keeps_log:
             shown = _bucketing(table)
             shown.refuse_other_engines()
             adopted_rules(table.storage)
@@ -259,8 +259,7 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         # A table of an earlier release lacks what keeps rules of Hudi's writers out.
         kept = index.properties
         change_properties(table.storage, lambda found: {**kept, **found})
-    if index is not None and index.is_consistent:
-        rings = table.rings(index)
+    if (rings := table.rings()) is not None:
         rings.store.delete_uncommitted(rings.resizes)
         rings.for_writing({s.group.partition_path for s in table.state.latest_slices()})
 

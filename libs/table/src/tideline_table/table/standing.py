@@ -38,7 +38,7 @@ def why_refused(table: Table) -> TidelineError | None:
 
 
 def _check_standing(table: Table) -> None:
-    if not table.has_log:
+    if not table.capabilities.keeps_log:
         table.timeline.check_not_upgraded()
         check_identity_stands(table.timeline.replica)
         return
@@ -54,7 +54,7 @@ def _check_standing(table: Table) -> None:
             expected="that file, which names the keys, the type and the version of the table",
             remedy="restore it from a copy, or as it was created",
         ) from None
-    if not table.is_exclusive:
+    if not table.capabilities.log_is_truth:
         check_version(properties)
         return
     check_not_upgraded(properties)

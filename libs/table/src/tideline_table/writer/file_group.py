@@ -37,7 +37,7 @@ def write_file_group(
     The result has no stat if nothing changes (all incoming rows lost to newer ones, or a delete found nothing).
     """
     storage = storage or context.open_storage()
-    if context.is_merge_on_read and (task.log_inserts or (task.base is not None and not task.adds)):
+    if context.has_logs and (task.log_inserts or (task.base is not None and not task.adds)):
         return append_log_file(context, task, incoming, storage)
     name = base_file_name(task.file_id, write_token(task.number, task.attempt), context.instant)
     base = None

@@ -45,12 +45,12 @@ class FilePlacement:
     is_guess: bool = False
     """Whether neither a file of the table nor an option tells `row_bytes`."""
 
-    def for_inserts(self, operation: Operation, options: Options, *, is_merge_on_read: bool) -> FilePlacement:
+    def for_inserts(self, operation: Operation, options: Options, *, has_logs: bool) -> FilePlacement:
         """Return the placement, with inserts in log files if the options say so.
 
         Inserts without look-up then open new groups only: in an existing group, the log merge would fold equal keys into one row.
         """
-        if not options[INSERT_TO_LOG] or not is_merge_on_read or operation.opens_groups_only:
+        if not options[INSERT_TO_LOG] or not has_logs or operation.opens_groups_only:
             return self
         return replace(self, inserts_to_log=True, fills_groups=promises_unique_keys(operation, options))
 
@@ -153,7 +153,7 @@ def route_to_buckets(
     slices: Mapping[str, Sequence[FileSlice]],
     rings: Mapping[str, HashRing],
     *,
-    is_merge_on_read: bool,
+    has_logs: bool,
     inserts_to_log: bool,
 ) -> list[RoutedTask]:
     """Return one task per bucket that the input touches: of its file group, or of a new one if the bucket is empty.
@@ -182,7 +182,7 @@ def route_to_buckets(
                 partition_path=partition,
                 file_id=base.group.file_id if base is not None else opened,
                 base=base,
-                adds=base is None or not is_merge_on_read,
+                adds=base is None or not has_logs,
                 log_inserts=len(positions) if base is None and inserts_to_log else 0,
             )
             tasks.append(RoutedTask(task, positions))

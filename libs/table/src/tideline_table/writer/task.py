@@ -37,7 +37,7 @@ class WriteContext:
     format: TableFormat
     """The names of files by the table's version."""
     options: Mapping[str, str] = field(default_factory=dict)
-    is_merge_on_read: bool = False
+    has_logs: bool = False
     has_meta_fields: bool = True
     """False: the meta fields of all rows are null."""
     buckets: BucketIndex | None = None

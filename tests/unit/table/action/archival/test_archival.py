@@ -240,7 +240,7 @@ def aged(table: Table, clock: ManualClock) -> None:
 def test_a_late_file_of_a_fenced_write_never_becomes_visible(old, row: Row):
     table, storage, clock = old
     fenced, late = write_late(storage, clock, row)
-    assert any(".log." in path for path in late) == (table.definition.type is TableType.MOR and row is UPDATE)
+    assert any(".log." in path for path in late) == (table.definition.has_logs and row is UPDATE)
     assert seen_by_others(storage, clock) == contents(table)
     live(table, 5)
     done, *_ = archive(table, FEW)

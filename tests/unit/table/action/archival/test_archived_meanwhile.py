@@ -35,7 +35,7 @@ def archived_meanwhile(other: Table, clock: object, instant: str) -> None:
         for number in range(WRITES):
             clock.advance(4 * DAY_S)  # type: ignore[attr-defined]
             write(other, [(f"o{round_}-{number}", "q", 1, "x")])
-        if other.definition.type is TableType.MOR:
+        if other.definition.has_logs:
             compact(other)
         clock.advance(7200)  # type: ignore[attr-defined]
         archive(other)

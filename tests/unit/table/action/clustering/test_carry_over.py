@@ -515,7 +515,7 @@ def test_a_copy_on_write_plan_of_an_earlier_release_with_it_runs_as_with_yield(m
     table = filled(type=TableType.COW)
     before = contents(table)
     with monkeypatch.context() as earlier:
-        earlier.setattr(clustering_run, "refused_clustering", lambda *_: None)
+        earlier.setattr(clustering_run, "why_not_carried_over", lambda *_: None)
         planned = schedule_clustering(table, CARRY)
     assert planned is not None
     monkeypatch.setattr(clustering_run, "CarryOver", None)

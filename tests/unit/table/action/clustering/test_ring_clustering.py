@@ -39,7 +39,6 @@ from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.decision import Due
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.config.options import Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import ClusteringFirst, UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import State
@@ -69,7 +68,7 @@ def filled(**more: Any) -> tuple[Table, MemoryStorage, Any]:
 
 
 def node_of(table: Table, key: str, partition: str = "p") -> int:
-    ring = table.rings(index_of(table)).at(partition)
+    ring = table.rings().at(partition)
     return int(index_of(table).buckets(pa.array([key]), ring)[0])
 
 
@@ -119,7 +118,7 @@ def test_a_replacement_of_some_file_groups_keeps_the_other_nodes() -> None:
 def test_clustering_sorts_the_rows_of_each_node_and_gives_it_another_file_id() -> None:
     table, storage, clock = filled()
     before, first = contents(table), table.state.last_instant
-    rings = table.rings(index_of(table)).of("pq")
+    rings = table.rings().of("pq")
     assert schedule_clustering(table) is None, "without sort columns there is nothing to gain"
     assert preview_clustering(table, SORTED).groups == 8
     instant = planned(table)
@@ -130,7 +129,7 @@ def test_clustering_sorts_the_rows_of_each_node_and_gives_it_another_file_id() -
     assert check_sorted(table, instant) == 8
     assert table.state.ring_resizes == {instant: ("p", "q")}
     assert table.state.ring_clusterings == {instant}
-    for name, ring in table.rings(index_of(table)).of("pq").items():
+    for name, ring in table.rings().of("pq").items():
         assert not set(ring.file_ids) & set(rings[name].file_ids)
         assert [node.value for node in ring.nodes] == [node.value for node in rings[name].nodes]
         assert parse_ring(storage.read(ring.path), ring.path, name, instant) == ring
@@ -150,11 +149,11 @@ def test_only_nodes_that_changed_are_clustered_again() -> None:
     cluster(table)
     assert isinstance(why := request_clustering(table, SORTED), NotDue)
     assert why.reason == "no bucket changed since the last clustering"
-    before = table.rings(index_of(table)).of("pq")
+    before = table.rings().of("pq")
     write(table, rows(KEYS[:1], 3, "new"))
     instant = planned(table)
     assert cluster(table) is not None
-    after = table.rings(index_of(table)).of("pq")
+    after = table.rings().of("pq")
     assert after["q"] == before["q"]
     changed = {at for at, (a, b) in enumerate(zip(after["p"].file_ids, before["p"].file_ids, strict=True)) if a != b}
     assert changed == {node_of(table, KEYS[0])}
@@ -174,7 +173,7 @@ def test_rows_of_a_node_without_files_go_to_the_file_group_that_it_always_had() 
     write(table, rows([k for k, n in zip(KEYS, nodes, strict=True) if n == 0], 1, "a"))
     planned(table)
     cluster(table)
-    after = table.rings(index).at("p")
+    after = table.rings().at("p")
     assert after.file_ids[1:] == ring.file_ids[1:]
     write(table, rows(KEYS, 2, "b"))
     check_rings(table)
@@ -292,7 +291,7 @@ def test_a_resize_leaves_partitions_of_a_pending_clustering_alone() -> None:
     clock.advance(1)
     again = resize_rings(table, options=SMALL).committed
     assert again is not None
-    assert len(table.rings(index_of(table)).at("p").nodes) == 8
+    assert len(table.rings().at("p").nodes) == 8
     check_rings(table)
     # What a resize writes is not sorted, although its commit calls itself a clustering.
     last = planned(table)
@@ -333,10 +332,10 @@ def test_a_clustering_goes_on_from_the_ring_of_a_resize_that_began_before_its_pl
     resized = resize_rings(table, options=options).committed
     assert resized is not None
     assert resized.instant < plans[0]
-    ring = table.rings(index_of(table)).at("p")
+    ring = table.rings().at("p")
     assert cluster(table) is not None
     check_rings(table)
-    after = table.rings(index_of(table)).at("p")
+    after = table.rings().at("p")
     assert (after.instant, after.sequence, len(after.nodes)) == (plans[0], ring.sequence + 1, 3)
     assert len(set(after.file_ids) & set(ring.file_ids)) == 2
     assert len(contents(open_table(storage, clock, "r"))) == 60
@@ -480,7 +479,7 @@ def test_a_ring_that_an_earlier_attempt_left_is_completed_or_ends_the_clustering
     check_rings(table)
     write(table, rows(KEYS, 5, "again"))
     instant = planned(table)
-    stale = replace(table.rings(index_of(table)).at("p"), instant=instant)
+    stale = replace(table.rings().at("p"), instant=instant)
     storage.put_if_absent(stale.path, stale.content)
     with pytest.raises(WriteConflict, match=f"an earlier attempt of {instant} has left another ring"):
         cluster(table)
@@ -561,7 +560,7 @@ def test_nodes_of_a_split_that_a_clean_forgot_are_still_clustered() -> None:
     assert len([at for at, names in table.state.ring_resizes.items() if "p" in names]) == 1, "the clean forgot the split"
     left = {s.group for s in table.slices()} & split
     assert left
-    due = plan_bucket_clustering(table.state, table.storage.root, Options(SORTED), table.schema)
+    due = plan_bucket_clustering(table.view(SORTED))
     assert isinstance(due, Due)
     assert left <= set(due.body.groups)
 
@@ -570,7 +569,7 @@ def test_no_plan_in_a_partition_of_which_a_writer_has_reserved_nodes() -> None:
     """The new ring of the partition would stop the writer, though it replaces none of its file groups."""
     table, _, _ = filled()
     held = next(s.group.file_id for s in table.slices() if s.group.partition_path == "p")
-    due = plan_bucket_clustering(table.state, table.storage.root, Options(SORTED), table.schema, (held,))
+    due = plan_bucket_clustering(table.view(SORTED), (held,))
     assert isinstance(due, Due)
     assert {group.partition_path for group in due.body.groups} == {"q"}, "the ring of p stays"
 

@@ -87,7 +87,7 @@ def many_things(table):
     write(table, [("a", "p", 2, "y"), ("n", "p", 1, "new"), ("z", "r", 1, "new")])
     write(table, [("b", "q", 9, "")], Operation.DELETE)
     delete_partitions(table, ["r"])
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         compact(table)
         write(table, [("a", "p", 3, "z")])
         schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})

@@ -72,7 +72,7 @@ def test_a_resize_moves_rows_to_more_buckets_and_changes_none(table: Table) -> N
         assert opened.read(where=_equals("k007"), as_of=first).num_rows == 2
     assert sum(batch.num_rows for batch in table.changes(last).scan()) == 11, "a resize changes no row"
     assert table.incremental(0, last).read(where=_equals("k007")).num_rows == 2
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         compact(table)
     assert schedule_clustering(table, SORTED) is not None
     assert cluster(table) is not None

@@ -75,9 +75,9 @@ def test_it_moves_back_and_away_again(table):
     for ts, part in ((6, "q"), (7, "p"), (8, "r"), (9, "p")):
         write(table, [("a", part, ts, part)])
         assert [r for r in contents(table) if r[0] == "a"] == [("a", part, ts, part)]
-        if table.definition.type is TableType.MOR and ts == 7:
+        if table.definition.has_logs and ts == 7:
             compact(table)
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         compact(table)
     assert contents(table) == [("a", "p", 9, "p"), ("b", "p", 5, "x"), ("c", "q", 5, "x")]
 
@@ -108,7 +108,7 @@ def test_rows_stay_in_their_partition_where_the_option_says_so(table):
     write(table, [("a", "r", 7, "again")], **STAYS)
     assert contents(table) == [("a", "r", 7, "again"), ("b", "p", 5, "x"), ("c", "q", 5, "x"), ("n", "q", 6, "new")]
     assert paths(table) == {"a": "p", "b": "p", "c": "q", "n": "q"}
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         compact(table)
     schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
     cluster(table)
@@ -279,7 +279,7 @@ def test_keys_deleted_in_the_log_come_back_in_one_place_only(place, monkeypatch)
 def test_a_clustering_of_the_group_that_a_row_leaves(place, monkeypatch):
     table, other = place
     write(table, [("d", "p", 1, "x")])
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         compact(table)
 
     def act():

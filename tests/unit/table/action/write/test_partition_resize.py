@@ -109,7 +109,7 @@ def test_rules_change_with_the_commit_and_only_changed_partitions_are_written(ta
         assert opened.read(where=by_key("k007"), as_of=first).num_rows == 3
         assert opened.read(where=by_key("k007"), as_of=done.instant).num_rows == 3
     assert sum(batch.num_rows for batch in table.changes(last).scan()) == 3 * 11 + len(KEYS), "a resize changes no row"
-    if table.definition.type is TableType.MOR:
+    if table.definition.has_logs:
         assert compact(table) is not None
     assert schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "v"}) is not None
     assert cluster(table) is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.table.index.test_bucket_index import KEYS, beside, rows
-from tests.unit.table.index.test_hash_rings import SMALL, check_rings, index_of, ring_table
+from tests.unit.table.index.test_hash_rings import SMALL, check_rings, ring_table
 from tests.unit.table.tables import compact, contents, open_table, rows_of, write
 
 from tideline_table.action import (
@@ -48,11 +48,11 @@ def started() -> tuple[Table, Any, Any]:
 
 def test_insert_overwrite_gives_its_partitions_rings_with_other_file_ids() -> None:
     table, storage, clock = started()
-    rings = table.rings(index_of(table))
+    rings = table.rings()
     before = rings.of(["p", "q"])
     instant = overwrite(table, rows(KEYS[:30], 1, "new", partition="p"))
     table.refresh()
-    after = table.rings(index_of(table)).of(["p", "q"])
+    after = table.rings().of(["p", "q"])
     assert after["q"] == before["q"]
     assert [n.value for n in after["p"].nodes] == [n.value for n in before["p"].nodes]
     assert not set(after["p"].file_ids) & set(before["p"].file_ids)
@@ -102,15 +102,15 @@ def test_a_resized_ring_keeps_its_ranges_and_is_resized_again() -> None:
     table, _storage, clock = started()
     clock.advance(1)
     assert resize_rings(table, options=SMALL).committed is not None
-    nodes = len(table.rings(index_of(table)).at("p").nodes)
+    nodes = len(table.rings().at("p").nodes)
     assert nodes == 8
     overwrite(table, rows(KEYS, 1, "new", partition="p"))
     table.refresh()
-    assert len(table.rings(index_of(table)).at("p").nodes) == nodes
+    assert len(table.rings().at("p").nodes) == nodes
     clock.advance(1)
     assert resize_rings(table, options=SMALL).committed is not None
     check_rings(table)
-    assert len(table.rings(index_of(table)).at("p").nodes) == 16
+    assert len(table.rings().at("p").nodes) == 16
 
 
 def test_a_query_as_of_an_earlier_time_uses_the_ring_of_that_time() -> None:

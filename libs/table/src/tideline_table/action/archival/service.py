@@ -20,7 +20,7 @@ class Archiving(Service):
 
     def excluded(self, table: Table) -> NotDue | None:
         """See `Service.excluded`."""
-        return None if table.timeline.is_archived_here else NotDue("Apache Hudi's writers archive a shared table")
+        return None if table.capabilities.archives else NotDue("Apache Hudi's writers archive a shared table")
 
     def is_on(self, options: Options, *, has_plan: bool) -> bool:
         """See `Service.is_on`."""
@@ -30,7 +30,7 @@ class Archiving(Service):
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
         del trigger
-        leases = live_leases(table.storage) if table.is_exclusive else ()
+        leases = live_leases(table.storage)
         return plan_archival(table.state, options, table.clock.now(), needed_writes(table.timeline.saved()), leases=leases)
 
     def plan(

@@ -71,7 +71,7 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
     def look_again() -> Needed:
         state = table.refresh()
         saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
-        leased = oldest(live_leases(table.storage)) if table.is_exclusive else None
+        leased = oldest(live_leases(table.storage))
         spared = planned_files(state.plans.values())
         if leased is not None:
             held.append(leased_instant(state, leased.instant))

@@ -21,7 +21,7 @@ class Clean(Service):
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
         del trigger
-        leases = live_leases(table.storage) if table.is_exclusive else ()
+        leases = live_leases(table.storage)
         return plan_clean(table.state, table.storage.root, options, table.timeline.saved(), table.clock.now(), leases)
 
     def plan(

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pyarrow as pa
-
 from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, too_early
 from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, within
-from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS, Options
+from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.log.state import TableState
+from tideline_table.table.view import TableView
 
 
 def plan_bucket_clustering(
-    state: TableState,
-    root: str,
-    options: Options,
-    schema: pa.Schema,
+    view: TableView,
     reserved: Collection[str] = (),
     trigger: Trigger | None = None,
 ) -> Due | NotDue:
@@ -34,6 +30,7 @@ def plan_bucket_clustering(
     left out. Without sort columns there is nothing to gain. Of a `trigger`, the number of writes and the bound apply. Raises
     `SchemaMismatch` for sort columns that the table does not have.
     """
+    state, root, options, schema = view.state, view.root, view.options, view.schema
     forbidden = obstacle(state)
     if forbidden is None and trigger is not None:
         forbidden = too_early(state, trigger)
@@ -48,7 +45,7 @@ def plan_bucket_clustering(
     visible = state.latest_slices()
     free, where = free_slices(state, reserved, visible), ""
     if any(is_ring_file_id(s.group.file_id) for s in visible):
-        if state.sharing is not None:
+        if not view.capabilities.changes_buckets:
             return NotDue(
                 "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that "
                 "it has read"

@@ -83,10 +83,7 @@ def preview_clustering(table: Table, options: Mapping[str, object] | None = None
     condition = parse_where(where, schema) if where.strip() else None
     ranges = FooterRanges(table.storage, schema)
     hour = table.clock.now().hour
-    has_buckets = table.definition.buckets is not None
-    found = decide_clustering(
-        table.state, table.storage.root, chosen, table.schema, has_buckets=has_buckets, read_ranges=ranges, hour=hour
-    )
+    found = decide_clustering(table.view(options), read_ranges=ranges, hour=hour)
     if isinstance(found, NotDue):
         return ClusteringPreview(found.reason, due=False)
     assert isinstance(found, Due)

@@ -39,11 +39,8 @@ class ClusteredRings:
     @classmethod
     def begin(cls, table: Table, instant: str, groups: Iterable[FileGroupId]) -> ClusteredRings:
         """Return the rings of a clustering of these file groups. Raises `WriteConflict` as `TableRings.clustered`."""
-        index = table.definition.buckets
-        if index is None or not index.is_consistent:
-            return cls(NewRings(table), None, {})
-        known = table.rings(index)
-        return cls(NewRings(table), known, known.clustered(groups, instant))
+        known = table.rings()
+        return cls(NewRings(table), known, known.clustered(groups, instant) if known is not None else {})
 
     @property
     def before(self) -> dict[str, HashRing]:
@@ -62,8 +59,8 @@ class ClusteredRings:
 
 def check_no_shared_rings(table: Table, instant: str) -> None:
     """Raise `UnsupportedTable` for the clustering plan `instant` of a shared table with consistent hashing."""
-    index = table.definition.buckets
-    if table.is_shared and index is not None and index.is_consistent:
+    index = table.definition.ring_index
+    if index is not None and not table.capabilities.changes_buckets:
         raise UnsupportedTable(
             f"clustering plan {instant} in the shared table {table.definition.name!r} with {index.text}",
             expected="an exclusive table: a writer of Apache Hudi would go on with the hash ring that it has read",

@@ -59,7 +59,6 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import open_storage
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers
 
@@ -105,17 +104,8 @@ def request_clustering(
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
 
     def decide(state: TableState) -> Due | NotDue:
-        return decide_clustering(
-            state,
-            table.storage.root,
-            chosen,
-            table.schema,
-            reserved,
-            trigger,
-            has_buckets=table.definition.buckets is not None,
-            read_ranges=ranges,
-            hour=table.clock.now().hour,
-        )
+        view = replace(table.view(options), state=state)
+        return decide_clustering(view, reserved, trigger, read_ranges=ranges, hour=table.clock.now().hour)
 
     return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide, check=check)
 
@@ -198,21 +188,16 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
     except TidelineError:
         roll_back(table.timeline, instant, force=True, attempt=entry.sequence)
         raise
-    is_possible = table.definition.type is TableType.MOR and not table.is_shared
+    is_possible = table.definition.has_logs and not table.capabilities.has_hudi_files
     carries = is_possible and (carries_over(options) or plan_carries_over(planned.plan))
     return ClusteringRun(
         table, instant, planned.plan, based_on, tuple(tasks), entry.sequence, options[SERVICE_VERIFY], rings, carries
     )
 
 
-def refused_clustering(table: Table, options: Options) -> NotDue | None:
-    """Return why `request_clustering` refuses these options for a table of this kind, None if it does not."""
-    return why_not_carried_over(options, is_merge_on_read=table.definition.type is TableType.MOR, is_shared=table.is_shared)
-
-
 def check_plannable(table: Table, options: Options) -> None:
-    """Raise `UnsupportedTable` for options that `refused_clustering` refuses."""
-    refused = refused_clustering(table, options)
+    """Raise `UnsupportedTable` for options with which no clustering of the table is planned."""
+    refused = why_not_carried_over(table.view(options))
     if refused is not None:
         raise UnsupportedTable(
             f"a clustering of table {table.definition.name!r}", expected=refused.reason, remedy=f"use {refused.until}"

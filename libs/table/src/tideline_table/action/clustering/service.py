@@ -9,10 +9,10 @@ from typing import Any
 from tideline_table.action.backlog import Backlog, Objectives, Pressure
 from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
-from tideline_table.action.clustering.run import cluster_here, refused_clustering, request_clustering, run_clustering
+from tideline_table.action.clustering.run import cluster_here, request_clustering, run_clustering
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, oldest_of
-from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, TableView, any_before, logs_applied
+from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, any_before, logs_applied
 from tideline_table.config import (
     CLUSTERING_INLINE,
     CLUSTERING_INLINE_COMMITS,
@@ -27,6 +27,7 @@ from tideline_table.log.action import CLUSTER
 from tideline_table.log.plan import ClusteringPlanned, Plan, path_named
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
+from tideline_table.table.view import TableView
 
 
 class Clustering(Rewrite):
@@ -46,17 +47,12 @@ class Clustering(Rewrite):
 
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         """See `Service.decide`."""
-        refused = refused_clustering(table, options)
-        if refused is not None:
-            return refused
-        has_buckets, hour = table.definition.buckets is not None, table.clock.now().hour
-        return decide_clustering(
-            table.state, table.storage.root, options, table.schema, trigger=trigger, has_buckets=has_buckets, hour=hour
-        )
+        view = table.view(options)
+        return why_not_carried_over(view) or self.due(view, trigger, table.clock.now())
 
     def why_not_planned(self, view: TableView) -> NotDue | None:
         """See `Rewrite.why_not_planned`."""
-        return why_not_carried_over(view.options, is_merge_on_read=view.is_merge_on_read, is_shared=view.is_shared)
+        return why_not_carried_over(view)
 
     def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
         """See `Rewrite.pressure`."""
@@ -73,10 +69,7 @@ class Clustering(Rewrite):
 
     def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
         """See `Rewrite.due`."""
-        has_buckets, hour = view.has_buckets, now.hour
-        return decide_clustering(
-            view.state, view.root, view.options, view.schema, trigger=trigger, has_buckets=has_buckets, hour=hour
-        )
+        return decide_clustering(view, trigger=trigger, hour=now.hour)
 
     def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
         """See `Rewrite.gain`.
@@ -127,7 +120,7 @@ class Clustering(Rewrite):
 
     def _planned(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> str | NotDue:
         # Plans that are pending are run also where no new one is made.
-        return refused_clustering(table, table.options.merged(options or {})) or super()._planned(table, options, trigger, why)
+        return why_not_carried_over(table.view(options)) or super()._planned(table, options, trigger, why)
 
 
 def is_clustered(state: TableState, found: FileSlice) -> bool:

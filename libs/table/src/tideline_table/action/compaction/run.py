@@ -81,7 +81,7 @@ def request_compaction(
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
-    if table.definition.type is not TableType.MOR:
+    if not table.definition.has_logs:
         raise UnsupportedTable(
             f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.MOR}: others have no logs to merge"
         )
@@ -124,7 +124,8 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     plan = planned.plan
     root = table.storage.root
     rule, index = table.log_rule(), table.definition.buckets
-    rings = table.rings(index).of({str(o["partitionPath"] or "") for o in plan["operations"]}) if index is not None else {}
+    known = table.rings()
+    rings = known.of({str(o["partitionPath"] or "") for o in plan["operations"]}) if known is not None else {}
     tasks = compaction_tasks(root, instant, plan, rule, table.schema, table.footer_schema(), attempt, options, index, rings)
     tasks = [replace(task, file_slice=as_recorded(table.state, task.file_slice)) for task in tasks]
     stats: tuple[WriteStat, ...] = ()

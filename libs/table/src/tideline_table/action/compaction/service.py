@@ -16,7 +16,6 @@ from tideline_table.action.service import (
     Rewrite,
     RunTasks,
     Settings,
-    TableView,
     logs_applied,
     merged_logs,
     operation_files,
@@ -28,8 +27,8 @@ from tideline_table.hudi.instant import Action
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
+from tideline_table.table.view import TableView
 
 
 class Compaction(Rewrite):
@@ -42,8 +41,8 @@ class Compaction(Rewrite):
 
     def excluded(self, table: Table) -> NotDue | None:
         """See `Service.excluded`."""
-        is_merge_on_read = table.definition.type is TableType.MOR
-        return None if is_merge_on_read else NotDue("a copy-on-write table has no log files to merge")
+        has_logs = table.definition.has_logs
+        return None if has_logs else NotDue("a copy-on-write table has no log files to merge")
 
     def inline(self, table: Table, options: Options) -> Inline | None:
         """See `Service.inline`."""
@@ -58,7 +57,7 @@ class Compaction(Rewrite):
 
     def why_not_planned(self, view: TableView) -> NotDue | None:
         """See `Rewrite.why_not_planned`."""
-        return None if view.is_merge_on_read else NotDue("only merge-on-read tables have log files to merge")
+        return None if view.definition.has_logs else NotDue("only merge-on-read tables have log files to merge")
 
     def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
         """See `Rewrite.pressure`."""

@@ -33,8 +33,8 @@ from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.planned_slices import as_recorded
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
+from tideline_table.table.view import TableView
 from tideline_table.writer.marker import forget_markers
 
 RunLogCompactions = Callable[[Sequence[LogCompactionTask]], Sequence[WriteStat]]
@@ -49,12 +49,12 @@ def log_compact_here(tasks: Sequence[LogCompactionTask], on_done: Callable[[], N
     return run_side_by_side(tasks, partial(merge_log, memory=memory), on_done)
 
 
-def why_not_log_compacted(table: Table) -> NotDue | None:
+def why_not_log_compacted(table: Table | TableView) -> NotDue | None:
     """Return why no log compaction of this table is possible, None if it is."""
     definition = table.definition
-    if definition.type is not TableType.MOR:
+    if not definition.has_logs:
         return NotDue("a copy-on-write table has no log files to merge")
-    if not table.is_exclusive:
+    if not table.capabilities.log_is_truth:
         return NotDue("Apache Hudi's writers compact the logs of a shared table", "hoodie.log.compaction.inline of one of them")
     if definition.merging.partial is not None:
         return NotDue("the records of the table are merged cell by cell, which needs the rows of base files", "compaction instead")

@@ -22,7 +22,6 @@ from tideline_table.action.service import (
     Rewrite,
     RunTasks,
     Settings,
-    TableView,
     logs_applied,
     merged_logs,
     operation_files,
@@ -36,6 +35,7 @@ from tideline_table.log.action import LOG_COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
+from tideline_table.table.view import TableView
 
 
 class LogCompaction(Rewrite):
@@ -75,7 +75,7 @@ class LogCompaction(Rewrite):
 
     def is_examined(self, view: TableView) -> bool:
         """See `Rewrite.is_examined`: where it is possible and switched on."""
-        return view.has_mergeable_logs and view.options[LOG_COMPACTION_ENABLE]
+        return why_not_log_compacted(view) is None and view.options[LOG_COMPACTION_ENABLE]
 
     def reads(self, found: FileSlice) -> FileSlice:
         """See `Rewrite.reads`: the log files that a reader opens."""

@@ -71,7 +71,7 @@ def _check_cancellable(table: Table, instant: str, record: ActionRecord | None) 
         raise UnsupportedTable(
             f"{service} {instant} is run by Apache Hudi", expected="a plan that Tideline runs", remedy="wait for it"
         )
-    if table.is_shared and not SERVICES[service].cancels_where_shared:
+    if not table.capabilities.cancels_every_plan and not SERVICES[service].cancels_where_shared:
         # Apache Hudi begins a plan without the common lock, and its writers may have read the plan already
         # (docs/design/cancelling-plans.md).
         raise UnsupportedTable(
@@ -101,7 +101,7 @@ def adopt(table: Table, *, in_place: bool = False) -> Adopted:
         service = service_of(record)
         if service is None or not SERVICES[service].has_plans or record.fenced_by or is_run_by_hudi(table, record, table.options):
             continue
-        if table.is_shared and not SERVICES[service].cancels_where_shared:
+        if not table.capabilities.cancels_every_plan and not SERVICES[service].cancels_where_shared:
             continue
         if service not in REWRITES and record.state is State.INFLIGHT:
             continue  # it deletes files before it ends

@@ -106,7 +106,7 @@ def verdicts_of(table: Table, services: Iterable[TableService], rules: Rules, re
     if refused is not None:
         until = refused.remedy or f"expected {refused.expected}"
         return tuple(Verdict(service, Outcome.FAILED, str(refused), until) for service in services)
-    if not table.has_log:
+    if not table.capabilities.keeps_log:
         hint = why_unsharable(table)
         until = (
             f"sharing is not possible: {hint}" if hint else "tideline share PATH, after which Tideline's services work on it too"
@@ -145,7 +145,7 @@ def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
 
 
 def _not_applicable(table: Table, service: TableService) -> NotDue | None:
-    return SERVICES[service].excluded(table) if table.has_log else NotDue(_NOT_OURS)
+    return SERVICES[service].excluded(table) if table.capabilities.keeps_log else NotDue(_NOT_OURS)
 
 
 def _of_rollback(table: Table) -> Verdict:

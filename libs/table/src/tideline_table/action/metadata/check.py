@@ -31,7 +31,8 @@ def check_table(table: Table, *, deep: bool = False) -> list[Finding]:
     compared, it is compared again, some times. Of a table that never rests, the differences that two comparisons in a row find are
     returned: the second one begins with what the other processes have changed during the first one.
     """
-    compare = _compare_shared if table.is_shared else _compare if table.has_log else _compare_hudi_written
+    can = table.capabilities
+    compare = _compare if can.log_is_truth else _compare_shared if can.keeps_log else _compare_hudi_written
     return _confirmed(partial(compare, table, deep=deep))
 
 

@@ -146,9 +146,11 @@ def _was_cleaned(table: Table, path: str) -> bool:
 
 def check_exclusive(table: Table) -> None:
     """Raise `UnsupportedTable` for a table that Apache Hudi writes, alone or too."""
-    if not table.has_log or table.is_shared:
+    if not table.capabilities.log_is_truth:
         raise UnsupportedTable(
             f"table {table.definition.name!r}, which Apache Hudi also writes",
             expected="a table that only Tideline writes: its metadata table follows the table log",
-            remedy=_SHARED if table.is_shared else "let Apache Hudi's writers keep the metadata table (hoodie.metadata.enable)",
+            remedy=_SHARED
+            if table.capabilities.keeps_log
+            else "let Apache Hudi's writers keep the metadata table (hoodie.metadata.enable)",
         )

@@ -58,12 +58,11 @@ def in_transaction(
     The exception is `CommitUnknown`: the log decides the outcome, and recovery follows the log.
     """
     action = table.write_action(replaces=operation.overwrites)
-    index = table.definition.buckets
-    is_bucketed = index is not None and not index.has_several
+    one_group = table.definition.one_group_per_bucket
     # Step 2 of a commit: the log has an entry of this write before the first file exists, so that the cleaner can roll back a dead
     # writer.
     transaction = WriteTransaction.begin(
-        table.timeline, table.lock, operation.hudi_name, action, options, progress, one_group_per_bucket=is_bucketed
+        table.timeline, table.lock, operation.hudi_name, action, options, progress, one_group_per_bucket=one_group
     )
     try:
         return stage(transaction)

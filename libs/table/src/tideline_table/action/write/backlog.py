@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from tideline_table.config import BACKLOG_LOG_FILES, BACKLOG_RESPONSE, BACKLOG_WAIT_S, INSERT_TO_LOG, Options
 from tideline_table.errors import BacklogTooLarge
 from tideline_table.log.state import TableState
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.writer import Operation
 
@@ -48,7 +47,7 @@ def hold_back(table: Table, operation: Operation, options: Options, partitions: 
     Concerns only writes that may append to log files of a merge-on-read table: others add nothing to the backlog.
     """
     appends = operation.looks_up_keys or (options[INSERT_TO_LOG] and not operation.overwrites)
-    if table.definition.type is not TableType.MOR or not appends or options[BACKLOG_RESPONSE] == "none":
+    if not table.definition.has_logs or not appends or options[BACKLOG_RESPONSE] == "none":
         return
     named = None if partitions is None else frozenset(partitions)
     # A warning is not worth a request.

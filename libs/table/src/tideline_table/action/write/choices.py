@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from tideline_table.index.bucket import check_index
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.schema.nested import field_path
 from tideline_table.table.facade import Table
+from tideline_table.table.view import TableView
 from tideline_table.writer import Operation
 from tideline_table.writer.operation import minds_known_keys
 
@@ -25,12 +26,15 @@ class WriteChoices:
     """The operation that the commit names."""
     operation: Operation
     """The operation that decides how rows are written; see `in_buckets`."""
-    options: Options
-    """The options of the table and of the write, with the record index of the table if they name no index."""
+    view: TableView
+    """The table, with the options of the write, which name the record index of the table if they name no index."""
     holds_once: bool
     """Whether the index has one place for each key."""
-    indexes_keys: bool
-    """Whether the table has a record index, which limits the length of keys."""
+
+    @property
+    def options(self) -> Options:
+        """The options of the write."""
+        return self.view.options
 
     @classmethod
     def of(cls, table: Table, operation: Operation, given: Mapping[str, object] | None, columns: pa.Schema) -> WriteChoices:
@@ -41,23 +45,22 @@ class WriteChoices:
         Raises `InvalidOption` if `given` names an index that the table does not have, `UnsupportedTable` for rows that would move
         and are merged cell by cell, `SchemaMismatch` for deletions without partition columns in a table with a bucket index.
         """
-        options, index = table.write_options(given), table.definition.buckets
-        if operation is Operation.DELETE and KeyScope.of(options) is KeyScope.PARTITION and _lack_partition(table, columns):
-            options = table.write_options({**(given or {}), INDEX_TYPE.key: "GLOBAL_SIMPLE"})
-        check_moves(table, operation, options)
+        view = table.view(table.write_options(given))
+        if operation is Operation.DELETE and KeyScope.of(view.options) is KeyScope.PARTITION and _lack_partition(view, columns):
+            view = replace(view, options=table.write_options({**(given or {}), INDEX_TYPE.key: "GLOBAL_SIMPLE"}))
+        options, index = view.options, view.definition.buckets
+        check_moves(view, operation)
         check_index(index, options)
         if operation.overwrites:
-            refuse_replacement(table, operation)
-        check_scope(kept_index(table), options, only_deletes=operation is Operation.DELETE)
-        holds_once = index is not None or meets_record_index(table, options)
-        return cls(
-            operation, in_buckets(operation, options) if holds_once else operation, options, holds_once, table.has_record_index
-        )
+            refuse_replacement(view, operation)
+        check_scope(kept_index(view), options, only_deletes=operation is Operation.DELETE)
+        holds_once = index is not None or meets_record_index(view)
+        return cls(operation, in_buckets(operation, options) if holds_once else operation, view, holds_once)
 
 
-def _lack_partition(table: Table, columns: pa.Schema) -> bool:
-    missing = [name for name in table.definition.keygen.partition_fields if not field_path(columns, name)]
-    if missing and table.definition.buckets is not None:
+def _lack_partition(view: TableView, columns: pa.Schema) -> bool:
+    missing = [name for name in view.definition.keygen.partition_fields if not field_path(columns, name)]
+    if missing and view.definition.buckets is not None:
         raise SchemaMismatch(
             f"keys without {', '.join(missing)}, for a table with a bucket index",
             expected="the partition columns, too: a key names a bucket of its partition",
@@ -66,59 +69,59 @@ def _lack_partition(table: Table, columns: pa.Schema) -> bool:
     return bool(missing)
 
 
-def kept_index(table: Table) -> str:
+def kept_index(view: TableView) -> str:
     """Return the index type that all writers of the table have to agree with; empty if each names its own."""
-    return table.definition.kept_index or (RECORD_INDEX if table.has_record_index else "")
+    return view.definition.kept_index or (RECORD_INDEX if view.holds_keys_once else "")
 
 
-def index_state(table: Table) -> tuple[str, bool]:
+def index_state(view: TableView) -> tuple[str, bool]:
     """Return what the choices of a write depend on.
 
     `kept_index`, and whether there is a record index, beside whatever index is kept.
     """
-    return kept_index(table), table.has_record_index
+    return kept_index(view), view.holds_keys_once
 
 
-def check_index_state(table: Table, kept: tuple[str, bool], error: Exception | None = None) -> None:
+def check_index_state(view: TableView, kept: tuple[str, bool], error: Exception | None = None) -> None:
     """Raise `WriteConflict` if `index_state` is no longer `kept`, by which the choices of a write were made.
 
     `error` is what showed it.
     """
-    if index_state(table) != kept:
+    if index_state(view) != kept:
         raise WriteConflict(
             "another process created or dropped the record index since this write began", with_instant=""
         ) from error
 
 
-def meets_record_index(table: Table, options: Options) -> bool:
+def meets_record_index(view: TableView) -> bool:
     """Return whether a key may be in one place of the table only.
 
     It has a record index, also if the write looks keys up by another one.
     """
-    return table.has_record_index or asks_record_index(options)
+    return view.holds_keys_once or asks_record_index(view.options)
 
 
-def check_moves(table: Table, operation: Operation, options: Options) -> None:
+def check_moves(view: TableView, operation: Operation) -> None:
     """Raise `UnsupportedTable` if rows may move to other partitions while a merge takes their missing cells from the old row."""
-    moves = operation is Operation.UPSERT and KeyScope.of(options) is KeyScope.TABLE and moves_rows(options)
-    if moves and table.definition.merging.partial is not None:
+    moves = operation is Operation.UPSERT and KeyScope.of(view.options) is KeyScope.TABLE and moves_rows(view.options)
+    if moves and view.definition.merging.partial is not None:
         raise UnsupportedTable(
-            f"table {table.definition.name!r} merges rows cell by cell ({table.definition.payload_class}), with a global index "
+            f"table {view.definition.name!r} merges rows cell by cell ({view.definition.payload_class}), with a global index "
             "that moves rows",
             expected="rows that stay in their partition",
             remedy="hoodie.simple.index.update.partition.path=false, or an index by partition",
         )
 
 
-def refuse_replacement(table: Table, operation: Operation) -> None:
+def refuse_replacement(view: TableView, operation: Operation) -> None:
     """Raise `UnsupportedTable` for an operation that replaces file groups of a hash ring in a table shared with Apache Hudi.
 
     The partitions get other rings. A writer of Apache Hudi would go on with the ring that it has read before.
     """
-    index = table.definition.buckets
-    if index is not None and index.is_consistent and not table.is_exclusive:
+    index = view.definition.ring_index
+    if index is not None and not view.capabilities.changes_buckets:
         raise UnsupportedTable(
-            f"{operation} in the shared table {table.definition.name!r} with {index.text}",
+            f"{operation} in the shared table {view.definition.name!r} with {index.text}",
             expected="upsert, insert or delete: a replacement gives partitions other hash rings, and a writer of Hudi goes on "
             "with those that it has read",
             remedy="delete the rows by their keys, or write the new rows into another table",

@@ -95,8 +95,8 @@ class ThisProcess:
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:
         """See `WriteExecutor`."""
-        table, definition = work.table, work.table.definition
-        keeps = table.is_exclusive and table.state.metadata is not None and definition.has_meta_fields
+        table = work.table
+        keeps = table.timeline.records is not None and table.state.metadata is not None and work.context.has_meta_fields
         context = replace(work.context, keeps_keys=keeps and work.rows.num_rows <= MOST_KEPT_KEYS)
 
         def one(routed: RoutedTask) -> FileGroupResult:

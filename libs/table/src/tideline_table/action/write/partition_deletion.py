@@ -32,7 +32,7 @@ def delete_partitions(
     """
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
-    refuse_replacement(table, Operation.DELETE_PARTITION)
+    refuse_replacement(table.view(), Operation.DELETE_PARTITION)
     known = {s.group.partition_path for s in table.state.latest_slices()}
     for partition in partitions:
         if partition not in known:
@@ -46,10 +46,9 @@ def delete_partitions(
             return in_transaction(table, Operation.DELETE_PARTITION, chosen, lambda begun: delete(begun, made))
 
     def delete(begun: WriteTransaction, made: NewRings) -> Committed:
-        index = table.definition.buckets
         return made.commit(
             begun.instant,
-            table.rings(index) if index is not None else None,
+            table.rings(),
             (),
             Overwrite(frozenset(partitions)),
             lambda named, what, rings: begun.commit(

@@ -54,7 +54,7 @@ def resize_buckets(
     chosen = table.options.merged(options or {})
     table.check_writable()
     table.refresh()
-    if not table.is_exclusive:
+    if not table.capabilities.changes_buckets:
         raise UnsupportedTable(
             f"table {table.definition.name!r}, which Apache Hudi's writers write, too",
             expected="an exclusive table: Hudi's writers would go on with the number that they know",

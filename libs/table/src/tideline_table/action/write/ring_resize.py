@@ -92,14 +92,15 @@ def resize_rings(table: Table, *, options: Mapping[str, object] | None = None) -
 
 def checked_index(table: Table) -> BucketIndex:
     """Return the index of a table whose rings can be resized. Raises `UnsupportedTable`."""
-    index = table.definition.buckets
-    if index is None or not index.is_consistent:
+    index = table.definition.ring_index
+    if index is None:
+        buckets = table.definition.buckets
         raise UnsupportedTable(
-            f"table {table.definition.name!r} with {index.text if index is not None else 'no bucket index'}",
+            f"table {table.definition.name!r} with {buckets.text if buckets is not None else 'no bucket index'}",
             expected="a table with consistent hashing",
             remedy="for the simple engine, name the new number of buckets",
         )
-    if not table.is_exclusive:
+    if not table.capabilities.changes_buckets:
         raise UnsupportedTable(
             f"table {table.definition.name!r}, which Apache Hudi's writers write, too",
             expected="an exclusive table: a writer of Hudi would go on with the ring that it has read",
@@ -136,7 +137,9 @@ class _Resize:
 
     def __init__(self, table: Table, index: BucketIndex, limits: RingLimits, instant: str) -> None:
         self.table, self.index = table, index
-        self.rings = table.rings(index)  # before the slices: of a resize in between, the newer ones show it
+        rings = table.rings()  # before the slices: of a resize in between, the newer ones show it
+        assert rings is not None
+        self.rings = rings
         self.slices: dict[str, dict[int, FileSlice]] = {}
         self.changes: dict[str, RingChange] = {}
         found: dict[str, list[FileSlice]] = {}

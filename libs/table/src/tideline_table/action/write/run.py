@@ -34,13 +34,14 @@ from tideline_table.errors import (
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index import Location, PlaceT
 from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.scope import KeyScope
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.schema.avro import avro_with_meta_fields
-from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.rings import TableRings
+from tideline_table.table.view import TableView
 from tideline_table.writer import (
     FileGroupResult,
     Operation,
@@ -102,32 +103,20 @@ def write_rows(
     def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
         return WriteChoices.of(table, operation, options, rows.schema)
 
-    first = choices_on(index_state(table))
+    first = choices_on(index_state(table.view()))
     contention = Contention(table, first.options)
 
     @lru_cache(maxsize=1)
     def attempt_on(schema_json: str, kept: tuple[str, bool]) -> _Attempt:
         choices = choices_on(kept)
-        target, prepared = _prepared(table, rows, removed, schema_json, choices)
-        named, own = choices.named, choices.operation
-        return _Attempt(
-            table,
-            kept,
-            target,
-            prepared,
-            named,
-            own,
-            choices.options,
-            dict(extra or {}),
-            where,
-            contention,
-            progress,
-            NewRings(table),
-        )
+        target, prepared = _prepared(rows, removed, schema_json, choices)
+        added = dict(extra or {})
+        return _Attempt(table, kept, target, prepared, choices, added, where, contention, progress, NewRings(table))
 
     def attempt() -> _Attempt:
         # Since the last attempt another process may have changed the schema, or created a record index.
-        return attempt_on(table.schema_json, index_state(table))
+        view = table.view()
+        return attempt_on(view.schema_json, index_state(view))
 
     # Step 1 of a commit (docs/architecture.md, "A commit"): prepare. Schema, keys and partition paths, one row per key.
     # Reject invalid input before anything is written.
@@ -139,10 +128,10 @@ def write_rows(
 
 
 def _prepared(
-    table: Table, rows: pa.Table, removed: pa.Table | None, schema_json: str, choices: WriteChoices
+    rows: pa.Table, removed: pa.Table | None, schema_json: str, choices: WriteChoices
 ) -> tuple[TargetSchema, PreparedInput]:
     """Return the schema of a write and its input, checked against it. Raises as `write_rows`, with nothing written."""
-    definition, operation, options = table.definition, choices.operation, choices.options
+    definition, operation, options = choices.view.definition, choices.operation, choices.options
     index = definition.buckets
     if removed is not None and operation is not Operation.UPSERT:
         raise InvalidOption(f"keys to remove beside an {operation}", expected=f"the operation {Operation.UPSERT}")
@@ -156,7 +145,7 @@ def _prepared(
         operation,
         combine=combine,
         scope=KeyScope.of(options),
-        has_record_index=choices.indexes_keys,
+        has_record_index=choices.view.holds_keys_once,
     )
     if choices.named is Operation.BULK_INSERT:
         check_sort_columns(target.schema, options)
@@ -164,7 +153,7 @@ def _prepared(
         refuse_duplicates(prepared)
     if index is not None and operation is not Operation.DELETE:
         index.check_values(prepared.keys)
-        if table.is_exclusive and definition.has_plain_keys:
+        if choices.view.refuses_cut_keys:
             index.check_plain(prepared.keys)
     if removed is not None and removed.num_rows:
         prepared = with_purged(prepared, removed, target.schema, definition.keygen)
@@ -173,15 +162,15 @@ def _prepared(
 
 @dataclass(frozen=True, slots=True)
 class _Routed:
+    view: TableView
+    """The table as it was when the rows were routed."""
     tasks: Sequence[RoutedTask]
     rows: pa.Table
     """The rows that the tasks refer to by position."""
-    index: BucketIndex | None = None
-    """The bucket index by which they were routed."""
     rings: TableRings | None = None
-    """The hash rings by which they were routed, with a bucket index."""
+    """The hash rings by which they were routed, with consistent hashing."""
     partitions: Collection[str] = ()
-    """The partitions that they were routed to, with a bucket index."""
+    """The partitions that they were routed to, with consistent hashing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +180,7 @@ class _Attempt:
     """What `index_state` was when the options were chosen."""
     target: TargetSchema
     prepared: PreparedInput
-    named: Operation
-    """The operation that the commit names."""
-    operation: Operation
-    """The operation that decides how rows are written; see `choices.in_buckets`."""
-    options: Options
+    choices: WriteChoices
     extra: Mapping[str, str]
     executor: WriteExecutor
     contention: Contention
@@ -205,16 +190,16 @@ class _Attempt:
     def run(self) -> Committed:
         with self.made.deleted_if_undone():
             # Step 2: begin. The first entry of the log mints the instant; on any error the transaction is rolled back.
-            return in_transaction(self.table, self.named, self.options, self._stage, self.progress)
+            return in_transaction(self.table, self.choices.named, self.choices.options, self._stage, self.progress)
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
-        check_index_state(self.table, self.kept)
+        check_index_state(self.table.view(), self.kept)
         # Steps 3 and 4: find the file group of each row, and reserve those that the write changes.
         routed = self._route_in_turn(transaction)
         # Step 5: write the files. Nothing is visible yet.
         results = self._write(transaction, routed)
-        target, replaced = self.target, overwrite_of(self.operation, results)
-        look_up = self._look_up()
+        target, replaced = self.target, overwrite_of(self.choices.operation, results)
+        look_up = self._look_up(routed.view)
         # Steps 6 and 7: check for conflicts and create the next entry of the log. This is the commit.
         return self.made.commit(
             transaction.instant,
@@ -231,7 +216,7 @@ class _Attempt:
         for _ in range(_ROUTES):
             routed = self._route(transaction)
             held = {t.task.file_id for t in routed.tasks if t.task.base is not None}
-            appends = {t.task.file_id for t in routed.tasks if self._appends(t)}
+            appends = {t.task.file_id for t in routed.tasks if _appends(routed.view, t)}
             self.contention.needs(held - appends, appends)
             # Step 4: reservations only order the writers. A write that does not get its turn may still go on: the log decides.
             turn = self.contention.take_turn(transaction.instant)
@@ -241,81 +226,84 @@ class _Attempt:
                 break
         return self._route(transaction)
 
-    def _appends(self, routed: RoutedTask) -> bool:
-        task = routed.task
-        return self.table.definition.type is TableType.MOR and task.base is not None and (not task.adds or task.log_inserts > 0)
-
     def _route(self, transaction: WriteTransaction) -> _Routed:
         # Step 3: a bucket index computes the file group from the key; otherwise the keys are looked up (tagged).
-        index = self.table.definition.buckets
+        view = self.table.view(self.choices.options)
+        index = view.definition.buckets
         if index is not None:
-            return (self._route_in_buckets if index.has_several else self._route_to_buckets)(transaction, index)
+            return (self._route_in_buckets if index.has_several else self._route_to_buckets)(transaction, view, index)
         try:
-            tagged = tag_input(self.table, self.prepared, self.operation, self.options, self.executor)
+            tagged = tag_input(self.table, view, self.prepared, self.choices.operation, self.executor)
         except MetadataDamaged as error:
-            check_index_state(self.table, self.kept, error)
+            check_index_state(self.table.view(), self.kept, error)
             raise
-        return _Routed(self._placed(transaction, tagged.by_partition, tagged.locations, tagged.slices), tagged.rows)
+        return _Routed(view, self._placed(transaction, view, tagged.by_partition, tagged.locations, tagged.slices), tagged.rows)
 
-    def _route_to_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
-        found = self.table.rings(index)  # before the slices: of a resize in between, the newer ones show it
-        tagged = tag_for_buckets(self.table, self.prepared, self.named, self.operation, self.options, self.executor)
-        is_merge_on_read = self.table.definition.type is TableType.MOR
-        opens_groups = self.operation is not Operation.DELETE
+    def _route_to_buckets(self, transaction: WriteTransaction, view: TableView, index: BucketIndex) -> _Routed:
+        found = self.table.rings()  # before the slices: of a resize in between, the newer ones show it
+        named, operation, options = self.choices.named, self.choices.operation, view.options
+        tagged = tag_for_buckets(self.table, self.prepared, named, operation, options, self.executor)
+        has_logs = view.definition.has_logs
+        opens, overwrites, rings = operation is not Operation.DELETE, operation.overwrites, dict[str, HashRing]()
         try:
-            rings = found.for_writing(tagged.by_partition) if opens_groups else found.of(tagged.by_partition)
+            if found is not None:
+                rings = found.routing(tagged.by_partition, transaction.instant, opens_groups=opens, overwrites=overwrites)
             tasks = route_to_buckets(
                 transaction.instant,
-                self.operation,
+                operation,
                 index,
                 tagged.by_partition,
                 index.hash_codes(self.prepared.keys),
                 tagged.slices,
-                found.renewed(rings, transaction.instant) if self.operation.overwrites else rings,
-                is_merge_on_read=is_merge_on_read,
-                inserts_to_log=self.options[INSERT_TO_LOG] and is_merge_on_read and not self.named.opens_groups_only,
+                rings,
+                has_logs=has_logs,
+                inserts_to_log=options[INSERT_TO_LOG] and has_logs and not named.opens_groups_only,
             )
         except UnsupportedTable:
-            found.check_unchanged(self.table.state)
+            if found is not None:
+                found.check_unchanged(self.table.state)
             raise
-        return _Routed(tasks, tagged.rows, index, found, tagged.by_partition)
+        return _Routed(view, tasks, tagged.rows, found, tagged.by_partition)
 
-    def _route_in_buckets(self, transaction: WriteTransaction, index: BucketIndex) -> _Routed:
+    def _route_in_buckets(self, transaction: WriteTransaction, view: TableView, index: BucketIndex) -> _Routed:
         """Route the rows of each bucket to its file groups, as those of a partition without buckets."""
-        tagged = tag_in_buckets(self.table, self.prepared, self.named, self.operation, self.options, self.executor, index)
-        return _Routed(self._placed(transaction, tagged.by_place, tagged.locations, tagged.slices), self.prepared.rows, index)
+        named, operation = self.choices.named, self.choices.operation
+        tagged = tag_in_buckets(self.table, self.prepared, named, operation, view.options, self.executor, index)
+        return _Routed(view, self._placed(transaction, view, tagged.by_place, tagged.locations, tagged.slices), self.prepared.rows)
 
     def _placed(
         self,
         transaction: WriteTransaction,
+        view: TableView,
         by_place: Mapping[PlaceT, np.ndarray],
         locations: Mapping[PlaceT, Location],
         slices: Mapping[PlaceT, Sequence[FileSlice]],
     ) -> list[RoutedTask]:
         """Return the tasks of rows that were looked up, as `route_input` does."""
-        state = self.table.state
-        placement = self._placement(FilePlacement.of(transaction.placing(self.options), state.latest_slices()))
-        placement = placement.measured(self.prepared.rows, self.options)
+        state, operation = view.state, self.choices.operation
+        placement = self._placement(view, FilePlacement.of(transaction.placing(view.options), state.latest_slices()))
+        placement = placement.measured(self.prepared.rows, view.options)
         closed = closed_to_inserts(state)
-        return route_input(transaction.instant, self.operation, by_place, locations, slices, placement, closed)
+        return route_input(transaction.instant, operation, by_place, locations, slices, placement, closed)
 
-    def _placement(self, placement: FilePlacement) -> FilePlacement:
+    def _placement(self, view: TableView, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""
-        is_merge_on_read = self.table.definition.type is TableType.MOR
-        chosen = placement.for_inserts(self.operation, self.options, is_merge_on_read=is_merge_on_read)
-        if not chosen.inserts_to_log or promises_unique_keys(self.operation, self.options):
+        operation, options = self.choices.operation, view.options
+        chosen = placement.for_inserts(operation, options, has_logs=view.definition.has_logs)
+        if not chosen.inserts_to_log or promises_unique_keys(operation, options):
             return chosen
         return chosen if pa.compute.count_distinct(self.prepared.identities).as_py() == self.prepared.rows.num_rows else placement
 
     def _write(self, transaction: WriteTransaction, routed: _Routed) -> list[FileGroupResult]:
-        tasks = routed.tasks
-        context = write_context(self.table, transaction.instant, self.operation, self.options, self.target, routed.index)
+        tasks, choices = routed.tasks, self.choices
+        index = routed.view.definition.buckets
+        context = write_context(self.table, transaction.instant, choices.operation, choices.options, self.target, index)
         # A partition begins with its metadata file, so that readers that list folders find it.
         for partition in sorted({t.task.partition_path for t in tasks}):
             create_partition(self.table, partition, transaction.instant)
 
         read = {FileGroupId(t.task.partition_path, t.task.file_id): t.task.base.version for t in tasks if t.task.base is not None}
-        appends = frozenset(FileGroupId(t.task.partition_path, t.task.file_id) for t in tasks if self._appends(t))
+        appends = frozenset(FileGroupId(t.task.partition_path, t.task.file_id) for t in tasks if _appends(routed.view, t))
 
         # Between two files `check` looks at the log, so that a write that is lost stops early.
         results = self.executor.write(
@@ -332,18 +320,22 @@ class _Attempt:
         check_written(tasks, results)
         return results
 
-    def _look_up(self) -> LookUp | None:
+    def _look_up(self, view: TableView) -> LookUp | None:
         # Two writers of one key write to the same bucket; if it has one file group, the rules for file groups decide.
         # An overwrite must not add a key that another writer has put into a partition that stays: the record index has one place
         # for it.
-        meets_others = self.operation is Operation.INSERT_OVERWRITE and meets_record_index(self.table, self.options)
-        is_unique = promises_unique_keys(self.operation, self.options)
-        index = self.table.definition.buckets
-        if (index is not None and not index.has_several) or not (is_unique or meets_others):
+        meets_others = self.choices.operation is Operation.INSERT_OVERWRITE and meets_record_index(view)
+        is_unique = promises_unique_keys(self.choices.operation, view.options)
+        if view.definition.one_group_per_bucket or not (is_unique or meets_others):
             return None
         if not is_unique:
             return replace(key_look_up(self.table, self.prepared), by_hash=False)
         return key_look_up(self.table, self.prepared)
+
+
+def _appends(view: TableView, routed: RoutedTask) -> bool:
+    task = routed.task
+    return view.definition.has_logs and task.base is not None and (not task.adds or task.log_inserts > 0)
 
 
 def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Overwrite | None:
@@ -372,6 +364,7 @@ def write_context(
 
     `buckets` is the index by which rows were routed, by default that of the table.
     """
+    definition = table.definition
     return WriteContext(
         format=table.timeline.format,
         base_path=table.storage.root,
@@ -379,10 +372,10 @@ def write_context(
         operation=operation,
         schema=target.schema if target else table.schema,
         avro_schema=avro_with_meta_fields(target.text) if target else table.footer_schema(),
-        merging=table.definition.merging,
+        merging=definition.merging,
         log_rule=table.log_rule(),
         options=options.given(),
-        is_merge_on_read=table.definition.type is TableType.MOR,
-        has_meta_fields=table.definition.has_meta_fields,
-        buckets=buckets if buckets is not None else table.definition.buckets,
+        has_logs=definition.has_logs,
+        has_meta_fields=definition.has_meta_fields,
+        buckets=buckets if buckets is not None else definition.buckets,
     )

@@ -33,6 +33,7 @@ from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.schema.nested import top_columns
 from tideline_table.table.facade import Table
+from tideline_table.table.view import TableView
 from tideline_table.writer import Operation, PreparedInput
 from tideline_table.writer.input import with_purges
 
@@ -62,22 +63,22 @@ class _IndexedState:
             return cls(record_index_of(state), state.latest_slices())
 
 
-def tag_input(
-    table: Table, prepared: PreparedInput, operation: Operation, options: Options, executor: WriteExecutor
-) -> TaggedInput:
-    """Tag `prepared` on the current state of `table`. Raises `DuplicateKey` if the duplicate policy refuses a key.
+def tag_input(table: Table, view: TableView, prepared: PreparedInput, operation: Operation, executor: WriteExecutor) -> TaggedInput:
+    """Tag `prepared` on the current state of `table`, with the options of `view`.
+
+    Raises `DuplicateKey` if the duplicate policy refuses a key.
 
     With the record index: raises `MetadataDamaged` if it cannot be used, `WriteConflict` if it is dropped or repaired meanwhile.
     Threads that share the table may go on writing to it.
     """
-    if not asks_record_index(options) or table.is_shared:
+    if not asks_record_index(view.options) or not view.capabilities.log_is_truth:
         # Apache Hudi's writers may have compacted and cleaned the index of a shared table since: its keys are looked up in data
         # files.
-        return _tagged(table, prepared, operation, options, executor, None)
+        return _tagged(table, view, prepared, operation, executor, None)
     indexed = _IndexedState.of(table)
     while True:
         try:
-            return _tagged(table, prepared, operation, options, executor, indexed)
+            return _tagged(table, view, prepared, operation, executor, indexed)
         except MetadataDamaged as error:
             if indexed.part is not None and not is_advertised(table.storage, indexed.part):
                 raise WriteConflict(
@@ -95,13 +96,14 @@ def tag_input(
 
 def _tagged(
     table: Table,
+    view: TableView,
     prepared: PreparedInput,
     operation: Operation,
-    options: Options,
     executor: WriteExecutor,
     indexed: _IndexedState | None,
 ) -> TaggedInput:
     """`indexed` is the state to tag on, None without a record index of Tideline."""
+    options = view.options
     by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
     if operation is Operation.BULK_INSERT:
         by_partition = {name: _sorted(prepared.rows, numbers, options) for name, numbers in by_partition.items()}
@@ -114,7 +116,7 @@ def _tagged(
         if everywhere or file_slice.group.partition_path in by_partition:
             slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
     rows, locations = prepared.rows, dict[str, Location]()
-    if operation.overwrites and meets_record_index(table, options):
+    if operation.overwrites and meets_record_index(view):
         _check_overwrite(table, prepared, operation, by_partition, indexed, executor)
     if everywhere and by_partition:
         found = (

@@ -219,7 +219,7 @@ class WriteTransaction:
             dict(based_on),
             appends=appends,
             update_strategy=self.update_strategy,
-            resized_by=self.resized_by,
+            resized_by=self.resized_by if self.one_group_per_bucket else None,
         )
         conflict = find_conflict(own, state, ())
         if conflict is not None and not isinstance(conflict, SliceGrew):

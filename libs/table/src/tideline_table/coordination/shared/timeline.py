@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from tideline_table.config import LOCK_WAIT_S
+from tideline_table.coordination.capabilities import SHARED, Capabilities
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import beats, forget_silent, heartbeat_path, is_dead
 from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock
@@ -86,6 +87,11 @@ class SharedTimeline(ActiveTimeline):
         """Instants whose delta commit in the metadata table may have come after the loss of the lock."""
 
     # --- reading -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `ActiveTimeline.capabilities`."""
+        return SHARED
 
     @property
     def can_write(self) -> bool:
