@@ -1,4 +1,4 @@
-"""Deeply nested input: each entrance for text reads it or refuses it by name, in bounded time, never by Python's recursion limit."""
+"""Deeply nested input: each entrance for text reads it or refuses it by name, in bounded time, not by Python's recursion limit."""
 
 from __future__ import annotations
 
