@@ -40,7 +40,9 @@ from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 SMALL, LARGE = 1_000, 600_000
-PARTITIONS = 16
+PARTITIONS = {SMALL: 1}
+"""A small table has one, so that all writers meet."""
+MOST_PARTITIONS = 16
 BATCH = 100
 DELAY_S = 0.02
 BUCKET = "locks"
@@ -85,12 +87,12 @@ class Task:
     reserves: bool
 
 
-def rows(keys: np.ndarray, stamp: int) -> pa.Table:
-    """Return a row for each key. The partition of a key never changes."""
+def rows(keys: np.ndarray, stamp: int, parts: int) -> pa.Table:
+    """Return a row for each key, in one of `parts` partitions. The partition of a key never changes."""
     return pa.table(
         {
             "id": pa.array([f"key-{key:09d}" for key in keys.tolist()]),
-            "part": pa.array([f"p{key % PARTITIONS:02d}" for key in keys.tolist()]),
+            "part": pa.array([f"p{key % parts:02d}" for key in keys.tolist()]),
             "ts": pa.array(np.full(len(keys), stamp, dtype=np.int64)),
             "fare": pa.array(np.random.default_rng(stamp).random(len(keys))),
         }
@@ -106,14 +108,14 @@ def write(task: Task) -> dict[str, float]:
         table.lock = NoLock()
     if not task.reserves:
         table.reservations = NoReservations()
-    random = np.random.default_rng(task.number)
+    random, parts = np.random.default_rng(task.number), PARTITIONS.get(task.rows, MOST_PARTITIONS)
     attempts, longest_s = 0, 0.0
     begun_cpu = time.process_time()
     for turn in range(task.commits):
-        part = int(random.integers(PARTITIONS))
-        chosen = random.choice(task.rows // PARTITIONS, min(BATCH, task.rows // PARTITIONS), replace=False) * PARTITIONS + part
+        part, size = int(random.integers(parts)), task.rows // parts
+        chosen = random.choice(size, min(BATCH, size), replace=False) * parts + part
         begun = time.perf_counter()
-        attempts += write_rows(table, rows(np.sort(chosen), 1 + turn), Operation.UPSERT).attempts
+        attempts += write_rows(table, rows(np.sort(chosen), 1 + turn, parts), Operation.UPSERT).attempts
         longest_s = max(longest_s, time.perf_counter() - begun)
     return {"attempts": attempts, "longest_s": longest_s, "cpu_s": time.process_time() - begun_cpu}
 
@@ -172,9 +174,10 @@ class Writers:
 
 def made(path: str, cell: Cell) -> None:
     """Create the table of a cell, with all of its rows."""
-    schema = rows(np.arange(1), 0).schema
+    parts = PARTITIONS.get(cell.rows, MOST_PARTITIONS)
+    schema = rows(np.arange(1), 0, parts).schema
     create_table(path, TableRequest("t", schema, ("id",), ("part",), "ts", type=TableType(cell.type)), SystemClock())
-    write_rows(Table.open(path), rows(np.arange(cell.rows), 0), Operation.BULK_INSERT)
+    write_rows(Table.open(path), rows(np.arange(cell.rows), 0, parts), Operation.BULK_INSERT)
 
 
 @contextmanager
@@ -209,16 +212,22 @@ def measured(given: argparse.Namespace, folder: Path) -> Iterator[tuple[Cell, Wr
         writers = Writers(max(given.writers), variables)
         stack.callback(writers.close)
         number = itertools.count()
+
+        def done(cell: Cell, commits: int) -> Written:
+            path = f"{bases[cell.place]}/t{next(number)}"
+            made(path, cell)
+            url = urls[cell.lock] if cell.lock != "none" or cell.reserves else ""
+            tasks = [Task(path, cell.rows, n, commits, cell.lock, url, cell.reserves) for n in range(cell.writers)]
+            return writers.run(tasks)
+
+        for lock in given.locks:
+            # What a process imports at its first use of a lock counts for no cell.
+            done(Cell(given.places[0], given.types[0], SMALL, max(given.writers), lock, True), 1)
         for place, kind, size, count in itertools.product(given.places, given.types, given.rows, given.writers):
             cells = [Cell(place, kind, size, 1, "none", False)]
             cells += [Cell(place, kind, size, count, lock, on) for lock in given.locks for on in given.reservations]
             for cell in cells:
-                path = f"{bases[place]}/t{next(number)}"
-                made(path, cell)
-                commits = given.commits if cell.writers > 1 else given.commits * 2
-                url = urls[cell.lock] if cell.lock != "none" or cell.reserves else ""
-                tasks = [Task(path, size, n, commits, cell.lock, url, cell.reserves) for n in range(cell.writers)]
-                yield cell, writers.run(tasks)
+                yield cell, done(cell, given.commits if cell.writers > 1 else given.commits * 4)
 
 
 def main() -> None:
