@@ -23,7 +23,7 @@ from rich.console import Console
 from tideline_events import open_event_log
 from tideline_runtime.signals import on_termination
 from tideline_runtime.state_folder import PRIVATE_FOLDER
-from tideline_table.action import schedule_clustering
+from tideline_table.action import request_clustering
 from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_SORT_COLUMNS
 from tideline_table.errors import InvalidOption, TidelineError
 from tideline_table.storage import writing
@@ -174,7 +174,7 @@ def _cluster(tables: Mapping[str, Table], processes: list[Process], view: View, 
             table.refresh()
             if name not in planned and not table.state.pending_clusterings():
                 sorting = {CLUSTERING_SORT_COLUMNS.key: SORT_COLUMNS[name]} if name in SORT_COLUMNS else {}
-                schedule_clustering(table, {CLUSTERING_SMALL_FILE_LIMIT.key: 8 * SMALL_FILE_BYTES, **sorting})
+                request_clustering(table, {CLUSTERING_SMALL_FILE_LIMIT.key: 8 * SMALL_FILE_BYTES, **sorting})
                 planned.add(name)
         if len(planned) == len(tables) and not any(t.state.pending_clusterings() for t in tables.values()):
             return

@@ -26,8 +26,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from tests.benchmarks.clustering import markdown
+from tests.plans import schedule_clustering
 
-from tideline_table.action import run_clustering, schedule_clustering, write_rows
+from tideline_table.action import run_clustering, write_rows
 from tideline_table.clock import SystemClock
 from tideline_table.errors import WriteConflict
 from tideline_table.table import Table, TableRequest, TableType, create_table

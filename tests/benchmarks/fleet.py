@@ -27,9 +27,10 @@ from rich.table import Table as Lines
 from tests.benchmarks.control_plane import Measured, requests_per_hour
 from tests.benchmarks.control_plane import measure as measure_fleet
 from tests.fleet.checks import percentile
+from tests.plans import schedule_clustering
 
 from tideline_events import JOBS, EventLog, JobEvent, decode, open_event_log
-from tideline_table.action import schedule_clustering, write_rows
+from tideline_table.action import write_rows
 from tideline_table.clock import SystemClock
 from tideline_table.config import SMALL_FILE_LIMIT
 from tideline_table.hudi import State

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests import plans
 from tests.conformance.both_in_turn import abandoned_write
 from tests.conformance.matrix import Kind
 from tests.conformance.service_strategies import Strategy
@@ -134,7 +135,7 @@ def build_buckets(path: Path, kind: Kind) -> Here:
             here.write(rows(Strategy.BUCKETS, numbers, here.next()))
         table = here.open(**{SORT: "price"})
         here.clock.advance(1)
-        instant = act.schedule_clustering(table)
+        instant = plans.schedule_clustering(table)
         assert instant is not None
         assert act.run_clustering(table) is not None
         assert {s.base_instant for s in here.slices(Strategy.BUCKETS)} == {instant}
@@ -168,7 +169,7 @@ def _clean_and_archive(here: Here) -> None:
             here.write(rows(Strategy.ARCHIVAL, [1], here.next()))
         before = files_of(here.path, strategy)
         table = here.open(**options)
-        assert act.schedule_clean(table) is not None, strategy
+        assert plans.schedule_clean(table) is not None, strategy
         assert act.run_clean(table)
         assert before - files_of(here.path, strategy), f"{strategy} deleted nothing"
     few = {"hoodie.cleaner.commits.retained": 1, "hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 3}
@@ -215,7 +216,7 @@ def _compact(here: Here) -> None:
     for numbers in (range(3), range(2, 6)):
         here.write(rows(Strategy.LOG_COMPACTION, numbers, here.next()))
     table = here.open(**{"hoodie.log.compaction.blocks.threshold": 2})
-    assert act.schedule_log_compaction(table) is not None
+    assert plans.schedule_log_compaction(table) is not None
     here.write(rows(Strategy.LOG_COMPACTION, [2, 3], here.next()))
     assert act.run_log_compaction(table) is not None
     assert any(log.merges_earlier for s in here.slices(Strategy.LOG_COMPACTION) for log in s.log_files)
@@ -226,7 +227,7 @@ def compacted(here: Here, strategy: Strategy, options: Mapping[str, object]) -> 
     here.clock.advance(1)
     assert any(s.log_files for s in here.slices(strategy)), strategy
     table = here.open(**NOW, **options)
-    assert act.schedule_compaction(table) is not None, strategy
+    assert plans.schedule_compaction(table) is not None, strategy
     assert act.run_compaction(table) is not None
     assert not any(s.log_files for s in here.slices(strategy)), strategy
 
@@ -238,7 +239,7 @@ def _roll_back(here: Here) -> None:
     here.clock.advance(900)
     assert act.roll_back_dead(here.open()) == [dead]
     table = here.open(**{f"{PLAN}partition.selected": part(Strategy.CANCELLED)})
-    instant = act.schedule_clustering(table)
+    instant = plans.schedule_clustering(table)
     assert instant is not None
     act.cancel_plan(table, instant)
 
@@ -255,14 +256,14 @@ def _clustered(here: Here, strategy: Strategy, how: Clustering) -> None:
     size = sum(s.total_bytes for s in here.slices(strategy))
     small = {TARGET: max(1024, size * 7 // 10)} if strategy in (Strategy.SPLIT, Strategy.IN_FILES) else {}
     table = here.open(**{f"{PLAN}small.file.limit": 10**9, **_years(strategy), **how.options, **small})
-    instant = act.schedule_clustering(table)
+    instant = plans.schedule_clustering(table)
     assert instant is not None, strategy
     _write_beside(here, strategy)
     if strategy is Strategy.YIELD:
         with pytest.raises(WriteConflict):
             act.run_clustering(table)
         assert act.roll_back_dead(table) == []
-        instant = act.schedule_clustering(table)
+        instant = plans.schedule_clustering(table)
     done = act.run_clustering(table, **({"run": how.run} if how.run else {}))
     assert done is not None, strategy
     by = {s.base_instant for day in how.takes for s in here.slices(strategy, day)}

@@ -13,18 +13,10 @@ from tests.conformance.both_in_turn import SHARING, Turns, trips
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import Readers, rows
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    archive,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import archive, run_clean, run_clustering, run_compaction, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import WritesMissed
 from tideline_table.hudi.formats import format_of

@@ -15,8 +15,9 @@ from tests.conformance.both_in_turn import Turns, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
+from tests.plans import schedule_compaction
 
-from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.action import run_compaction
 from tideline_table.bloom import KeyBytes
 from tideline_table.reader import read_footer
 from tideline_table.reader.key_footer import BLOOM_FILTER

@@ -24,16 +24,9 @@ from tests.conformance.crashing_writer import DIED
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.test_shared_metadata import KEPT, OFTEN, WITH_METADATA, agree
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
-from tideline_table.action import (
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-)
+from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.hudi.instant import State

@@ -11,17 +11,10 @@ import pytest
 from tests.conformance.both_in_turn import FAST, Turns, abandoned_write, trips
 from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-)
+from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.config import SCHEMA_EVOLUTION
 from tideline_table.errors import UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State

@@ -16,9 +16,10 @@ from tests.conformance.both_in_turn import SCHEMA, Turns, meet_rules, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.tables import set_properties
 
-from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action import run_clustering, run_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import read_properties

@@ -11,17 +11,9 @@ import pytest
 from tests.conformance.matrix import Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import BASE, Readers, rows
+from tests.plans import schedule_clustering, schedule_compaction
 
-from tideline_table.action import (
-    cancel_plan,
-    create_metadata,
-    roll_back_dead,
-    run_clustering,
-    run_compaction,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import cancel_plan, create_metadata, roll_back_dead, run_clustering, run_compaction, write_rows
 from tideline_table.coordination import rollback
 from tideline_table.table import Table, TableType, create_table
 from tideline_table.writer import Operation

@@ -18,6 +18,7 @@ from tests.conformance.peers.rows import difference
 from tests.conformance.stories.life import EVENT_TIME, KEYS
 from tests.conformance.stories.story import COMMON
 from tests.conformance.written_here import BASE, Readers, rows
+from tests.plans import schedule_clustering
 
 from tideline_table.action import (
     ClusteredGroup,
@@ -26,7 +27,6 @@ from tideline_table.action import (
     cluster_here,
     create_metadata,
     run_clustering,
-    schedule_clustering,
     write_rows,
 )
 from tideline_table.log.carried import CARRIED_KEY

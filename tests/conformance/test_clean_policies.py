@@ -8,16 +8,9 @@ from pathlib import Path
 import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import rows
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
-from tideline_table.action import (
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import run_clean, run_clustering, run_compaction, write_rows
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 

@@ -13,6 +13,7 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.test_bucket_index import NEW_TABLE, Expected
+from tests.plans import schedule_clustering, schedule_compaction
 
 from tideline_table.action import (
     ClusteredGroup,
@@ -22,8 +23,6 @@ from tideline_table.action import (
     resize_rings,
     run_clustering,
     run_compaction,
-    schedule_clustering,
-    schedule_compaction,
     write_rows,
 )
 from tideline_table.coordination.committed import Committed

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.plans import schedule_compaction
 from tests.unit.table.tables import QUIET
 
-from tideline_table.action import check_table, create_metadata, run_compaction, schedule_compaction, write_rows
+from tideline_table.action import check_table, create_metadata, run_compaction, write_rows
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.column_stats import decode_column_stats

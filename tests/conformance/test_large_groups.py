@@ -10,9 +10,10 @@ import pytest
 from tests.conformance.matrix import Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import BASE, Readers, rows
+from tests.plans import schedule_clustering
 from tests.unit.table.range_worker import clustered_by_ranges
 
-from tideline_table.action import run_clustering, schedule_clustering, write_rows
+from tideline_table.action import run_clustering, write_rows
 from tideline_table.table import Table, TableType, create_table
 from tideline_table.writer import Operation
 

@@ -18,17 +18,9 @@ from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.stories.life import EVENT_TIME, KEYS
 from tests.conformance.stories.story import COMMON
 from tests.conformance.written_here import BASE, Readers, rows
+from tests.plans import schedule_compaction, schedule_log_compaction
 
-from tideline_table.action import (
-    check_table,
-    create_metadata,
-    create_savepoint,
-    run_compaction,
-    run_log_compaction,
-    schedule_compaction,
-    schedule_log_compaction,
-    write_rows,
-)
+from tideline_table.action import check_table, create_metadata, create_savepoint, run_compaction, run_log_compaction, write_rows
 from tideline_table.hudi import Action
 from tideline_table.table import Table, TableType, create_table
 from tideline_table.writer import Operation

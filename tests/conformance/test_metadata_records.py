@@ -16,18 +16,9 @@ import pytest
 from tests.conformance.matrix import Kind
 from tests.conformance.metadata_records import PARTITIONS, Place, Record, Written
 from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
-from tideline_table.action import (
-    create_metadata,
-    delete_partitions,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import create_metadata, delete_partitions, run_clean, run_clustering, run_compaction, write_rows
 from tideline_table.bloom import BloomFilter
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX

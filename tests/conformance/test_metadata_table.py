@@ -12,6 +12,7 @@ import pytest
 from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import LAYOUTS, Layout, rows
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
 from tideline_table.action import (
     archive,
@@ -25,9 +26,6 @@ from tideline_table.action import (
     run_clean,
     run_clustering,
     run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
     write_rows,
 )
 from tideline_table.action.write.transaction import WriteTransaction

@@ -14,8 +14,9 @@ from tests.conformance.both_in_turn import NAME, Turns
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
+from tests.plans import schedule_clustering, schedule_compaction
 
-from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import run_clustering, run_compaction
 from tideline_table.errors import InvalidRecord
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation

@@ -16,9 +16,10 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.test_bucket_index import Expected
+from tests.plans import schedule_clustering, schedule_compaction
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import resize_buckets, run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import resize_buckets, run_clustering, run_compaction
 from tideline_table.action.write import resize
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id

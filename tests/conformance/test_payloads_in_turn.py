@@ -12,8 +12,9 @@ import pytest
 from tests.conformance.both_in_turn import Turns
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.plans import schedule_compaction
 
-from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.action import run_compaction
 from tideline_table.table import Table
 
 pytestmark = pytest.mark.timeout(900)

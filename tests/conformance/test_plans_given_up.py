@@ -14,9 +14,10 @@ import pytest
 from tests.conformance.both_in_turn import Turns, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.plans import schedule_clustering, schedule_compaction
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import roll_back_dead, run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import roll_back_dead, run_clustering, run_compaction
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.log.action import ActionRecord

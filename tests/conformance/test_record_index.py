@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import LAYOUTS, rows
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
 from tideline_table.action import (
     check_table,
@@ -26,9 +27,6 @@ from tideline_table.action import (
     run_clean,
     run_clustering,
     run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
     write_rows,
 )
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name

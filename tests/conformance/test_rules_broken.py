@@ -13,9 +13,9 @@ import pytest
 from tests.conformance.both_in_turn import FAST, NAME, Turns, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.plans import schedule_clean, schedule_clustering
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import schedule_clean, schedule_clustering
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.instant import State

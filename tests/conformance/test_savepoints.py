@@ -13,18 +13,9 @@ from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.written_here import BASE, Readers, rows
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
-from tideline_table.action import (
-    create_savepoint,
-    restore_to_savepoint,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import create_savepoint, restore_to_savepoint, run_clean, run_clustering, run_compaction, write_rows
 from tideline_table.hudi.instant import Action
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation

@@ -18,18 +18,10 @@ from tests.conformance.peers.rows import difference
 from tests.conformance.service_strategies import Proof, Strategy
 from tests.conformance.service_table import PLAN, files_of, part, rows
 from tests.conformance.services_there import There, build, strategies
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction, write_rows
 from tideline_table.table import Table, share_table
 from tideline_table.writer import Operation
 

@@ -17,17 +17,11 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.test_both_in_turn import IMPATIENT, WHOLE, abandoned_write
 from tests.conformance.test_data_skipping import SKIPPING, without
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.hudi_metadata import dying
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    check_table,
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    schedule_clean,
-    schedule_clustering,
-)
+from tideline_table.action import check_table, roll_back_dead, run_clean, run_clustering
 from tideline_table.config import SHARED_METADATA
 from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.hudi.instant import State

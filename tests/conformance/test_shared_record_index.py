@@ -12,9 +12,10 @@ from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.test_both_in_turn import WHOLE
 from tests.conformance.test_shared_metadata import CLEANING, OFTEN
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.hudi_metadata import dying
 
-from tideline_table.action import check_table, run_clean, run_clustering, schedule_clean, schedule_clustering
+from tideline_table.action import check_table, run_clean, run_clustering
 from tideline_table.config import RECORD_INDEX_UPDATE_PARTITION_PATH, SHARED_METADATA
 from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.metadata_table.finding import FindingKind

@@ -25,18 +25,9 @@ from tests.conformance.peers.hudi_rs import read_hudi_rs
 from tests.conformance.stories.rows import marked_deleted
 from tests.conformance.stories.schemas import ADDED, FIRST, NESTED, ORDERINGS, WIDER, evolving, ordered
 from tests.conformance.written_here import BASE, LAYOUTS, Layout, Readers, rows
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
-from tideline_table.action import (
-    delete_partitions,
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import delete_partitions, roll_back_dead, run_clean, run_clustering, run_compaction, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.log.progress import ProgressStep
 from tideline_table.table import Table, TableRequest, TableType, create_table

@@ -16,10 +16,11 @@ from tests.conformance.matrix import Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.stories.schemas import ADDED, FIRST, NESTED, WIDER, evolving
 from tests.conformance.written_here import BASE, Readers, rows
+from tests.plans import schedule_compaction
 
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
-from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.action import run_compaction
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 

@@ -24,20 +24,12 @@ from unittest.mock import patch
 import pyarrow as pa
 from tests.endurance.ledger import Ledger
 from tests.endurance.workload import LISTS, OP_KEY, OPERATIONS, Op, operation_of, rows_of
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.real.skewed_clock import SKEWED
 
 from tideline_locks.errors import LockTimeout, LockUnreachable
 from tideline_locks.table_lock import attach_lock
-from tideline_table.action import (
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction, write_rows
 from tideline_table.action.write import run as table_write
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import Options

@@ -24,12 +24,12 @@ from tests.endurance.member import Settings, enough, open_table
 from tests.endurance.test_no_update_is_lost import recovered
 from tests.endurance.verdict import problems, told
 from tests.endurance.workload import SCHEMA
+from tests.plans import schedule_compaction
 from tests.real.object_store import running_object_store
 from tests.real.redis import running_redis
 from tests.real.skewed_clock import SkewedClock
 from tests.unit.table.coordination.test_file_times import placed_by_times
 
-from tideline_table.action import schedule_compaction
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ClockSkew
 from tideline_table.hudi.instant import State, time_from_instant

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from tests.fleet.tables import KINDS, Kind, create, opened
 from tests.fleet.writer import Batch, rows_of
+from tests.plans import schedule_compaction
 
-from tideline_table.action import schedule_compaction, write_rows
+from tideline_table.action import write_rows
 from tideline_table.hudi import State
 from tideline_table.table import Table
 from tideline_table.writer import Operation

@@ -5,12 +5,13 @@ import os
 
 import pytest
 from tests.full_disk.small_disk import PAGE_BYTES
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.archives import FEW, OLD_S
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, new_table, open_table, write
 
 from tideline_locks import open_hudi_lock
 from tideline_locks.hudi_file_lock import LOCK_FILE
-from tideline_table.action import archive, roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import archive, roll_back_dead, run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.reserve import FILES, KEPT_BY_ROLLBACKS, RESERVE_FOLDER

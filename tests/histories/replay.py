@@ -11,23 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 from tests.histories.history import NAN, ORDERING_TYPES, History, Rows, Step, Version, draw
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.simulation.recovery import compact, log_compact
 from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import QUIET, cluster
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    create_metadata,
-    create_savepoint,
-    delete_partitions,
-    restore_to_savepoint,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    schedule_log_compaction,
-    write_rows,
-)
+from tideline_table.action import create_metadata, create_savepoint, delete_partitions, restore_to_savepoint, run_clean, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable
 from tideline_table.storage import MemoryStorage

@@ -6,10 +6,10 @@ from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import schedule_clustering
 from tests.property.profile import few
 from tests.unit.table.tables import cluster, compact, create, open_table, write
 
-from tideline_table.action import schedule_clustering
 from tideline_table.action.write import run as module
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.plans import schedule_clean, schedule_compaction
 from tests.property.profile import few, quick
 from tests.property.test_merge_slices import SCHEMA, instant, orderings, some_base, some_writes, stored
 from tests.unit.table.tables import contents, create, open_table, write
 
-from tideline_table.action import run_clean, run_compaction, schedule_clean, schedule_compaction
+from tideline_table.action import run_clean, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.log_format import BlockType, read_deletes, read_rows, scan_log

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.property.profile import few
 from tests.simulation.faults import copy_of
 from tests.simulation.recovery import compact as compact_planned
@@ -14,15 +15,7 @@ from tests.simulation.recovery import log_compact
 from tests.simulation.visible_files import is_data_file
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of
 
-from tideline_table.action import (
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    schedule_log_compaction,
-    write_rows,
-)
+from tideline_table.action import roll_back_dead, run_clean, write_rows
 from tideline_table.action.write.run import write_context
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock

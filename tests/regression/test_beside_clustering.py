@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.regression.place import Place
 from tests.unit.table.tables import cluster, contents, write
 
-from tideline_table.action import delete_partitions, run_clustering, schedule_clustering
+from tideline_table.action import delete_partitions, run_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import WriteConflict

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.contract.locks.conftest import opened_place
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.regression.place import Place
 from tests.simulation.faults import FaultyStorage
 from tests.unit.table.archives import TASK_S, seen_by_others
@@ -14,16 +15,7 @@ from tests.unit.table.tables import DEATH_S, QUIET, cluster, contents, open_tabl
 
 from tideline_locks.port import MAX_FENCE
 from tideline_locks.table_lock import ProviderLock
-from tideline_table.action import (
-    archive,
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-)
+from tideline_table.action import archive, roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.action.archival.plan import held_back
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction.plan import compact_slice

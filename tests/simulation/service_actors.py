@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.simulation.actors import KEYS, Cluster, acknowledged, on_executor, partition_of, pause, rows_of, turns
 from tests.simulation.oracle import OP_KEY, Op
 from tests.simulation.scheduler import SECOND, Process
@@ -25,10 +26,6 @@ from tideline_table.action import (
     run_clustering,
     run_compaction,
     run_log_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    schedule_log_compaction,
     write_rows,
 )
 from tideline_table.action.clustering.execute import cluster_group

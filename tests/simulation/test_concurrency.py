@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.history import Acknowledged, check_files, problems
 from tests.simulation.writer_process import OPTIONS, one_write
 from tests.unit.table.tables import cluster, contents, create, open_table, write
 
-from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import roll_back_dead, run_clean
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectNotFound, WriteConflict
 from tideline_table.storage import LocalStorage, open_storage

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal, sampled
 from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
-from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import roll_back_dead, run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TableExists, TableNotFound, TidelineError

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.simulation.faults import (
     MUTATING,
     PUTS,
@@ -25,7 +26,7 @@ from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
-from tideline_table.action import cancel_plan, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.action import cancel_plan
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError, TransactionRolledBack, UnsupportedTable
 from tideline_table.hudi.instant import Action, State

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.simulation.faults import MUTATING, PUTS, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, fill_up
 from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
@@ -16,15 +17,7 @@ from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_tab
 
 from tideline_locks import StorageLockProvider, StorageReservations
 from tideline_locks.table_lock import ProviderLock
-from tideline_table.action import (
-    delete_partitions,
-    roll_back_dead,
-    run_clean,
-    run_clustering,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-)
+from tideline_table.action import delete_partitions, roll_back_dead, run_clean, run_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.write.transaction import WriteTransaction

@@ -7,13 +7,14 @@ import functools
 from collections.abc import Callable
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.simulation.recovery import OPTIONS
 from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, undisturbed
 from tests.unit.table.index.test_bucket_index import SORTED
 from tests.unit.table.index.test_hash_rings import LARGE, SMALL, check_rings
 from tests.unit.table.tables import cluster, create, open_table, rows_of, write
 
-from tideline_table.action import delete_partitions, resize_rings, schedule_clustering, write_rows
+from tideline_table.action import delete_partitions, resize_rings, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.index.bucket import Engine
 from tideline_table.storage import MemoryStorage

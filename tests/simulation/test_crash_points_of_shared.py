@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.simulation.faults import FaultyStorage, SimulatedCrash, copy_of, crash_at, crash_points
 from tests.simulation.recovery import OPTIONS, compact
 from tests.simulation.starting_point import Prepared, Undisturbed, place
@@ -18,7 +19,7 @@ from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.action import roll_back_dead, run_clean
 from tideline_table.clock import ManualClock
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.version6 import parse_timeline_file_name

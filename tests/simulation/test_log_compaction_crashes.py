@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.simulation.faults import MUTATING, PUTS, FaultyStorage, SimulatedCrash, copy_of, crash_at, crash_points, fail_at, fill_up
 from tests.simulation.recovery import OPTIONS, check_sound, compact, log_compact, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import cluster, contents, create, open_table, write
 
-from tideline_table.action import schedule_clustering, schedule_compaction, schedule_log_compaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
 from tideline_table.log import state as group_state

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.faults import SimulatedCrash, crash_at, sampled
 from tests.simulation.metadata_reader import check_readers_miss_nothing, is_used
 from tests.simulation.recovery import OPTIONS, check_sound, recover
@@ -25,8 +26,6 @@ from tideline_table.action import (
     repair_metadata,
     restore_to_savepoint,
     run_clean,
-    schedule_clean,
-    schedule_clustering,
 )
 from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination import exclusive

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, sampled
 from tests.simulation.metadata_reader import check_index_for_readers
 from tests.simulation.recovery import OPTIONS, check_sound, recover
@@ -22,7 +23,6 @@ from tideline_table.action import (
     drop_metadata,
     repair_metadata,
     restore_to_savepoint,
-    schedule_clustering,
 )
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import exclusive

@@ -9,12 +9,13 @@ import functools
 from collections.abc import Callable
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.faults import FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
 from tests.unit.table.tables import compact, contents, create, open_table, write
 
-from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint, schedule_clean, schedule_clustering
+from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import RestorePending, TidelineError

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.simulation.recovery import OPTIONS
 from tests.simulation.recovery import compact as run_compactions
 from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
 from tests.unit.table.archives import TASK_S
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
-from tideline_table.action import archive, roll_back_dead, run_clean, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.action import archive, roll_back_dead, run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.spark.tables import ROUTED, SCHEMA, content, rows
 
 from tideline_spark.errors import ObjectStoreScanUnavailable
@@ -21,7 +22,7 @@ from tideline_spark.invocation import Invocation
 from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import WriteReport, write_dataframe
-from tideline_table.action import TableService, schedule_clustering, schedule_compaction
+from tideline_table.action import TableService
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.plans import schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.spark.tables import Tables, content, rows
 
 from tideline_locks.storage_lease import LOCKS_PREFIX
@@ -19,15 +20,7 @@ from tideline_locks.table_lock import BESIDE_TABLE, LOCKS_VARIABLE
 from tideline_spark.application import main, run_tasks
 from tideline_spark.invocation import ExitCode
 from tideline_spark.plan_run import Termination, exit_code
-from tideline_table.action import (
-    merge_log,
-    run_clustering,
-    run_log_compaction,
-    schedule_clustering,
-    schedule_compaction,
-    schedule_log_compaction,
-    write_rows,
-)
+from tideline_table.action import merge_log, run_clustering, run_log_compaction, write_rows
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.coordination import roll_back
 from tideline_table.errors import ObjectNotFound, VerificationFailed, WriteConflict

@@ -12,10 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.plans import schedule_compaction
 from tests.spark.tables import Tables, rows
 
 from tideline_spark.data_source import NAME, TidelineDataSource, register
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, write_rows
 from tideline_table.hudi import time_from_instant
 from tideline_table.schema import MetaField
 from tideline_table.table import Table, TableType

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from tests.plans import schedule_clustering
 from tests.spark.tables import ROUTED, SCHEMA, content, counted_source, rows
 from tests.spark.test_bucket_index import TEXTS
 
@@ -18,7 +19,7 @@ from tideline_spark.plan_run import Termination
 from tideline_spark.report import WriteReport
 from tideline_spark.rings import text_hash, with_nodes
 from tideline_spark.write import explain_write, write_dataframe
-from tideline_table.action import resize_rings, run_clustering, schedule_clustering, write_rows
+from tideline_table.action import resize_rings, run_clustering, write_rows
 from tideline_table.index import BucketIndex, Engine, HashRing
 from tideline_table.index.hash_ring import RingNode
 from tideline_table.index.xx_hash import text_hashes

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.plans import schedule_clustering
 from tests.spark import retrying_driver
 from tests.spark.dying_tasks import dying
 from tests.spark.tables import Tables
@@ -23,7 +24,7 @@ from tideline_spark.application import cluster_tasks
 from tideline_spark.errors import SparkFailed
 from tideline_spark.invocation import ExitCode
 from tideline_spark.plan_run import Termination
-from tideline_table.action import ClusteredGroup, ClusteringTask, run_clustering, schedule_clustering, write_rows
+from tideline_table.action import ClusteredGroup, ClusteringTask, run_clustering, write_rows
 from tideline_table.errors import ObjectNotFound
 from tideline_table.hudi.instant import State
 from tideline_table.table import Table, TableType

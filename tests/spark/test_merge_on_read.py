@@ -7,11 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.plans import schedule_compaction
 from tests.spark.tables import ROUTED, Tables, content, rows
 
 from tideline_spark.report import WriteReport
 from tideline_spark.write import write_dataframe
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, write_rows
 from tideline_table.errors import DuplicateKey
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from tests.plans import schedule_compaction, schedule_log_compaction
 from tests.spark.tables import Tables, content, rows
 
 from tideline_spark.merged_scan import BroadcastLimits
 from tideline_spark.read import read
-from tideline_table.action import run_compaction, run_log_compaction, schedule_compaction, schedule_log_compaction, write_rows
+from tideline_table.action import run_compaction, run_log_compaction, write_rows
 from tideline_table.config import Options
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation

@@ -14,12 +14,13 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from tests.plans import schedule_clustering
 from tests.spark.tables import Tables, content, rows
 from tests.unit.table.fixtures import unpacked
 
 from tideline_spark.data_source import NAME, register
 from tideline_spark.read import read
-from tideline_table.action import run_clustering, schedule_clustering, write_rows
+from tideline_table.action import run_clustering, write_rows
 from tideline_table.errors import SchemaMismatch
 from tideline_table.hudi.properties import DROP_PARTITION_COLUMNS, PROPERTIES_PATH
 from tideline_table.schema import META_FIELDS

@@ -7,11 +7,12 @@ import threading
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.plans import schedule_compaction
 from tests.spark.tables import Tables, content, rows
 
 from tideline_spark.read import read
 from tideline_spark.write import write_dataframe
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, write_rows
 from tideline_table.errors import SchemaMismatch, TidelineError
 from tideline_table.schema import META_FIELDS
 from tideline_table.table import Table, TableType

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.spark.test_application import children_of
 from tests.unit.services.fleet import Fleet, write
 
@@ -25,7 +26,7 @@ from tideline_launcher.settings import LauncherSettings
 from tideline_spark.application import main
 from tideline_spark.invocation import MODULE, ExitCode, Invocation, SharedInvocation
 from tideline_spark.outcomes import PlanOutcome, read_outcomes
-from tideline_table.action import TableService, run_clustering, schedule_clustering
+from tideline_table.action import TableService, run_clustering
 from tideline_table.action.clustering.run import cluster_here
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.coordination import roll_back

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from tests.plans import schedule_compaction
 from tests.spark.tables import Tables, content, rows
 
 from tideline_spark import small_source
 from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits, goes_through_driver
 from tideline_spark.write import explain_write, write_dataframe
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, write_rows
 from tideline_table.config import Options
 from tideline_table.errors import WriteConflict
 from tideline_table.table import Table, TableType

@@ -129,11 +129,11 @@ def service(name: str) -> Callable[..., Any] | None:
 
 def compact(path: str, **running: Any) -> None:
     """Plan and run a compaction, `running` passed on to the engine. Raises `Refused` when it is not built."""
-    schedule, run = service("schedule_compaction"), service("run_compaction")
+    schedule, run = service("request_compaction"), service("run_compaction")
     if schedule is None or run is None:
         raise serving.Refused("not built")
     table = opened(path)
-    if schedule(table, {"hoodie.compact.inline.max.delta.commits": 1}) is None:
+    if not isinstance(schedule(table, {"hoodie.compact.inline.max.delta.commits": 1}), str):
         raise serving.Refused("no compaction was planned")
     run(table, **running)
 
@@ -156,6 +156,6 @@ def built() -> list[str]:
                 can.append("merge_on_read")
         except TidelineError:
             return can
-    if service("schedule_compaction") is not None and service("run_compaction") is not None:
+    if service("request_compaction") is not None and service("run_compaction") is not None:
         can.append("compaction")
     return can

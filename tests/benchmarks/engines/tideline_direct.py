@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tests.benchmarks.engines import indexed, layouts, serving, tables
+from tests.plans import schedule_clustering
 
-from tideline_table.action import run_clustering, schedule_clustering, write_rows
+from tideline_table.action import run_clustering, write_rows
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.benchmarks.engines import indexed, joined, layouts, serving, tables
+from tests.plans import schedule_clustering
 
 from tideline_spark.application import cluster_tasks
 from tideline_spark.bucket_query import BucketScan, bucket_aggregate, bucket_join
@@ -17,7 +18,7 @@ from tideline_spark.plan_run import Termination
 from tideline_spark.read import read
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.errors import TidelineError
 from tideline_table.writer import Operation
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.launcher.kubelet import Namespace
+from tests.plans import schedule_clustering
 from tests.real.kubernetes_api import KubernetesApi, running_kubernetes_api
 from tests.unit.services.fleet import Fleet, write
 
@@ -26,7 +27,7 @@ from tideline_launcher.settings import KubernetesSettings, WorkerSettings
 from tideline_launcher.worker_process import WorkerProcess, start_worker
 from tideline_runtime.metrics import Metrics
 from tideline_spark.invocation import ExitCode
-from tideline_table.action import TableService, run_clustering, schedule_clustering
+from tideline_table.action import TableService, run_clustering
 from tideline_table.clock import Clock
 from tideline_table.coordination import roll_back
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.contract.launcher import faulty_worker
 from tests.contract.launcher.conftest import ended, wait_until
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.services.fleet import Fleet, update, write
 
 from tideline_events import DECISIONS, JOBS, VerdictEvent
@@ -30,7 +31,7 @@ from tideline_planner.metrics import PLANS, REWRITTEN
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.metrics import Metrics
-from tideline_table.action import TableService, run_clustering, schedule_clustering, schedule_compaction
+from tideline_table.action import TableService, run_clustering
 from tideline_table.errors import Recovery
 from tideline_table.hudi import State
 from tideline_table.table import TableType

@@ -9,19 +9,12 @@ from dataclasses import dataclass
 import pytest
 from tests.artifacts import REPOSITORY_ROOT
 from tests.contract.storage.conftest import BUCKET
+from tests.plans import schedule_clean, schedule_clustering
 from tests.real.object_store import ObjectStoreServer
 from tests.real.s3_permissions import credentials_with
 from tests.unit.table.tables import QUIET, cluster, compact, contents, create, write
 
-from tideline_table.action import (
-    archive,
-    create_metadata,
-    create_savepoint,
-    restore_to_savepoint,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-)
+from tideline_table.action import archive, create_metadata, create_savepoint, restore_to_savepoint, run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import SystemClock
 from tideline_table.errors import StorageRefused

@@ -11,13 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.contract.storage.conftest import BUCKET
+from tests.plans import schedule_clean, schedule_clustering
 from tests.real.s3_proxy import LOST_REPLY, Answer, proxy_before
 from tests.unit.table.tables import QUIET, SCHEMA, cluster, contents, create, write
 
 import tideline
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.registry import TableRegistry
-from tideline_table.action import run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import SystemClock
 from tideline_table.errors import TableExists, TableNotFound

@@ -1,9 +1,10 @@
 """Documents of instants whose log entries were trimmed."""
 
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import new_table, write
 
 from tideline_cli.history import instant_document
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.log.entry import entry_path
 from tideline_table.writer import Operation

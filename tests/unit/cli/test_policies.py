@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from tests.plans import schedule_clustering, schedule_log_compaction
 from tests.unit.services.conftest import fleet
 from tests.unit.services.fleet import update, write
 
@@ -17,15 +18,7 @@ from tideline_runtime.planning import Thresholds
 from tideline_runtime.planning.replay import replay
 from tideline_runtime.policy import Policies, is_open, parse_policies
 from tideline_runtime.policy.model import policy_schema_text
-from tideline_table.action import (
-    TableService,
-    create_savepoint,
-    restore_to_savepoint,
-    run_clustering,
-    run_log_compaction,
-    schedule_clustering,
-    schedule_log_compaction,
-)
+from tideline_table.action import TableService, create_savepoint, restore_to_savepoint, run_clustering, run_log_compaction
 from tideline_table.table import TableType
 
 __all__ = ["fleet"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.ingest.topics import Topics, application, held, ids, new_table, numbered, open_table, row, run
 from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING
@@ -14,7 +15,7 @@ from tideline_ingest.metrics import COMMITS, GAPS, LAG, MOVED, RECORDS
 from tideline_locks import LockTimeout, LockUnreachable, open_hudi_lock
 from tideline_locks.table_lock import attach_lock
 from tideline_runtime.errors import InputRefused, InvalidSetting
-from tideline_table.action import check_table, create_metadata, schedule_clustering
+from tideline_table.action import check_table, create_metadata
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.reservations import Reservation

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.plans import schedule_archival, schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.unit.table.tables import Row, new_table, rows_of
 
 from tideline_events import Transition, decode, encode
@@ -22,11 +23,6 @@ from tideline_table.action import (
     run_clustering,
     run_compaction,
     run_log_compaction,
-    schedule_archival,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    schedule_log_compaction,
     write_rows,
 )
 from tideline_table.action.write.transaction import WriteTransaction

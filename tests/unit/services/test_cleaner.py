@@ -2,13 +2,14 @@ import os
 import subprocess
 import sys
 
+from tests.plans import schedule_archival, schedule_clean, schedule_clustering
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, rows, write
 
 from tideline_cleaner import cleaning
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
-from tideline_table.action import schedule_archival, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import write_rows
 from tideline_table.coordination.heartbeat import heartbeat_path
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare

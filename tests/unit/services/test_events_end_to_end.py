@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.services.fleet import die, write
 
 from tideline_events import TIMELINE, EventConsumer, Transition, TransitionConsumer, decode
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.transitions import TableLogs, backfill
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.coordination import roll_back
 
 

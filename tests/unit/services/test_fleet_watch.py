@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests.plans import schedule_compaction
 from tests.real.ports import free_ports
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, update, write
 
@@ -21,7 +22,7 @@ from tideline_planner.settings import PlannerSettings
 from tideline_planner.watch import LOOK_AGAIN_S, LOOK_AT_FILES_S, LOOK_AT_PENDING_S
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
-from tideline_table.action import TableService, run_compaction, schedule_compaction
+from tideline_table.action import TableService, run_compaction
 from tideline_table.table import GivenUp, TableType, keep_given_up
 
 

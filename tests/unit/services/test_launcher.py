@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, update, write
 
 from tideline_events import HINTS, JOBS, EventLogUnavailable
@@ -32,13 +33,7 @@ from tideline_launcher.settings import GIB, LauncherSettings
 from tideline_runtime.errors import DependencyDown
 from tideline_spark.invocation import Invocation, parse
 from tideline_spark.outcomes import Outcomes
-from tideline_table.action import (
-    run_clustering,
-    run_compaction,
-    schedule_clustering,
-    schedule_compaction,
-    schedule_log_compaction,
-)
+from tideline_table.action import run_clustering, run_compaction
 from tideline_table.action.decision import TableService
 from tideline_table.coordination import roll_back
 from tideline_table.errors import Recovery

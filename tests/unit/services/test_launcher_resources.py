@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.services.fleet import update, write
 
 from tideline_launcher.resources import JVM_OVERHEAD_BYTES, PYTHON_BYTES, PlanWork, can_grow, granted, resources_for, work_of
 from tideline_launcher.settings import GIB, MIB, ResourceSettings
-from tideline_table.action import schedule_clustering, schedule_compaction
 from tideline_table.config import Options
 from tideline_table.table import TableType
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.services.fleet import hint, write
 from tests.unit.services.test_launcher import EPOCH, HeldPlatform, jobs, launcher, name_of, planned
 
@@ -17,7 +18,7 @@ from tideline_launcher.metrics import APPLICATIONS, PLANS, RUNNING
 from tideline_launcher.names import is_shared_name
 from tideline_spark.invocation import ExitCode
 from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN, Outcomes, PlanOutcome
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.errors import Recovery
 from tideline_table.hudi.instant import State
 

@@ -1,6 +1,7 @@
 """Which tables a tick of the launcher visits, and when it launches plans of those that events name."""
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.services.fleet import hint, write
 from tests.unit.services.test_launcher import NOT_SHARED, HeldPlatform, jobs, launcher
 from tests.unit.services.test_planner_policies import put
@@ -9,7 +10,7 @@ from tideline_launcher.application import EndKind, LaunchRefused
 from tideline_launcher.pending_plans import PendingPlans
 from tideline_runtime.errors import DependencyDown
 from tideline_runtime.policy.live import SETTLE_S
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 
 
 def tables_of(fleet, *names):

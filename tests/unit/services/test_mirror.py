@@ -2,6 +2,7 @@ import shutil
 from contextlib import closing
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, update, write
 
 from tideline_events import (
@@ -19,7 +20,7 @@ from tideline_mirror.mirroring import HEAL_AFTER_S, SCRUB_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime import event_link
 from tideline_runtime.shard_publishers import ShardPublishers
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.coordination import roll_back
 from tideline_table.storage import exists
 from tideline_table.table import TableType

@@ -3,6 +3,7 @@ import time
 
 import pytest
 import structlog
+from tests.plans import schedule_clustering
 from tests.unit.locks.unreachable import nobody_there
 from tests.unit.services.fleet import write
 from tests.unit.table.shared import upgrade
@@ -12,7 +13,7 @@ from tideline_locks import LockUnreachable, StorageLockProvider, open_hudi_lock
 from tideline_locks.table_lock import LockProviders, lock_name
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.open_tables import FROZEN_CHECK_S, open_tables
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
 from tideline_table.errors import InvalidOption, StorageError, TableFrozen
 from tideline_table.log.sharing import HudiLockKind, Sharing

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.simulation.faults import FaultyStorage, SimulatedCrash, copy_of
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents, open_table, write
 
-from tideline_table.action import (
-    roll_back_dead,
-    run_clean,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-)
+from tideline_table.action import roll_back_dead, run_clean, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage

@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_compaction
 
-from tideline_table.action import run_clustering, run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_clustering, run_compaction, write_rows
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.compaction.plan import compact_slice

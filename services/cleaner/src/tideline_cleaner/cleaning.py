@@ -9,14 +9,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import (
-    TableService,
-    archive,
-    delete_half_written,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-)
+from tideline_table.action import TableService, archive, delete_half_written, request_clean, roll_back_dead, run_clean
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import forget_expired, is_alive
 from tideline_table.hudi import Action, State
@@ -74,7 +67,7 @@ class CleanerService:
         table.timeline.tidy_up()
         self._delete_half_written(table)  # before the clean, because this deletion also works on a full disk
         has_leases = self._report_leases(table)
-        if cleans and schedule_clean(table) is not None:
+        if cleans and isinstance(request_clean(table), str):
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.capabilities.archives:
             self._archive(table)

@@ -2,9 +2,10 @@ import io
 
 import fastavro
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import DEATH_S, cluster, new_table, write
 
-from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import roll_back_dead, run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata

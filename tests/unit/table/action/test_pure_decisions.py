@@ -7,21 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.archives import FEW, live
 from tests.unit.table.shared import SHARING, opened, put
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    archive,
-    create_savepoint,
-    delete_savepoint,
-    restore_to_savepoint,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-)
+from tideline_table.action import archive, create_savepoint, delete_savepoint, restore_to_savepoint, roll_back_dead, run_clean
 from tideline_table.action.decision import TableService
 from tideline_table.action.planned_run import begin_attempt
 from tideline_table.action.write.transaction import WriteTransaction

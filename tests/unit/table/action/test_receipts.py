@@ -6,9 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
 
-from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import run_clustering, run_compaction
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction import plan as compaction
 from tideline_table.action.receipt import RECEIPT_KEY, proven_columns

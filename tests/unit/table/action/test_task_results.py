@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
-from tideline_table.action import run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import run_clustering, run_compaction
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write import executor

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.action.write.test_merge_on_read import compact
 from tests.unit.table.coordination import test_conflict as scenarios
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of, write
 
-from tideline_table.action import roll_back_dead, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action import roll_back_dead, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.hudi.instant import State

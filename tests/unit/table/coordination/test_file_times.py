@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import pytest
+from tests.plans import schedule_compaction
 from tests.unit.table.tables import compact, create, open_table, write
 
-from tideline_table.action import schedule_compaction
 from tideline_table.clock import ManualClock
 from tideline_table.hudi.instant import State, instant_from_time
 from tideline_table.hudi.version6 import parse_timeline_file_name

@@ -1,9 +1,10 @@
 """Reader leases: cleaning and archival stay behind the oldest live one, and leases expire by the store's time."""
 
 import pytest
+from tests.plans import schedule_clean
 from tests.unit.table.tables import DEATH_S, compact, contents, new_table, open_table, write
 
-from tideline_table.action import WriteTransaction, request_archival, request_clean, run_archival, run_clean, schedule_clean
+from tideline_table.action import WriteTransaction, request_archival, request_clean, run_archival, run_clean
 from tideline_table.action.archival import run as archival_run
 from tideline_table.action.decision import NotDue
 from tideline_table.coordination.capabilities import SHARED

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pytest
+from tests.plans import schedule_archival, schedule_clean, schedule_compaction
 from tests.unit.table.coordination.test_file_times import AT_ONCE, FILLING, ROWS, TO_LOGS, StoreClock, placed_by_times, table_on
 from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import Row, compact, contents, listing, new_table, open_table, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    roll_back_dead,
-    run_archival,
-    run_clean,
-    run_compaction,
-    schedule_archival,
-    schedule_clean,
-    schedule_compaction,
-)
+from tideline_table.action import roll_back_dead, run_archival, run_clean, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import Clock, ManualClock

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.plans import schedule_archival, schedule_clean, schedule_clustering
 from tests.unit.table.shared import upgrade
 from tests.unit.table.tables import contents, create, listing, new_table, open_table, set_properties, write
 
-from tideline_table.action import roll_back_dead, run_clean, run_clustering, schedule_archival, schedule_clean, schedule_clustering
+from tideline_table.action import roll_back_dead, run_clean, run_clustering
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, TableFrozen, TableNotFound
 from tideline_table.hudi import properties as p

@@ -4,9 +4,10 @@ import io
 
 import fastavro
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import cluster, contents, new_table, open_table, rows_of, write
 
-from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import run_clean, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, HistoryUnavailable, InstantNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.tables import SCHEMA, Row, beside, cluster, compact, contents, create, new_table, open_table, rows_of, write
 
 from tideline_table.action import (
@@ -20,8 +21,6 @@ from tideline_table.action import (
     delete_partitions,
     run_clustering,
     run_compaction,
-    schedule_clustering,
-    schedule_compaction,
     write_rows,
 )
 from tideline_table.action.clustering.execute import cluster_group

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_compaction, schedule_log_compaction
 from tests.unit.table.index.test_bucket_index import KEYS, beside, rows
 from tests.unit.table.tables import compact, contents, new_table, open_table, write
 
@@ -24,8 +25,6 @@ from tideline_table.action import (
     resize_buckets,
     resize_rings,
     run_log_compaction,
-    schedule_compaction,
-    schedule_log_compaction,
 )
 from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.action.write import ring_resize

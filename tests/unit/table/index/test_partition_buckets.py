@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import Row, cluster, compact, contents, create, new_table, open_table, rows_of, set_properties, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import delete_partitions, schedule_clustering, write_rows
+from tideline_table.action import delete_partitions, write_rows
 from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.coordination.shared.hudi_rules import hold_to_rules
 from tideline_table.coordination.shared.partition_numbers import newest_rules

@@ -1,9 +1,10 @@
 import json
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import DEATH_S, History, base_stat, cluster, contents, instant, new_table, open_table, write
 
-from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import roll_back_dead, run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import StorageError
 from tideline_table.file_group.slice import FileGroupId

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.tables import (
     DEATH_S,
     History,
@@ -16,15 +17,7 @@ from tests.unit.table.tables import (
     write,
 )
 
-from tideline_table.action import (
-    roll_back_dead,
-    run_clean,
-    run_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import roll_back_dead, run_clean, run_compaction, write_rows
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import SystemClock
 from tideline_table.coordination import WriteSet, find_conflict

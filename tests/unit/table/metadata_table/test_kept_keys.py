@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import cluster, compact, new_table, open_table, write
 
-from tideline_table.action import check_table, create_metadata, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import check_table, create_metadata, run_clean
 from tideline_table.action.write import executor
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import exclusive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_clean, schedule_compaction
 from tests.simulation.metadata_reader import files_for_readers
 from tests.unit.table.tables import DEATH_S, compact, contents, new_table, open_table, write
 
@@ -15,8 +16,6 @@ from tideline_table.action import (
     restore_to_savepoint,
     roll_back_dead,
     run_clean,
-    schedule_clean,
-    schedule_compaction,
 )
 from tideline_table.coordination import rollback
 from tideline_table.errors import WriteConflict

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.metadata_reader import files_for_readers
 from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, set_properties, write
 
@@ -27,8 +28,6 @@ from tideline_table.action import (
     repair_metadata,
     restore_to_savepoint,
     run_clean,
-    schedule_clean,
-    schedule_clustering,
 )
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import InvalidOption, MetadataExists, MetadataNotFound, UnsupportedTable

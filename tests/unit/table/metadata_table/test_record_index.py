@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
 
 from tideline_table.action import (
@@ -19,8 +20,6 @@ from tideline_table.action import (
     repair_metadata,
     restore_to_savepoint,
     run_clean,
-    schedule_clean,
-    schedule_clustering,
 )
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord, MetadataDamaged, MetadataNotFound, UnsupportedTable

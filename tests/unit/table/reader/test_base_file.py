@@ -3,9 +3,10 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import SCHEMA, contents, new_table, write
 
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.index import SimpleIndex
 from tideline_table.reader import base_file, read_footer

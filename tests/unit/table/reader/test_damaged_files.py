@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import DEATH_S, SCHEMA, cluster, compact, contents, new_table, open_table, write
 
 from tideline_table.action import (
@@ -13,7 +14,6 @@ from tideline_table.action import (
     maintain,
     request_log_compaction,
     run_log_compaction,
-    schedule_clustering,
 )
 from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.clock import ManualClock

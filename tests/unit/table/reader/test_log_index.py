@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean, schedule_compaction
 from tests.unit.table.tables import DEATH_S, contents, create, open_table, write
 
-from tideline_table.action import run_clean, run_compaction, schedule_clean, schedule_compaction
+from tideline_table.action import run_clean, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.clock import ManualClock

@@ -6,10 +6,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.coordination.shared.test_shared_adoption import SHARING, open_hudi_lock
 from tests.unit.table.fixtures import unpacked
 
-from tideline_table.action import run_clustering, schedule_clustering
+from tideline_table.action import run_clustering
 from tideline_table.reader.base_file import FooterRange
 from tideline_table.schema.promotion import can_become, is_relabelled, promoted
 from tideline_table.table import Table, share_table

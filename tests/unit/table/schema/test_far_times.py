@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import QUIET
 
-from tideline_table.action import preview_clustering, run_clustering, schedule_clustering, write_rows
+from tideline_table.action import preview_clustering, run_clustering, write_rows
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage

@@ -8,19 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clean, schedule_compaction
 from tests.unit.table.counting import NotingStorage
 from tests.unit.table.tables import QUIET, cluster, compact
 
-from tideline_table.action import (
-    cancel_plan,
-    create_savepoint,
-    delete_partitions,
-    restore_to_savepoint,
-    run_clean,
-    schedule_clean,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import cancel_plan, create_savepoint, delete_partitions, restore_to_savepoint, run_clean, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.log import known_statistics, statistics
 from tideline_table.log.statistics_file import FEWEST_PARTITIONS, STATISTICS_FOLDER

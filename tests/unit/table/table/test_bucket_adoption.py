@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_compaction
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, write_rows
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties

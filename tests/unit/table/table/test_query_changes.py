@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.shared import put, shared_table
 from tests.unit.table.tables import cluster, contents, create, open_table, write
 
-from tideline_table.action import run_clean, run_compaction, schedule_clean, schedule_clustering, schedule_compaction
+from tideline_table.action import run_clean, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption

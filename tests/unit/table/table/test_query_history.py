@@ -7,11 +7,12 @@ import itertools
 import shutil
 
 import pytest
+from tests.plans import schedule_clean
 from tests.unit.table.fixtures import names, unpacked
 from tests.unit.table.tables import create, open_table, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import run_clean, schedule_clean
+from tideline_table.action import run_clean
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable
 from tideline_table.hudi.formats import format_of

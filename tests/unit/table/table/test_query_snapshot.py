@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_compaction
 from tests.unit.table.tables import contents, create, open_table, write
 
-from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.action import run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidPredicate, SchemaMismatch

@@ -5,9 +5,10 @@ import shutil
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import QUIET, SCHEMA, contents, create, declare, listing, new_table, open_table, rows_of, write
 
-from tideline_table.action import run_clean, run_clustering, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import run_clean, run_clustering, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import (
     CorruptMetadata,

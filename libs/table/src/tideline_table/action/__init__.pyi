@@ -5,11 +5,10 @@ from .archival.run import (
     delete_late_files,
     request_archival,
     run_archival,
-    schedule_archival,
 )
 from .backlog import EARLY, Backlog, Objectives, Pressure, backlog_of
 from .clean.plan import CleaningPolicy
-from .clean.run import request_clean, run_clean, schedule_clean
+from .clean.run import request_clean, run_clean
 from .clustering.decision import decide_clustering, why_not_carried_over
 from .clustering.execute import cluster_group
 from .clustering.plan import plan_clustering
@@ -24,10 +23,10 @@ from .clustering.ranges import (
     write_range,
 )
 from .clustering.received_rows import Sent
-from .clustering.run import cluster_here, request_clustering, run_clustering, schedule_clustering
+from .clustering.run import cluster_here, request_clustering, run_clustering
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
-from .compaction.run import compact_here, request_compaction, run_compaction, schedule_compaction
+from .compaction.run import compact_here, request_compaction, run_compaction
 from .decision import Check, Due, NotDue, TableService, Trigger, action_name, oldest_of, service_of
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
@@ -40,7 +39,6 @@ from .log_compaction.run import (
     log_compact_here,
     request_log_compaction,
     run_log_compaction,
-    schedule_log_compaction,
     why_not_log_compacted,
 )
 from .log_compaction.task import merge_log
@@ -234,11 +232,6 @@ __all__ = [
     "run_inline",
     "run_log_compaction",
     "sample_slice",
-    "schedule_archival",
-    "schedule_clean",
-    "schedule_clustering",
-    "schedule_compaction",
-    "schedule_log_compaction",
     "service_of",
     "split_ranges",
     "status_document",

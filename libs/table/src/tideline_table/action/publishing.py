@@ -11,11 +11,6 @@ from tideline_table.log.table_log import Draft
 from tideline_table.table.facade import Table
 
 
-def instant_or_none(answer: str | NotDue) -> str | None:
-    """Return the instant of a plan that `publish` appended, None for a reason."""
-    return answer if isinstance(answer, str) else None
-
-
 class NothingToDo(Exception):
     """Raised in a decision when there is nothing to append."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from tests.plans import schedule_archival, schedule_clustering
 from tests.simulation.faults import FaultyStorage
 from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.archives import FEW, INSERT, OLD_S, TASK_S, UPDATE, clean, live, seen_by_others, write_late
@@ -31,8 +32,6 @@ from tideline_table.action import (
     restore_to_savepoint,
     roll_back_dead,
     run_archival,
-    schedule_archival,
-    schedule_clustering,
 )
 from tideline_table.action.archival import run as table_archival
 from tideline_table.action.archival.late_files import OrphanCleanup

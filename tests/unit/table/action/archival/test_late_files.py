@@ -6,20 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.simulation.faults import FaultyStorage, SimulatedCrash
 from tests.unit.table.archives import seen_by_others
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, write
 
-from tideline_table.action import (
-    archive,
-    create_savepoint,
-    restore_to_savepoint,
-    roll_back_dead,
-    run_clustering,
-    run_compaction,
-    schedule_clustering,
-    schedule_compaction,
-)
+from tideline_table.action import archive, create_savepoint, restore_to_savepoint, roll_back_dead, run_clustering, run_compaction
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.run import _begin_clustering, _commit_clustering
 from tideline_table.action.compaction.plan import compact_slice

@@ -3,9 +3,10 @@
 import random
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import History, base_stat, cluster, contents, instant, listing, log_stat, new_table, write
 
-from tideline_table.action import run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import run_clean
 from tideline_table.action.clean.plan import CleanResult, clean_metadata, earliest_retained, execute_clean, plan_clean
 from tideline_table.action.decision import Due
 from tideline_table.config import Options

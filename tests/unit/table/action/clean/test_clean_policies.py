@@ -4,10 +4,11 @@ import random
 from datetime import timedelta
 
 import pytest
+from tests.plans import schedule_clean
 from tests.unit.table.action.clean.test_clean_plan import random_history
 from tests.unit.table.tables import History, base_stat, beside, compact, contents, instant, log_stat, new_table, open_table, write
 
-from tideline_table.action import request_clean, run_clean, schedule_clean
+from tideline_table.action import request_clean, run_clean
 from tideline_table.action.clean import plan as clean_plan
 from tideline_table.action.clean.plan import earliest_since, plan_clean
 from tideline_table.action.decision import Due, NotDue

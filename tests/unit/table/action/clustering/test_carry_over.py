@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clustering
 from tests.simulation.faults import SimulatedCrash
 from tests.unit.table.shared import opened, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, listing, new_table, open_table, rows_of, write
@@ -27,7 +28,6 @@ from tideline_table.action import (
     preview_clustering,
     restore_to_savepoint,
     run_clustering,
-    schedule_clustering,
     write_rows,
 )
 from tideline_table.action.clustering import carried_file, carry_over

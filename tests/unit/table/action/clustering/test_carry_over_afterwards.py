@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_log_compaction
 from tests.unit.table.action.clustering.test_carry_over import CARRY, NO_RETRY, clustered, filled, updates
 from tests.unit.table.archives import FEW, OLD_S, TASK_S, clean, seen_by_others
 from tests.unit.table.tables import contents, open_table, write
 
-from tideline_table.action import archive, create_savepoint, restore_to_savepoint, run_log_compaction, schedule_log_compaction
+from tideline_table.action import archive, create_savepoint, restore_to_savepoint, run_log_compaction
 from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.action.receipt import RECEIPT_KEY, proven_columns
 from tideline_table.hudi.instant import Action

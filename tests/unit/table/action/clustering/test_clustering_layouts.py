@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from examples.demo.source import read_flights
+from tests.plans import schedule_clustering
 from tests.unit.table import clustering_worker
 from tests.unit.table.tables import QUIET
 
-from tideline_table.action import preview_clustering, run_clustering, schedule_clustering, write_rows
+from tideline_table.action import preview_clustering, run_clustering, write_rows
 from tideline_table.action.clustering import external_sort
 from tideline_table.errors import InvalidPredicate, StorageFull
 from tideline_table.reader import parse_where

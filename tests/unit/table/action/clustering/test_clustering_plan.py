@@ -1,9 +1,9 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, new_table, write
 
-from tideline_table.action import schedule_clustering
 from tideline_table.action.clustering import outputs
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.plan import plan_clustering

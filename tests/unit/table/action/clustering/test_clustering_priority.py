@@ -4,10 +4,11 @@ goes first."""
 from datetime import timedelta
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import contents as rows_in
 from tests.unit.table.tables import create, open_table, rows_of, write
 
-from tideline_table.action import delete_partitions, roll_back_dead, run_clustering, schedule_clustering, write_rows
+from tideline_table.action import delete_partitions, roll_back_dead, run_clustering, write_rows
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.clock import ManualClock
 from tideline_table.config import CLUSTERING_PRIORITY_LAPSE_S, PRIORITY_WAIT_S

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table import range_worker
 from tests.unit.table.mixed_rows import SCHEMA, base_files, in_order, is_sorted, rows_of, some_rows
 from tests.unit.table.range_worker import clustered_by_ranges
 
-from tideline_table.action import run_clustering, schedule_clustering, write_rows
+from tideline_table.action import run_clustering, write_rows
 from tideline_table.action.clustering import ranges
 from tideline_table.action.clustering.curve import POSITION
 from tideline_table.action.clustering.received_rows import RangePiece, ReceivedRows, SliceEnd

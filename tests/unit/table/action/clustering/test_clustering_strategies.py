@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import SCHEMA, History, base_stat, cluster, contents, instant, log_stat, new_table, write
 
-from tideline_table.action import request_clustering, schedule_clustering
+from tideline_table.action import request_clustering
 from tideline_table.action.clustering import column_ranges
 from tideline_table.action.clustering import run as clustering_run
 from tideline_table.action.clustering.column_ranges import ColumnRange, FooterRanges

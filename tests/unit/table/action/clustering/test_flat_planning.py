@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.counting import NotingStorage, publish
 from tests.unit.table.tables import QUIET, base_stat, log_stat
 
-from tideline_table.action import schedule_clustering, schedule_compaction
 from tideline_table.clock import ManualClock
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.statistics import ColumnStatistics, FileStatistics

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.action.write.test_ring_overwrites import overwrite
 from tests.unit.table.index.test_bucket_index import KEYS, SORTED, rows
 from tests.unit.table.index.test_hash_rings import SMALL, check_rings, index_of, ring_table
@@ -31,8 +32,6 @@ from tideline_table.action import (
     resize_rings,
     run_clean,
     run_clustering,
-    schedule_clean,
-    schedule_clustering,
 )
 from tideline_table.action.clustering.buckets import plan_bucket_clustering
 from tideline_table.action.clustering.execute import cluster_group

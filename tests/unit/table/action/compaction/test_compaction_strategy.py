@@ -3,9 +3,10 @@
 from datetime import date
 
 import pytest
+from tests.plans import schedule_compaction
 from tests.unit.table.tables import History, base_stat, contents, instant, log_stat, new_table, rows_of
 
-from tideline_table.action import run_compaction, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, write_rows
 from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.strategy import candidates, chosen
 from tideline_table.action.decision import Due, NotDue

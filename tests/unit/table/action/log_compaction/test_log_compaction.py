@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import DEATH_S, cluster, compact, contents, create, open_table, rows_of, write
 
@@ -24,10 +25,6 @@ from tideline_table.action import (
     run_clean,
     run_inline,
     run_log_compaction,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
-    schedule_log_compaction,
     write_rows,
 )
 from tideline_table.action.log_compaction import run as run_module

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import cluster, compact, new_table, open_table, write
 
 from tideline_table.action import (
@@ -17,8 +18,6 @@ from tideline_table.action import (
     repair_metadata,
     restore_to_savepoint,
     run_clean,
-    schedule_clean,
-    schedule_clustering,
 )
 from tideline_table.bloom import BloomFilter, KeyBytes
 from tideline_table.errors import CorruptMetadata, InvalidOption

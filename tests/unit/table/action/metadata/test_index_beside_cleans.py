@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean
 from tests.unit.table.coordination.shared.test_shared_record_index import KEPT, indexed_table
 from tests.unit.table.shared import opened as shared
 from tests.unit.table.shared import put
 from tests.unit.table.tables import create, open_table, write
 
-from tideline_table.action import check_table, create_metadata, repair_metadata, run_clean, schedule_clean
+from tideline_table.action import check_table, create_metadata, repair_metadata, run_clean
 from tideline_table.clock import ManualClock
 from tideline_table.errors import MetadataExists, ObjectNotFound, StorageRefused, WriteConflict
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX

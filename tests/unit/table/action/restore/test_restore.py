@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.tables import (
     DEATH_S,
     QUIET,
@@ -29,9 +30,6 @@ from tideline_table.action import (
     restore_to_savepoint,
     roll_back_dead,
     run_clean,
-    schedule_clean,
-    schedule_clustering,
-    schedule_compaction,
     write_rows,
 )
 from tideline_table.action.restore.plan import plan_restore

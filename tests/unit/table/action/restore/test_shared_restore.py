@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_clean
 from tests.unit.table.archives import FEW, live
 from tests.unit.table.shared import SHARING, opened, put, roll_back_as_hudi, shared_table
 from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import archive, run_clean, schedule_clean, write_rows
+from tideline_table.action import archive, run_clean, write_rows
 from tideline_table.action.clean import plan as clean_plan
 from tideline_table.action.restore.plan import plan_restore, restore_metadata
 from tideline_table.errors import CorruptMetadata, HistoryRewritten

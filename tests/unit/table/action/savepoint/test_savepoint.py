@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import (
     DEATH_S,
     History,
@@ -21,15 +22,7 @@ from tests.unit.table.tables import (
     write,
 )
 
-from tideline_table.action import (
-    create_savepoint,
-    delete_savepoint,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-    write_rows,
-)
+from tideline_table.action import create_savepoint, delete_savepoint, roll_back_dead, run_clean, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import roll_back

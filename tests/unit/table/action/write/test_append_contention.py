@@ -6,10 +6,11 @@ import itertools
 import threading
 
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.tables import compact, contents, new_table, open_table, rows_of, write
 
 from tideline_locks.reservations import InProcessReservations
-from tideline_table.action import schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action import write_rows
 from tideline_table.action.write.executor import ThisProcess
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock

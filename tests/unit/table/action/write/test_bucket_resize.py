@@ -6,18 +6,12 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.index.test_bucket_index import KEYS, SORTED, beside, check_places, rows
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, set_properties, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    create_savepoint,
-    delete_partitions,
-    preview_restore,
-    resize_buckets,
-    schedule_clustering,
-    schedule_compaction,
-)
+from tideline_table.action import create_savepoint, delete_partitions, preview_restore, resize_buckets
 from tideline_table.action.write import resize
 from tideline_table.errors import InvalidOption, UnsupportedTable, WriteConflict
 from tideline_table.hudi.file_names import bucket_of_file_id

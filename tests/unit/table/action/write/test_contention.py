@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, rows_of, write
 
 from tideline_locks.reservations import InProcessReservations
-from tideline_table.action import schedule_clustering, write_rows
+from tideline_table.action import write_rows
 from tideline_table.action.write import executor
 from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.executor import ThisProcess

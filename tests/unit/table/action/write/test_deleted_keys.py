@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_compaction
 from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import contents, new_table, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import run_compaction, schedule_compaction
+from tideline_table.action import run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.errors import DuplicateKey, UnsupportedTable
 from tideline_table.table import TableType, share_table

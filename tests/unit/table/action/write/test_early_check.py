@@ -4,10 +4,10 @@ table."""
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_compaction
 from tests.unit.table.shared import peer_of, put, shared_table
 from tests.unit.table.tables import new_table, open_table, write
 
-from tideline_table.action import schedule_compaction
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.action.write.write_set import MarkedGroups, MarkerCheck
 from tideline_table.coordination import roll_back

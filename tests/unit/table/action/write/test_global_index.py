@@ -3,9 +3,10 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, rows_of, write
 
-from tideline_table.action import delete_partitions, schedule_clustering, write_rows
+from tideline_table.action import delete_partitions, write_rows
 from tideline_table.action.write.executor import ThisProcess
 from tideline_table.errors import DuplicateKey, InvalidOption
 from tideline_table.table import TableType

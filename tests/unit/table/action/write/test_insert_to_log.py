@@ -3,9 +3,10 @@ unique."""
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.tables import cluster, contents, create, open_table, rows_of, write
 
-from tideline_table.action import run_compaction, schedule_clustering, schedule_compaction, write_rows
+from tideline_table.action import run_compaction, write_rows
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock

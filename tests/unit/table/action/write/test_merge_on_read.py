@@ -2,11 +2,12 @@
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, rows_of, write
 
-from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import run_clean, write_rows
 from tideline_table.action.compaction.plan import compact_slice
-from tideline_table.action.compaction.run import run_compaction, schedule_compaction
+from tideline_table.action.compaction.run import run_compaction
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock

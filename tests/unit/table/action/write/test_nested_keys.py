@@ -6,16 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 
-from tideline_table.action import (
-    compact_slice,
-    create_metadata,
-    run_clustering,
-    run_compaction,
-    schedule_clustering,
-    schedule_compaction,
-    write_rows,
-)
+from tideline_table.action import compact_slice, create_metadata, run_clustering, run_compaction, write_rows
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.tables import cluster, contents, create, new_table, open_table, rows_of, write
 
-from tideline_table.action import delete_partitions, run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import delete_partitions, run_clean, write_rows
 from tideline_table.action.compaction.plan import compact_slice
-from tideline_table.action.compaction.run import run_compaction, schedule_compaction
+from tideline_table.action.compaction.run import run_compaction
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption, WriteConflict

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.index.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.tables import (
     beside,
@@ -23,7 +24,7 @@ from tests.unit.table.tables import (
 )
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import create_savepoint, preview_restore, resize_buckets, schedule_clustering
+from tideline_table.action import create_savepoint, preview_restore, resize_buckets
 from tideline_table.action.write import resize
 from tideline_table.clock import SystemClock
 from tideline_table.coordination.shared.partition_numbers import newest_rules

@@ -6,20 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.action.write.test_partition_resize import AFTER, BEFORE, LARGER, check_places
 from tests.unit.table.index.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, set_properties, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    check_table,
-    create_metadata,
-    drop_metadata,
-    resize_buckets,
-    roll_back_dead,
-    schedule_clean,
-    schedule_clustering,
-)
+from tideline_table.action import check_table, create_metadata, drop_metadata, resize_buckets, roll_back_dead
 from tideline_table.action.metadata import run as index
 from tideline_table.action.write import resize
 from tideline_table.action.write.transaction import WriteTransaction

@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plans import schedule_clean
 from tests.unit.table.index.test_bucket_index import KEYS, beside, rows
 from tests.unit.table.index.test_hash_rings import SMALL, check_rings, ring_table
 from tests.unit.table.tables import compact, contents, open_table, rows_of, write
 
-from tideline_table.action import (
-    create_savepoint,
-    delete_partitions,
-    preview_restore,
-    resize_rings,
-    run_clean,
-    schedule_clean,
-    write_rows,
-)
+from tideline_table.action import create_savepoint, delete_partitions, preview_restore, resize_rings, run_clean, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared.hudi_rules import check_buckets
 from tideline_table.errors import StorageError, UnsupportedTable

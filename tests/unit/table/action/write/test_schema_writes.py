@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.unit.table.tables import (
     SCHEMA,
     History,
@@ -18,7 +19,7 @@ from tests.unit.table.tables import (
     write,
 )
 
-from tideline_table.action import run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import run_clean, write_rows
 from tideline_table.action.write import run as module
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import SchemaStep, WriteSet, find_conflict

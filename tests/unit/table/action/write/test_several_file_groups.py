@@ -10,11 +10,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import SCHEMA, Row, beside, cluster, compact, contents, new_table, open_table, write
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import schedule_clustering
 from tideline_table.action.write.resize import resize_buckets
 from tideline_table.clock import ManualClock
 from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.locks.unreachable import nobody_there
 from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import contents, new_table, rows_of
 
 from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import LockProviders, attach_lock
-from tideline_table.action import schedule_clustering, write_rows
+from tideline_table.action import write_rows
 from tideline_table.action.write import executor
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess
 from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction

@@ -1,11 +1,12 @@
 import contextlib
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.faults import FaultyStorage, SimulatedCrash
 from tests.unit.table.archives import seen_by_others
 from tests.unit.table.tables import DEATH_S, cluster, contents, new_table, open_table, rows_of, write
 
-from tideline_table.action import roll_back_dead, run_clean, schedule_clean, schedule_clustering, write_rows
+from tideline_table.action import roll_back_dead, run_clean, write_rows
 from tideline_table.action.clustering.run import _begin_clustering
 from tideline_table.action.write import executor
 from tideline_table.action.write.run import write_context

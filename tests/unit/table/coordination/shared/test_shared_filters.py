@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_clean
 from tests.simulation.metadata_reader import data_for_readers
 from tests.unit.table.coordination.shared.test_shared_metadata import KEPT, kept_table, sound
 from tests.unit.table.shared import opened, put
 
-from tideline_table.action import check_table, run_clean, schedule_clean
+from tideline_table.action import check_table, run_clean
 from tideline_table.config import BLOOM_FILTERS as WRITTEN_FILTERS
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry

@@ -7,21 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.metadata_reader import check_readers_miss_nothing, is_used
 from tests.unit.table.hudi_metadata import dying, make_metadata
 from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, contents
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import (
-    check_table,
-    delete_partitions,
-    repair_metadata,
-    roll_back_dead,
-    run_clean,
-    schedule_clean,
-    schedule_clustering,
-)
+from tideline_table.action import check_table, delete_partitions, repair_metadata, roll_back_dead, run_clean
 from tideline_table.clock import ManualClock
 from tideline_table.config import SHARED_METADATA, WRITE_RETRIES
 from tideline_table.coordination.shared import metadata

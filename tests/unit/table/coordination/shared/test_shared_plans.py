@@ -4,10 +4,11 @@ for too long."""
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.shared import opened, peer_of, put, shared_table
 from tests.unit.table.tables import cluster, contents
 
-from tideline_table.action import roll_back_dead, run_clustering, run_compaction, schedule_clustering, schedule_compaction
+from tideline_table.action import roll_back_dead, run_clustering, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, WriteConflict

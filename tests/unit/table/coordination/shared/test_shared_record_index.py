@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.metadata_reader import check_readers_miss_nothing, index_for_readers
 from tests.unit.table.coordination.shared.test_shared_metadata import FIRST, WHOLE, kept_table, sound
 from tests.unit.table.hudi_metadata import KEY_GROUPS
@@ -10,7 +11,7 @@ from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import cluster, contents, new_table
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import check_table, run_clean, schedule_clean, schedule_clustering
+from tideline_table.action import check_table, run_clean
 from tideline_table.clock import ManualClock
 from tideline_table.config import INDEX_TYPE, RECORD_INDEX_UPDATE_PARTITION_PATH, SHARED_METADATA
 from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable

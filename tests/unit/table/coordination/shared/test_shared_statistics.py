@@ -7,13 +7,14 @@ import logging
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_clean
 from tests.simulation.metadata_reader import check_readers_miss_nothing, data_for_readers
 from tests.unit.table.coordination.shared.test_shared_metadata import COLUMNS, FIRST, KEPT, ONLY_FILES, kept_table, sound
 from tests.unit.table.hudi_metadata import make_metadata
 from tests.unit.table.shared import opened, put
 from tests.unit.table.tables import contents, set_properties
 
-from tideline_table.action import check_table, run_clean, schedule_clean, write_rows
+from tideline_table.action import check_table, run_clean, write_rows
 from tideline_table.config import COLUMN_STATISTICS, COLUMN_STATISTICS_LIST
 from tideline_table.hudi.properties import METADATA_PARTITIONS, METADATA_PARTITIONS_INFLIGHT, read_properties
 from tideline_table.log.metadata import COLUMN_STATS

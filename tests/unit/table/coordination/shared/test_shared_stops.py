@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.simulation.faults import SimulatedCrash
 from tests.simulation.test_crash_points_of_shared import FaultyObjects, check_sound
 from tests.unit.table.shared import before_commit, opened, peer_of, put, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, contents
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import roll_back_dead, schedule_clustering
+from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import roll_back

@@ -22,7 +22,7 @@ from tideline_table.action.archival.plan import (
     to_clean_up,
 )
 from tideline_table.action.decision import Due, NotDue
-from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
+from tideline_table.action.publishing import NothingToDo, publish
 from tideline_table.config import ARCHIVAL_BATCH, TASK_MAX_LIFETIME_S, Options
 from tideline_table.coordination.leases import live_leases, oldest
 from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, WriteConflict
@@ -82,21 +82,10 @@ def delete_half_written(table: Table, options: Mapping[str, object] | None = Non
     return delete_staging(table.storage, table.options.merged(options or {}), table.clock.now())
 
 
-def schedule_archival(
-    table: Table, options: Mapping[str, object] | None = None, cleaned_up: frozenset[str] = frozenset()
-) -> str | None:
-    """Publish an archival plan in the table log. Return its instant, None if nothing can be archived or an archival is pending.
-
-    `cleaned_up` are the rolled-back instants for which `delete_late_files` found no file. Raises `InvalidOption`, and
-    `UnsupportedTable` for a shared table, which Apache Hudi's writers archive.
-    """
-    return instant_or_none(request_archival(table, options, cleaned_up))
-
-
 def request_archival(
     table: Table, options: Mapping[str, object] | None = None, cleaned_up: frozenset[str] = frozenset()
 ) -> str | NotDue:
-    """Do as `schedule_archival`, but return the reason if there is no plan."""
+    """Publish a plan on the timeline; return its instant, or why there is none."""
     chosen = table.options.merged(options or {})
     bounds(chosen)
     _check_ours(table)

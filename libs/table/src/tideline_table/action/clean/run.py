@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tideline_table.action.clean.plan import OPERATION, Needed, check_share, clean_metadata, execute_clean, plan_clean
 from tideline_table.action.decision import Due, NotDue
-from tideline_table.action.publishing import NothingToDo, instant_or_none, publish
+from tideline_table.action.publishing import NothingToDo, publish
 from tideline_table.coordination.leases import leased_instant, live_leases, needed_by, oldest
 from tideline_table.coordination.reserve import fill_reserve
 from tideline_table.errors import CorruptMetadata
@@ -19,13 +19,8 @@ from tideline_table.log.table_log import Draft
 from tideline_table.table.facade import Table
 
 
-def schedule_clean(table: Table, options: Mapping[str, object] | None = None) -> str | None:
-    """Publish a clean plan on the timeline. Return its instant, None if nothing can be cleaned or a clean is pending."""
-    return instant_or_none(request_clean(table, options))
-
-
 def request_clean(table: Table, options: Mapping[str, object] | None = None) -> str | NotDue:
-    """Do as `schedule_clean`, but return the reason if there is no plan."""
+    """Publish a plan on the timeline; return its instant, or why there is none."""
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
 

@@ -30,7 +30,7 @@ from tideline_table.action.planned_run import (
     lost_attempt,
     pending_plan,
 )
-from tideline_table.action.publishing import instant_or_none, publish
+from tideline_table.action.publishing import publish
 from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import CLUSTERING_MEMORY_LIMIT, SERVICE_VERIFY, Options
@@ -81,11 +81,6 @@ def cluster_here(tasks: Sequence[ClusteringTask], on_done: Callable[[], None] = 
     return run_side_by_side(tasks, work, on_done)
 
 
-def schedule_clustering(table: Table, options: Mapping[str, object] | None = None) -> str | None:
-    """Publish a clustering plan on the timeline. Return its instant, None if there is nothing to cluster."""
-    return instant_or_none(request_clustering(table, options))
-
-
 def request_clustering(
     table: Table,
     options: Mapping[str, object] | None = None,
@@ -93,7 +88,7 @@ def request_clustering(
     *,
     check: Check | None = None,
 ) -> str | NotDue:
-    """Do as `schedule_clustering`, but return the reason if there is no plan.
+    """Publish a plan on the timeline; return its instant, or why there is none.
 
     `trigger` as for `plan_clustering`, `check` for `publish`.
     """

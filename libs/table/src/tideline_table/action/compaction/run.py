@@ -13,7 +13,7 @@ from tideline_table.action.compaction.outcome import check_compacted
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.action.decision import Check, Due, NotDue, TableService
 from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
-from tideline_table.action.publishing import instant_or_none, publish
+from tideline_table.action.publishing import publish
 from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import COMPACTION_MEMORY_LIMIT, SERVICE_VERIFY, Options
@@ -59,14 +59,6 @@ def compact_here(tasks: Sequence[CompactionTask], on_done: Callable[[], None] = 
     return run_side_by_side(tasks, work, on_done)
 
 
-def schedule_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
-    """Publish a compaction plan on the timeline. Return its instant, None if no compaction is due.
-
-    Raises `ClockSkew` while the last instant of the table lies ahead of the store's time; retry when that time has passed.
-    """
-    return instant_or_none(request_compaction(table, options))
-
-
 def request_compaction(
     table: Table,
     options: Mapping[str, object] | None = None,
@@ -75,7 +67,7 @@ def request_compaction(
     min_commits: int | None = None,
     check: Check | None = None,
 ) -> str | NotDue:
-    """Do as `schedule_compaction`, but return the reason if there is no plan.
+    """Publish a plan on the timeline; return its instant, or why there is none.
 
     Bounds as for `plan_compaction`, `check` as for `publish`.
     """

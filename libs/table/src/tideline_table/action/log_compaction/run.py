@@ -15,7 +15,7 @@ from tideline_table.action.planned_run import (
     lost_attempt,
     pending_plan,
 )
-from tideline_table.action.publishing import instant_or_none, publish
+from tideline_table.action.publishing import publish
 from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import COMPACTION_MEMORY_LIMIT, SERVICE_VERIFY, Options
@@ -65,18 +65,10 @@ def why_not_log_compacted(table: Table | TableView) -> NotDue | None:
     return None
 
 
-def schedule_log_compaction(table: Table, options: Mapping[str, object] | None = None) -> str | None:
-    """Publish the plan of a log compaction on the timeline.
-
-    Return its instant, None if none is due. Errors as `request_log_compaction`.
-    """
-    return instant_or_none(request_log_compaction(table, options))
-
-
 def request_log_compaction(
     table: Table, options: Mapping[str, object] | None = None, *, max_bytes: int | None = None, check: Check | None = None
 ) -> str | NotDue:
-    """Do as `schedule_log_compaction`, but return the reason if there is no plan.
+    """Publish a plan on the timeline; return its instant, or why there is none.
 
     `max_bytes` as for its plan, `check` for `publish`.
 
