@@ -23,7 +23,10 @@ def run(source: str, target: str) -> int:
     """Bring `target` up to date with `source`, and return the number of rows that changed in it."""
     position = Path(target) / "_pipeline_position"
     since = int(position.read_text()) if position.exists() else ""
-    fares = tideline.open(target) if position.exists() else tideline.create(target, schema=SCHEMA, key="id", partition="day")
+    try:
+        fares = tideline.open(target)
+    except tideline.errors.TableNotFound:
+        fares = tideline.create(target, schema=SCHEMA, key="id", partition="day")
     changes = tideline.open(source).changes(since=since)
     rows = changes.read()  # op, before, after
     written = rows.filter(pc.is_in(rows["op"], pa.array(["i", "u"])))
