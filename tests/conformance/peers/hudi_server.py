@@ -41,29 +41,7 @@ JVM = (
     "-Xmn400m",
 )
 
-UNUSED = (
-    "adl.",
-    "dfs.",
-    "file.",
-    "fs.adl.",
-    "fs.azure.",
-    "fs.ftp.",
-    "fs.s3a.",
-    "ftp.",
-    "ha.",
-    "hadoop.",
-    "httpfs.",
-    "ipc.",
-    "mapreduce.",
-    "mapred.",
-    "net.",
-    "nfs.",
-    "rpc.",
-    "seq.",
-    "tfile.",
-    "yarn.",
-    "zlib.",
-)
+UNUSED = ("adl.", "dfs.", "file.", "fs.adl.", "fs.azure.", "fs.ftp.", "fs.s3a.", "ftp.", "ha.", "hadoop.", "httpfs.", "ipc.", "mapreduce.", "mapred.", "net.", "nfs.", "rpc.", "seq.", "tfile.", "yarn.", "zlib.")  # fmt: skip
 """The beginnings of names of Hadoop's settings whose defaults are in its code, or whose parts do not run here."""
 
 LATE = (

@@ -1,5 +1,4 @@
-"""How versions of a record become one: parts of records, cells that a record leaves open, deletions by value, several ordering
-fields."""
+"""How versions of a record become one: parts of records, cells that a record leaves open, deletions by value, several ordering fields."""
 
 from __future__ import annotations
 
