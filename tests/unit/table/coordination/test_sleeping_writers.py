@@ -55,11 +55,11 @@ def before_its_commit(sleeper: Table, act: Act) -> Iterator[None]:
 def _at_completion(sleeper: Table, act: Act, method: str) -> Any:
     real, acted = getattr(TableLog, method), []
 
-    def late(log: TableLog, entry: Entry) -> Any:
+    def late(log: TableLog, entry: Entry, *more: Any) -> Any:
         if log is sleeper.timeline.log and entry.after is State.COMPLETED and not acted:
             acted.append(entry)
             act()
-        return real(log, entry)
+        return real(log, entry, *more)
 
     @contextmanager
     def patched() -> Iterator[None]:

@@ -30,7 +30,6 @@ _FIXED = KEY_SETTINGS | {
     p.PARTITION_PATH_FIELD,
     p.HIVE_STYLE,
     p.URL_ENCODE,
-    p.PAYLOAD_CLASS,
     p.POPULATE_META_FIELDS,
     p.DROP_PARTITION_COLUMNS,
     p.ARCHIVE_FOLDER,
@@ -48,7 +47,10 @@ _FLAGS = (
 
 
 def fixed_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return those of `properties` that no action changes, and with other values of which files would show other rows."""
+    """Return those of `properties` that no action changes, and with other values of which files would show other rows.
+
+    Without the payload class: users of Hudi change it, and from then on it decides how versions become one.
+    """
     return {key: value for key, value in sorted(properties.items()) if key in _FIXED}
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.table.tables import compact, new_table, open_table, set_properties, write
 
 from tideline_table.action import write_rows
-from tideline_table.errors import UnsupportedTable
+from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.hudi.properties import PAYLOAD_CLASS, read_properties
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -193,6 +193,6 @@ def test_a_global_index_moves_deletions_by_value_and_refuses_open_cells() -> Non
 def test_several_ordering_fields_are_refused() -> None:
     table, storage, clock = new_table()
     set_properties(storage, {**read_properties(storage), "hoodie.table.precombine.field": "ts,v"})
-    with pytest.raises(UnsupportedTable, match="ts,v"):
+    with pytest.raises(CorruptMetadata, match="ts,v"):
         write(open_table(storage, clock), [("a", "p", 1, "x")])
     assert not table.refresh().actions
