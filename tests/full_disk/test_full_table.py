@@ -203,7 +203,7 @@ def test_archival_at_each_page(disk, table):
 
     def run():
         table.refresh()
-        archived, _ = archive(table, FEW)
+        archived, *_ = archive(table, FEW)
         assert archived is not None
 
     assert at_each_page(disk, table, run, rows) > 0
