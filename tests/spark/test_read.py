@@ -17,12 +17,12 @@ from pyspark.sql import functions as f
 from tests.plans import schedule_clustering
 from tests.spark.tables import Tables, content, rows
 from tests.unit.table.fixtures import unpacked
+from tests.unit.table.tables import declare
 
 from tideline_spark.data_source import NAME, register
 from tideline_spark.read import read
 from tideline_table.action import run_clustering, write_rows
 from tideline_table.errors import SchemaMismatch
-from tideline_table.hudi.properties import DROP_PARTITION_COLUMNS, PROPERTIES_PATH
 from tideline_table.schema import META_FIELDS
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -100,8 +100,7 @@ def test_time_travel_shows_the_schema_of_its_time(spark: SparkSession, tables: T
 def test_partition_columns_that_only_paths_hold(spark: SparkSession, tables: Tables) -> None:
     table = tables.create("t", partition_fields=("region",))
     write_rows(table, rows(0, 5, 1), Operation.UPSERT)
-    place = tables.folder / "t" / PROPERTIES_PATH
-    place.write_text(place.read_text() + f"{DROP_PARTITION_COLUMNS}=true\n")
+    declare(table.storage, hoodie__datasource__write__drop__partition__columns="true")
     found = read(spark, str(tables.folder / "t"), columns=["id", "region"]).toArrow()
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, table.read(["id", "region"]).to_pylist()))
 
