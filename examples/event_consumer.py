@@ -28,7 +28,7 @@ def react(event_log: str, on_change: Callable[[Transition], None], *, once: bool
             for event in arrived:
                 if isinstance(event, Transition) and event.datachange:
                     on_change(event)
-            # Only after the reactions: a program that dies before is told of these steps again.
+            # The program commits behind its reactions. If it dies before, the consumer delivers these steps again.
             consumer.commit()
 
 

@@ -2,7 +2,8 @@
 
 What a module reaches is read from its text: imports (by name, through the stubs of packages that import lazily), and texts that
 name a module, a command, a file or a folder of this repository. A test is also reached by the `conftest.py` files above it. A
-file that nobody names, as the configuration of pytest, reaches every test. The full suites decide; this is a first answer.
+file that no text names, such as the configuration of pytest, reaches every test. The full suites decide; this script gives a
+first answer.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class Repository:
 
 
 def is_prose(path: str) -> bool:
-    """Whether a file is a page for people, which a test names or nobody reads."""
+    """Whether a file is a page for people: no test reads it, unless the test names it."""
     return path.endswith(".md")
 
 

@@ -51,7 +51,7 @@ class KafkaSubscription:
             # A group without an offset starts at the oldest record: duplicates are harmless, missed records are not.
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
-            # Nobody reads the partitions of a killed member before its session ends.
+            # The broker gives the partitions of a killed member to another one when the session ends.
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
         }
