@@ -7,7 +7,7 @@ from typing import Any
 from tideline_cli.progress import Progress
 from tideline_cli.tables import known_rows
 from tideline_table.errors import ObjectNotFound
-from tideline_table.hudi import WRITE_ACTIONS, Action, CommitMetadata, Instant, State, decode_document
+from tideline_table.hudi import WRITE_ACTIONS, Action, CommitMetadata, State, decode_document
 from tideline_table.log import ActionRecord, Body, Cleaned, Published
 from tideline_table.table import Table
 
@@ -79,7 +79,7 @@ def _logged(table: Table, record: ActionRecord) -> Body | None:
 
 def _timeline_file(table: Table, record: ActionRecord) -> tuple[str, bytes]:
     """Return path and content of the completed timeline file; no content if an archival has just removed the file."""
-    path = table.timeline.format.timeline_path(Instant(record.instant, record.action, record.state), record.completion)
+    path = table.timeline.format.timeline_path(record.at(record.state), record.completion)
     try:
         return path, table.storage.read(path)
     except ObjectNotFound:

@@ -20,6 +20,7 @@ from tideline_table.coordination.heartbeat import (
     is_given_up,
 )
 from tideline_table.errors import ObjectNotFound, StorageError
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import entry_path
@@ -93,11 +94,11 @@ def test_a_wrong_clock_judges_heartbeats_and_plans_of_peers_by_the_store(place, 
     storage, record, clock = place
     wrong, plan = ManualClock(clock.now() + timedelta(seconds=skew_s)), replace(record, writer_id="")
     assert beats(storage, INSTANT, wrong, Options(QUIET))
-    assert not is_given_up(storage, plan, wrong, Options(QUIET))
+    assert not is_given_up(storage, plan, wrong, Options(QUIET), WRITTEN)
     clock.advance(DEATH_S + 1)
     wrong.advance(DEATH_S + 1)
     assert not beats(storage, INSTANT, wrong, Options(QUIET))
-    assert is_given_up(storage, plan, wrong, Options(QUIET))
+    assert is_given_up(storage, plan, wrong, Options(QUIET), WRITTEN)
     forget_silent(storage, {INSTANT}, wrong, Options(QUIET))
     assert storage.stat(heartbeat_path(INSTANT))
     forget_silent(storage, set(), wrong, Options(QUIET))

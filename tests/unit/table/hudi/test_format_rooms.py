@@ -2,6 +2,7 @@
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,17 @@ def test_names_of_timeline_files_return(form, action, state):
     found, completed = form.parse_timeline_file_name(name)
     assert (found.time, found.state, completed) == (instant.time, state, completion)
     assert form.timeline_file_name(found, completed) == name
+
+
+def test_a_pending_clustering_has_names_of_its_own():
+    """Layout 2 only. Where nobody knows whether a replace commit is one, both names are deleted."""
+    begun = Instant("20260101000000001", Action.REPLACE_COMMIT, State.INFLIGHT, is_clustering=True)
+    unknown = replace(begun, is_clustering=False)
+    name = UPGRADED.timeline_file_name(begun)
+    assert name == "20260101000000001.clustering.inflight"
+    assert UPGRADED.parse_timeline_file_name(name)[0].is_clustering
+    assert UPGRADED.possible_paths(unknown) == tuple(map(UPGRADED.timeline_path, (unknown, begun)))
+    assert WRITTEN.possible_paths(begun) == (WRITTEN.timeline_path(unknown),)
 
 
 def test_a_format_that_is_only_read_refuses_to_write():

@@ -90,7 +90,7 @@ def is_run_by_hudi(table: Table, record: ActionRecord, options: Options) -> bool
     """
     if not record.is_by_hudi or record.state is not State.INFLIGHT:
         return False
-    return record.is_clustering or not is_given_up(table.storage, record, table.clock, options)
+    return record.is_clustering or not is_given_up(table.storage, record, table.clock, options, table.timeline.format)
 
 
 def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequence[WriteStat]) -> None:

@@ -52,4 +52,4 @@ def _is_plan(record: ActionRecord) -> bool:
 
 def _gave_up(table: Table, record: ActionRecord) -> bool:
     begun = record.is_by_hudi and record.state is State.INFLIGHT
-    return begun and is_given_up(table.storage, record, table.clock, table.options)
+    return begun and is_given_up(table.storage, record, table.clock, table.options, table.timeline.format)

@@ -15,8 +15,8 @@ from types import TracebackType
 from tideline_table.clock import Clock
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
 from tideline_table.errors import ObjectNotFound, StorageError, StorageFull, TidelineError
-from tideline_table.hudi.formats import WRITTEN
-from tideline_table.hudi.instant import Instant, State, time_from_instant
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import entry_path
 from tideline_table.storage import Storage
@@ -129,31 +129,32 @@ def holds_writers(storage: Storage, instant: str) -> bool:
         return False
 
 
-def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+def is_given_up(storage: Storage, record: ActionRecord, clock: Clock, options: Options, form: TableFormat) -> bool:
     """Return whether a plan that Apache Hudi runs showed no sign of life for `hoodie.clustering.expiration.threshold.mins`.
 
     Most Hudi releases keep no heartbeat for table services, so the times of the inflight file and of the markers count, too.
     Uses both clocks, as `is_dead` does; a sign ahead of this clock only shows that this clock is behind.
     """
     allowed = max(timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN]), allowed_silence(options))
-    if not _is_silent_plan(storage, record, clock.now(), allowed, ahead=allowed):
+    inflight = form.timeline_path(record.at(State.INFLIGHT))
+    if not _is_silent_plan(storage, record.instant, inflight, clock.now(), allowed, ahead=allowed):
         return False
-    return _is_silent_plan(storage, record, store_time(storage), allowed, ahead=timedelta.max)
+    return _is_silent_plan(storage, record.instant, inflight, store_time(storage), allowed, ahead=timedelta.max)
 
 
-def _is_silent_plan(storage: Storage, record: ActionRecord, asked: datetime, allowed: timedelta, ahead: timedelta) -> bool:
+def _is_silent_plan(storage: Storage, instant: str, inflight: str, asked: datetime, allowed: timedelta, ahead: timedelta) -> bool:
     """Return whether no sign of life lies at most `allowed` before and at most `ahead` after `asked`."""
 
     def is_recent(sign: datetime) -> bool:
         return asked - sign <= allowed and sign - asked <= ahead
 
-    if is_recent(time_from_instant(record.instant)):
+    if is_recent(time_from_instant(instant)):
         return False
-    for path in (WRITTEN.timeline_path(Instant(record.instant, record.action, State.INFLIGHT)), heartbeat_path(record.instant)):
+    for path in (inflight, heartbeat_path(instant)):
         with contextlib.suppress(ObjectNotFound):
             if is_recent(storage.stat(path).modified):
                 return False
-    marked = last_marked(storage, record.instant)
+    marked = last_marked(storage, instant)
     return marked is None or not is_recent(marked)
 
 

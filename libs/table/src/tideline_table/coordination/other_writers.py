@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import ObjectNotFound, TableFrozen
@@ -111,9 +112,7 @@ def _began_and_ended(timeline: ActiveTimeline, instant: Instant, *, repairs: boo
     """
     if instant.state is State.COMPLETED:
         return False
-    begun = [
-        timeline.format.timeline_path(Instant(instant.time, instant.action, state)) for state in (State.INFLIGHT, State.REQUESTED)
-    ]
+    begun = [timeline.format.timeline_path(replace(instant, state=state)) for state in (State.INFLIGHT, State.REQUESTED)]
     try:
         if timeline.storage.read(begun[0]):
             return False  # Tideline's are empty
@@ -151,4 +150,4 @@ def _was_left_behind(timeline: ActiveTimeline, instant: Instant, *, repairs: boo
 
 def _forget_files(timeline: ActiveTimeline, record: ActionRecord) -> None:
     for at in (State.COMPLETED, State.INFLIGHT, State.REQUESTED):
-        timeline.storage.delete(timeline.format.timeline_path(Instant(record.instant, record.action, at)))
+        timeline.storage.delete(timeline.format.timeline_path(record.at(at)))

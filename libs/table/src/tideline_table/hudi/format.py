@@ -71,6 +71,10 @@ class TableFormat(abc.ABC):
         """Return the path of a timeline file below the base path."""
         return f"{self.timeline_folder}/{self.timeline_file_name(instant, completion)}"
 
+    def possible_paths(self, instant: Instant) -> tuple[str, ...]:
+        """Return the paths that the timeline file may have of an instant of which only the action is known."""
+        return (self.timeline_path(instant),)
+
     # --- log files and slices ----------------------------------------------------------------------------------------------
 
     def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition
@@ -116,6 +116,8 @@ class Instant:
     time: str
     action: Action
     state: State
+    is_clustering: bool = field(default=False, compare=False)
+    """Whether this replace commit is known to be a clustering: some formats give a pending one names of its own."""
 
 
 COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}

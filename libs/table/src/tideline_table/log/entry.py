@@ -10,6 +10,7 @@ from typing import Any
 from tideline_table.errors import UnsupportedTable, parsing
 from tideline_table.hudi.instant import Action, State
 from tideline_table.json_text import parse_sealed, sealed
+from tideline_table.log.action import Named
 from tideline_table.log.body import Bare, Body, Indexed, RestoreBegun, parse_body
 from tideline_table.log.plan import LogMove, RollbackStep
 
@@ -30,7 +31,7 @@ class BodyReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Named):
     """One transition at its place in the table log, which has no gaps and a total order. Sequences start at 1."""
 
     sequence: int

@@ -42,7 +42,7 @@ class Rewind:
         gone = [Instant(i, a, s) for i, a in (*self.undone, *self.fenced, *self.rollbacks) for s in _STATES]
         gone += [Instant(i, Action.SAVEPOINT, s) for i in self.savepoints for s in _SAVEPOINT_STATES]
         order = sorted(gone, key=lambda i: (i.time, i.action is Action.SAVEPOINT, -_STATES.index(i.state)), reverse=True)
-        return tuple(form.timeline_path(instant) for instant in order)
+        return tuple(path for instant in order for path in form.possible_paths(instant))
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `from_json` reads."""

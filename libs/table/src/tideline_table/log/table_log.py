@@ -36,6 +36,7 @@ from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.json_text import parse_json
+from tideline_table.log.action import Named
 from tideline_table.log.body import Body
 from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
 from tideline_table.log.retention import trimmed_to
@@ -54,7 +55,7 @@ _READ_BACKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Named):
     """A transition to append. The log decides its sequence."""
 
     instant: str

@@ -107,7 +107,8 @@ def _effect(entry: Entry, form: TableFormat) -> tuple[tuple[State, ...], tuple[s
         states.append(State.COMPLETED)
         if isinstance(entry.body, RollbackStep):
             action = Action(entry.body.target_action)
-            delete = tuple(form.timeline_path(Instant(entry.target, action, s)) for s in (State.INFLIGHT, State.REQUESTED))
+            gone = (Instant(entry.target, action, s) for s in (State.INFLIGHT, State.REQUESTED))
+            delete = tuple(path for instant in gone for path in form.possible_paths(instant))
     return tuple(states), delete
 
 
@@ -120,7 +121,7 @@ def _restore_effect(entry: Entry, form: TableFormat) -> tuple[tuple[State, ...],
 
 
 def _path(entry: Entry, state: State, form: TableFormat) -> str:
-    return form.timeline_path(Instant(entry.instant, entry.action, state))
+    return form.timeline_path(entry.at(state))
 
 
 def _content(entry: Entry, state: State) -> bytes:

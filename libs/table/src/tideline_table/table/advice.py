@@ -21,7 +21,7 @@ from tideline_table.config import MAX_FILE_SIZE
 from tideline_table.errors import ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id
-from tideline_table.hudi.instant import WRITE_ACTIONS, Instant, State
+from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
 from tideline_table.index.bucket import BucketIndex, hash_values
 from tideline_table.reader.base_file import FooterRange
@@ -246,7 +246,7 @@ def _writes_of(table: Table, by_partition: Mapping[str, Sequence[FileSlice]]) ->
     inserted = updated = 0
     shares = []
     for record in newest:
-        path = table.timeline.format.timeline_path(Instant(record.instant, record.action, State.COMPLETED), record.completion)
+        path = table.timeline.format.timeline_path(record.at(State.COMPLETED), record.completion)
         try:
             metadata: CommitMetadata = read_commit_metadata(table.storage.read(path), path)
         except ObjectNotFound:

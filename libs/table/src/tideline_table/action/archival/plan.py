@@ -230,10 +230,10 @@ def state_files(state: TableState, form: TableFormat, archived: ArchivedInstants
     """Return the timeline files of the completed instants, by instant and state. Rolled-back instants have none."""
     known = (state.actions[i] for i in archived.instants if i in state.actions)
     return [
-        StateFile(instant, form.timeline_path(instant))
+        StateFile(instant, form.timeline_path(instant, record.completion))
         for record in known
         if record.state is State.COMPLETED
-        for instant in (Instant(record.instant, record.action, s) for s in (State.REQUESTED, State.INFLIGHT, State.COMPLETED))
+        for instant in map(record.at, (State.REQUESTED, State.INFLIGHT, State.COMPLETED))
     ]
 
 

@@ -13,7 +13,7 @@ from tideline_table.errors import (
     ObjectNotFound,
     SavepointRefused,
 )
-from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Bare, Published, SavepointMade
@@ -97,7 +97,7 @@ def progress_as_of(table: Table, state: TableState, instant: str) -> dict[str, P
 
 
 def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:
-    path = table.timeline.format.timeline_path(Instant(record.instant, record.action, State.COMPLETED))
+    path = table.timeline.format.timeline_path(record.at(State.COMPLETED))
     try:
         return CommitMetadata.from_bytes(table.storage.read(path), path)
     except ObjectNotFound:

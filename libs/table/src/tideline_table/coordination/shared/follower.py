@@ -17,7 +17,7 @@ from tideline_table.coordination.shared.adoption import (
 from tideline_table.coordination.shared.eager_rollback import judged
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.errors import IllegalTransition, ObjectExists, ObjectNotFound, StorageError, WritesMissed
-from tideline_table.hudi.instant import Instant, State
+from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.body import Published
@@ -88,7 +88,7 @@ class LogFollower:
         head = next((a for a in self.replica.state.actions.values() if a.sequence == self.replica.state.sequence), None)
         if head is None or head.is_by_hudi or head.state is not State.COMPLETED:
             return None
-        begun, ended = (Instant(head.instant, head.action, state) for state in (State.INFLIGHT, State.COMPLETED))
+        begun, ended = map(head.at, (State.INFLIGHT, State.COMPLETED))
         if begun not in listed.timeline.paths or ended in listed.timeline.paths:
             return None
         entry = self.replica.log.read(head.sequence)

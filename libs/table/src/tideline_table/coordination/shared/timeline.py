@@ -42,7 +42,7 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, next_instant
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.action import ActionRecord
@@ -178,9 +178,7 @@ class SharedTimeline(ActiveTimeline):
         """Remove actions that will never complete, and log them as rolled back. Hudi's rollback undoes no clean and no rollback."""
         with self._checked_lock().hold(), self.replica.mutex:
             turn_off_if_known(self.storage, (a.instant for a in begun))
-            for path in (
-                self.format.timeline_path(Instant(a.instant, a.action, s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)
-            ):
+            for path in (self.format.timeline_path(a.at(s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
                 self.storage.delete(path)
             self.follower.adopt()
 
@@ -336,7 +334,7 @@ class SharedTimeline(ActiveTimeline):
 
     def _with_inflight(self, draft: Draft, files: TimelineFiles) -> TimelineFiles:
         # A new attempt at a plan whose last attempt Hudi rolled back, which removed the inflight file.
-        inflight = Instant(draft.instant, draft.action, State.INFLIGHT)
+        inflight = draft.at(State.INFLIGHT)
         assert self.follower.listed is not None
         if draft.before is State.INFLIGHT and draft.after is State.INFLIGHT and inflight not in self.follower.listed.timeline.paths:
             return TimelineFiles(((self.format.timeline_path(inflight), b""), *files.create), files.delete)
@@ -346,7 +344,7 @@ class SharedTimeline(ActiveTimeline):
         # Check both files: a writer stopped between the two creates the second after a rollback has removed the first.
         begun = (State.REQUESTED, State.INFLIGHT) if draft.action in _WITH_BASE_FILES else (State.INFLIGHT,)
         assert self.follower.listed is not None
-        gone = [state for state in begun if Instant(draft.instant, draft.action, state) not in self.follower.listed.timeline.paths]
+        gone = [state for state in begun if draft.at(state) not in self.follower.listed.timeline.paths]
         if gone:
             raise TransactionRolledBack(
                 f"instant {draft.instant} is not {gone[0]} on the timeline any more",

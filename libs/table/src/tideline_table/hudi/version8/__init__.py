@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tideline_table.hudi import properties as p
@@ -17,6 +17,7 @@ from tideline_table.hudi.version8.history import read_history
 from tideline_table.storage import Storage
 
 FIRST_VERSION = 8
+_CLUSTERING = "clustering"
 _FILE = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
 
 
@@ -43,10 +44,18 @@ class Version8(TableFormat):
         return self.version >= FIRST_VERSION
 
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
-        """Return the name of a file that Apache Hudi made; of a pending clustering only the listing knows it."""
+        """See `TableFormat`."""
         if instant.state is State.COMPLETED and completion not in ("", instant.time):
             return f"{instant.time}_{completion}.{completed_as(instant.action)}"
+        if instant.is_clustering and instant.state is not State.COMPLETED:
+            return f"{instant.time}.{_CLUSTERING}.{instant.state}"
         return VERSION_6.timeline_file_name(instant)
+
+    def possible_paths(self, instant: Instant) -> tuple[str, ...]:
+        """See `TableFormat`: a pending replace commit may be a clustering."""
+        if instant.action is not Action.REPLACE_COMMIT or instant.state is State.COMPLETED:
+            return (self.timeline_path(instant),)
+        return tuple(self.timeline_path(replace(instant, is_clustering=one)) for one in (False, True))
 
     def parse_timeline_file_name(self, name: str) -> tuple[Instant, str] | None:
         """Parse `<requested>[_<completed>].<action>[.<state>]`.
@@ -58,10 +67,11 @@ class Version8(TableFormat):
             return None
         requested, completed, rest = match.groups()
         # A pending clustering has a name of its own; a completed one is a replace commit.
-        instant = parse_timeline_file_name(f"{requested}.{re.sub(r'^clustering(?=[.])', Action.REPLACE_COMMIT, rest)}")
+        left = rest.removeprefix(f"{_CLUSTERING}.")
+        instant = parse_timeline_file_name(f"{requested}.{rest if left == rest else f'{Action.REPLACE_COMMIT}.{left}'}")
         if instant is None or (completed and instant.state is not State.COMPLETED):
             return None
-        return instant, completed or ""
+        return replace(instant, is_clustering=left != rest), completed or ""
 
     def writer_of(self, log: LogFileName) -> str:
         """See `TableFormat`."""
