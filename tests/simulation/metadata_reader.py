@@ -145,7 +145,7 @@ def _columns_in(base_file: bytes) -> dict[str, tuple[int, int, Any, Any]]:
 
 def shown(storage: Storage) -> TableState:
     """The state that the timeline shows: that of the log, without a last entry whose files are not as it says yet."""
-    log = TableLog(storage, ManualClock(), "reader")
+    log = TableLog(storage, ManualClock(), "reader", WRITTEN)
     opening = read_opening(storage).state
     entries = list(log.after(opening.sequence))
     for entry in entries[:-1]:

@@ -18,7 +18,7 @@ from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.body import Archived
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import TableLog
+from tideline_table.log.table_log import LogReader
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.log_format.key_index import INDEX_FOLDER, index_path
 from tideline_table.storage import Storage
@@ -56,7 +56,7 @@ def log_compact(table: Table) -> Committed | None:
 
 def expected_timeline(storage: Storage, clock: ManualClock) -> dict[str, bytes]:
     """Timeline files as they follow from the log."""
-    return timeline_of(TableLog(storage, clock, "checker").after(0))
+    return timeline_of(LogReader(storage).after(0))
 
 
 def timeline_of(entries: Iterable[Entry]) -> dict[str, bytes]:
@@ -85,7 +85,7 @@ def check_sound(storage: Storage, clock: ManualClock, allowed: list[list[Row]], 
     found = contents(table)
     assert found in allowed
     whole = TableState()
-    for entry in TableLog(storage, clock, "checker").after(0):
+    for entry in LogReader(storage).after(0):
         whole.apply(entry)
     assert table.state == whole
     write(table, [("further", "p", 1, "write")])

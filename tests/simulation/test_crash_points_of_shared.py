@@ -24,7 +24,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import TableLog
+from tideline_table.log.table_log import LogReader
 from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
@@ -204,7 +204,7 @@ def check_sound(storage: MemoryStorage, clock: ManualClock, allowed: list[list[R
     assert found in allowed
     assert by_timeline_alone(storage, clock) == found
     whole = TableState()
-    for entry in TableLog(storage, clock, "checker").after(0):
+    for entry in LogReader(storage).after(0):
         whole.apply(entry)
     assert table.state == whole
     assert completed_on_timeline(storage) == {a.instant for a in whole.actions.values() if a.state is State.COMPLETED}

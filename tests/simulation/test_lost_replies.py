@@ -10,6 +10,7 @@ from tests.unit.table.tables import contents, create, instant, open_table, write
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CommitUnknown, CorruptMetadata, ObjectExists, StorageError, UnsupportedTable, WriteConflict
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Bare, Published
@@ -47,7 +48,7 @@ def store():
 
 @pytest.fixture
 def log(store):
-    return TableLog(store, store._clock, "me")
+    return TableLog(store, store._clock, "me", WRITTEN)
 
 
 def test_a_plain_append(log, store):
@@ -86,14 +87,14 @@ def test_a_refusal_without_an_object_is_tried_again(log, store):
 
 
 def test_another_writer_wins_the_place(log, store):
-    other = TableLog(store, store._clock, "other")
+    other = TableLog(store, store._clock, "other", WRITTEN)
     won = other.append(BEGIN, 1)
     assert log.append(Draft(instant(2), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1) is None
     assert log.read(1) == won
 
 
 def test_another_writer_wins_between_a_lost_put_and_its_retry(log, store):
-    other = TableLog(store, store._clock, "other")
+    other = TableLog(store, store._clock, "other", WRITTEN)
 
     def put(path, data):
         store.on_put = None
@@ -106,7 +107,7 @@ def test_another_writer_wins_between_a_lost_put_and_its_retry(log, store):
 
 def test_the_same_bytes_of_another_append_are_not_mine(log, store):
     """Equal drafts of one writer at one time differ by their append id."""
-    twin = TableLog(store, store._clock, "me")
+    twin = TableLog(store, store._clock, "me", WRITTEN)
     assert twin.append(BEGIN, 1) is not None
     assert log.append(BEGIN, 1) is None
 
@@ -311,7 +312,7 @@ def test_a_slow_healer_removes_what_a_rollback_removed_meanwhile(table, store):
             store._clock.advance(HEAL_DEADLINE_S + 1)
 
     faulty.before = slow
-    TableLog(faulty, store._clock, "slow healer").materialise(begun)
+    TableLog(faulty, store._clock, "slow healer", WRITTEN).materialise(begun)
     assert not timeline_files_of(store, transaction)
 
 
@@ -328,7 +329,7 @@ def test_a_healer_that_fails_half_way_looks_behind_itself_too(table, store):
 
     faulty.before = fail
     with pytest.raises(StorageError):
-        TableLog(faulty, store._clock, "healer").materialise(begun)
+        TableLog(faulty, store._clock, "healer", WRITTEN).materialise(begun)
     assert not timeline_files_of(store, transaction)
 
 

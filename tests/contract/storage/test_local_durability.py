@@ -15,6 +15,7 @@ import pytest
 
 from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectExists
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Bare, Published
@@ -135,7 +136,7 @@ def test_folders_that_somebody_else_made_and_did_not_make_durable(disk, root, st
 
 def test_the_table_log_has_no_holes_after_a_power_loss(disk, root, storage):
     """An entry that was won is there, and with it everything before it, whichever process wrote that."""
-    logs = [TableLog(LocalStorage(root), SystemClock(), f"w{n}") for n in range(3)]
+    logs = [TableLog(LocalStorage(root), SystemClock(), f"w{n}", WRITTEN) for n in range(3)]
     for sequence in range(1, 10):
         draft = Draft(
             f"{sequence:017d}",
@@ -170,7 +171,7 @@ def failing_log_sync(disk, root, monkeypatch):
 
 def test_an_entry_that_its_writer_met_again_behind_a_failed_sync_survives(disk, root, storage, failing_log_sync):
     """The link succeeded and the sync of the folder did not: the second attempt finds its own entry and counts it as won."""
-    log = TableLog(storage, SystemClock(), "w")
+    log = TableLog(storage, SystemClock(), "w", WRITTEN)
     entry = log.append(Draft("1" * 17, Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1)
     assert not failing_log_sync, "the sync failed once"
     assert disk.after_power_loss(root / entry.path, root) == entry.to_bytes()

@@ -27,6 +27,7 @@ from tideline_table.errors import (
     UnsafePath,
     UnsupportedTable,
 )
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare
 from tideline_table.log.sharing import HudiLockKind, Sharing
@@ -196,7 +197,7 @@ def test_a_put_whose_reply_got_lost_is_there(proxy, behind, storage):
 def test_the_table_log_knows_its_own_entry_after_a_lost_reply(proxy, behind, clock, losses):
     lost = [LOST_REPLY] * losses
     proxy.rule = lambda request: lost.pop() if request.is_conditional and lost else None
-    log = TableLog(behind, clock, "me")
+    log = TableLog(behind, clock, "me", WRITTEN)
     entry = log.append(BEGIN, 1)
     assert entry is not None
     assert log.read(1).append_id == entry.append_id
@@ -409,7 +410,7 @@ def test_a_full_store_is_told_from_one_that_refuses(proxy, behind, storage, cloc
     with pytest.raises(StorageFull, match=answer.code) as caught:
         behind.put("x", b"1")
     assert caught.value.recovery is Recovery.RETRY
-    log = TableLog(behind, clock, "w")
+    log = TableLog(behind, clock, "w", WRITTEN)
     with pytest.raises(StorageFull):
         log.append(BEGIN, 1)
     assert log.read(1) is None
@@ -429,6 +430,6 @@ def test_a_full_store_that_took_the_entry_all_the_same(proxy, behind, clock):
         return LOST_REPLY if len(puts) == 1 else Answer(403, "QuotaExceeded")
 
     proxy.rule = rule
-    log = TableLog(behind, clock, "w")
+    log = TableLog(behind, clock, "w", WRITTEN)
     entry = log.append(BEGIN, 1)
     assert log.read(1) == entry

@@ -23,7 +23,7 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import SystemClock
 from tideline_table.errors import TableExists, TableNotFound
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import TableLog
+from tideline_table.log.table_log import LogReader
 from tideline_table.storage import open_storage
 from tideline_table.table import Table, TableRequest, create_table
 
@@ -122,7 +122,7 @@ def test_writers_lose_no_update(base_path, table):
     assert contents(final) == [(f"counter {n}", "p", commits, str(commits)) for n in range(writers)]
     assert len(final.state.completed_writes()) == 1 + writers * commits
     whole = TableState()
-    for entry in TableLog(final.storage, SystemClock(), "checker").after(0):
+    for entry in LogReader(final.storage).after(0):
         whole.apply(entry)
     assert whole == final.state
     assert {o.path for o in final.storage.list_objects("p") if o.path.endswith(".parquet")} == {s.path for s in whole.every_slice()}

@@ -190,6 +190,6 @@ def test_a_rollback_of_a_completed_write_changes_rows(progress: dict[str, Progre
     assert written is not None
     body = RollbackStep(written.instant, "commit", metadata={"totalFilesDeleted": 2}, progress=progress)
     entry = dataclasses.replace(written, action=Action.ROLLBACK, operation="", body=body)
-    event = transition_of(table_identity(made.table), entry, "mirror")
+    event = transition_of(table_identity(made.table), made.table.timeline.format, entry, "mirror")
     assert (event.datachange, event.rows_deleted, event.files_deleted) == (changed, None if changed else 0, 2)
     assert (event.operation, event.undone_instant) == (None, written.instant)

@@ -14,6 +14,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.coordination import LogReplica, SharedTimeline
 from tideline_table.coordination.committed import Committed
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
 from tideline_table.hudi.properties import read_properties
@@ -56,7 +57,7 @@ def peer_of(storage: Storage, clock: ManualClock) -> Table:
     """The table in the hands of the other side."""
     table = opened(storage, clock, "peer")
     lock = open_hudi_lock(storage, SHARING, "peer", clock, table.options)
-    table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options), lock)
+    table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options, WRITTEN), lock)
     timeline.replica.load()
     timeline.refresh_view()
     return table

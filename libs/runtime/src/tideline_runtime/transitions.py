@@ -15,12 +15,11 @@ from tideline_table.hudi import (
     DATABASE,
     REPLACED_ROWS_KEY,
     SCHEMA_KEY,
-    WRITTEN,
     Action,
-    Instant,
     State,
     time_from_instant,
 )
+from tideline_table.hudi.format import TableFormat
 from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned, RollbackStep
 from tideline_table.table import Table
 
@@ -46,7 +45,7 @@ def table_identity(table: Table) -> TableIdentity:
     )
 
 
-def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Transition:
+def transition_of(identity: TableIdentity, form: TableFormat, entry: Entry, observed_by: str) -> Transition:
     """Return the event of one entry. `observed_by` names the program that read the entry."""
     recorded = datetime.fromisoformat(entry.recorded)
     body = entry.body
@@ -66,7 +65,7 @@ def transition_of(identity: TableIdentity, entry: Entry, observed_by: str) -> Tr
         sequence=entry.sequence,
         writer_id=entry.writer_id,
         observed_by=observed_by,
-        timeline_file=_timeline_file(entry),
+        timeline_file=_timeline_file(entry, form),
         undone_instant=_undone_instant(entry),
         datachange=entry.after is State.COMPLETED and rows != _NO_ROWS,
         rows_inserted=rows[0],
@@ -105,13 +104,13 @@ def _undone_instant(entry: Entry) -> str | None:
     return entry.target or None
 
 
-def _timeline_file(entry: Entry) -> str:
+def _timeline_file(entry: Entry, form: TableFormat) -> str:
     if entry.action is Action.ARCHIVAL:
         # An archival has no timeline file; once completed, it names the file that it wrote.
         return entry.body.file if isinstance(entry.body, Archived) else ""
     # A deleted savepoint and a dropped index name their former file: the deletion itself has no timeline file.
     shown = State.COMPLETED if entry.after is State.ROLLED_BACK else entry.after
-    return WRITTEN.timeline_path(Instant(entry.instant, entry.action, shown))
+    return form.timeline_path(entry.at(shown))
 
 
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
@@ -120,7 +119,7 @@ def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
     Entries that were trimmed (`tideline.log.retention`) are left out; the state of the table includes their effect. Raises
     `PoisonEvent` if the log has not come to `last`.
     """
-    identity, log = table_identity(table), table.timeline.log
+    identity, form, log = table_identity(table), table.timeline.format, table.timeline.log
     if last > table.state.sequence and last > table.refresh().sequence:
         raise PoisonEvent(f"sequence {last} of table {table.uid}", expected=f"at most {table.state.sequence}, the last log entry")
     sequence = max(first, log.trimmed_to() + 1)
@@ -128,7 +127,7 @@ def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
         entries = list(islice(log.after(sequence - 1), min(_BATCH, last + 1 - sequence)))
         # Read after the entries: if the log was trimmed meanwhile, a delayed writer may have put void entries below the floor.
         floor = log.trimmed_to()
-        yield from (transition_of(identity, entry, "backfill") for entry in entries if entry.sequence > floor)
+        yield from (transition_of(identity, form, entry, "backfill") for entry in entries if entry.sequence > floor)
         if not entries and floor < sequence:
             return
         sequence = max(sequence + len(entries), floor + 1)

@@ -151,9 +151,9 @@ class MirrorService:
             self._is_behind = True
             return
         table.refresh()
-        identity = table_identity(table)
+        identity, form = table_identity(table), table.timeline.format
         # Step 4: an event for each entry, and the state of the table behind the last one.
-        transitions = [transition_of(identity, entry, "mirror") for entry in entries]
+        transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
         record = self._record(table, entries[-1].sequence)
         # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
         del self._cursors[table.uid]

@@ -1,5 +1,7 @@
 """File groups of a replay: what its plans find in them."""
 
+from tests.unit.table.tables import new_table
+
 from tideline_runtime.planning.replay_table import SimulatedTable
 from tideline_table.action import Due, plan_log_compaction
 from tideline_table.config import Options
@@ -18,8 +20,8 @@ def test_log_files_of_before_a_compaction_that_is_not_replayed_can_be_merged():
         LogFile(WRITTEN.log_file_name("f1-0", base, base, n, "0-1-0"), 7, f"2026010100000200{n}", n)
         for n, base in enumerate((OLDER, OLDER, NEWER))
     ]
-    table = SimulatedTable(None, OPTIONS)
-    table.begin_with([FileSlice(group, NEWER, "f1-0_0-0-0_x.parquet", 100, -1, tuple(logs))])
+    table = SimulatedTable(new_table()[0], OPTIONS)
+    table.begin_with([FileSlice(group, NEWER, "f1-0_0-0-0_x.parquet", 100, -1, tuple(logs), earlier_logs=2)])
     (held,) = table.state.latest_slices()
     assert [(log.size_bytes, log.instant) for log in held.log_files] == [(log.size_bytes, log.instant) for log in logs]
     found = plan_log_compaction(table.state, OPTIONS)

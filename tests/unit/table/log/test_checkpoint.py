@@ -10,7 +10,7 @@ from tideline_table.errors import StorageError
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import TableLog
+from tideline_table.log.table_log import LogReader
 from tideline_table.storage import MemoryStorage
 from tideline_table.writer import Operation
 
@@ -42,7 +42,7 @@ def busy():
 
 def full_fold(storage, clock):
     state = TableState()
-    for entry in TableLog(storage, clock, "reader").after(0):
+    for entry in LogReader(storage).after(0):
         state.apply(entry)
     return state
 
@@ -55,9 +55,9 @@ def test_opening_from_a_checkpoint_equals_the_whole_fold(busy):
 
 
 def test_every_prefix_round_trips(busy):
-    _, storage, clock = busy
+    _, storage, _ = busy
     state = TableState()
-    for entry in TableLog(storage, clock, "reader").after(0):
+    for entry in LogReader(storage).after(0):
         state.apply(entry)
         other = MemoryStorage()
         write_checkpoint(other, state)

@@ -14,6 +14,7 @@ from tests.unit.table.tables import contents, new_table, open_table, write
 from tideline_table.clock import ManualClock
 from tideline_table.config import LOG_RETENTION_S
 from tideline_table.errors import CorruptMetadata, InvalidOption
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Bare, Published
@@ -141,7 +142,7 @@ def test_a_void_entry_is_met_in_the_middle_of_reading_on(has_body):
         dying = FaultyStorage(storage)
         dying.before = die_at_the_look
         with pytest.raises(SimulatedCrash):
-            TableLog(dying, clock, "dead").append(draft, place)
+            TableLog(dying, clock, "dead", WRITTEN).append(draft, place)
         live_on(table, clock, DAY_S, writes=5)
         assert not list(storage.list_objects(BODY_FOLDER))
 
@@ -154,7 +155,7 @@ def test_a_void_entry_is_met_in_the_middle_of_reading_on(has_body):
 def test_a_body_with_other_content_is_refused():
     """Also one of the same length that parses."""
     _, storage, clock = new_table()
-    log = TableLog(storage, clock, "w")
+    log = TableLog(storage, clock, "w", WRITTEN)
     body = Published(CommitMetadata("UPSERT", (), {"x": "y" * INLINE_BODY_BYTES}))
     entry = log.append(Draft("x", Action.COMMIT, State.INFLIGHT, State.COMPLETED, "UPSERT", body), 1)
     assert entry is not None
@@ -168,7 +169,7 @@ def test_a_body_with_other_content_is_refused():
 
 def test_a_body_that_is_missing_behind_the_marker_is_trouble():
     _, storage, clock = new_table()
-    log = TableLog(storage, clock, "w")
+    log = TableLog(storage, clock, "w", WRITTEN)
     log.append(
         Draft(
             "x",
@@ -233,7 +234,7 @@ def test_of_the_two_clocks_the_one_that_went_further_counts(set_by_s, run_by_s):
     """A suspended machine stops the running time, and who corrects the time of day may set it back."""
     clock = TwoClocks()
     _, storage, _ = new_table(clock)
-    log = TableLog(storage, clock, "w")
+    log = TableLog(storage, clock, "w", WRITTEN)
     for n in range(1, 4):
         log.append(Draft(f"{n}", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), n)
     end = LogEnd(log, clock)

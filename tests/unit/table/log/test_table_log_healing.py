@@ -12,7 +12,7 @@ from tideline_table.action import create_savepoint, delete_savepoint, restore_to
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action
-from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
+from tideline_table.log.table_log import HEAL_DEADLINE_S, LogReader, TableLog
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.table import Table
 
@@ -40,7 +40,7 @@ def test_a_rollback_while_the_files_of_a_begin_are_created(stall_s, file):
             clock.advance(stall_s)
 
     faulty.before = before
-    TableLog(faulty, clock, "healer").materialise(begun)
+    TableLog(faulty, clock, "healer", WRITTEN).materialise(begun)
     assert timeline_of(storage, transaction.instant) == []
 
 
@@ -48,9 +48,9 @@ def test_healing_what_is_there_reads_nothing_more():
     table, storage, clock = new_table()
     write(table, [("a", "p", 1, "x")])
     faulty = FaultyStorage(storage)
-    log = TableLog(faulty, clock, "healer")
+    log = TableLog(faulty, clock, "healer", WRITTEN)
     for sequence in (1, 2):
-        entry = TableLog(storage, clock, "r").read(sequence)
+        entry = LogReader(storage).read(sequence)
         log.materialise(entry)
     assert {call for call, _ in faulty.calls} == {"put_if_absent"}
 
@@ -144,7 +144,7 @@ def test_a_savepoint_that_others_delete_and_make_again_while_its_files_follow(fi
                     create_savepoint(others, at, comment=str(others.state.sequence))
 
         faulty.before = before
-        TableLog(faulty, clock, "healer").materialise(entry)
+        TableLog(faulty, clock, "healer", WRITTEN).materialise(entry)
         others.refresh()
         assert savepoint_files(storage) == files_that_count(others), f"others came before calls {moments}"
         unfinished.append(len(waiting))

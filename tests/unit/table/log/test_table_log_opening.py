@@ -13,6 +13,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.config import Options
 from tideline_table.coordination import ExclusiveTimeline, LogReplica
 from tideline_table.errors import StorageError
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Bare, Published
@@ -25,7 +26,7 @@ from tideline_table.log.checkpoint import (
 )
 from tideline_table.log.entry import INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import Draft, TableLog
+from tideline_table.log.table_log import Draft, LogReader
 from tideline_table.storage import Folder, MemoryStorage
 
 INSTANTS = 2000
@@ -118,7 +119,7 @@ def long():
             storage.put(entry.path, entry.to_bytes())
     write_checkpoint(storage, state)
     clock.advance(3600)
-    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options()))
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options(), WRITTEN))
     timeline.replica.load()
     return timeline, storage, clock
 
@@ -165,7 +166,7 @@ def test_many_writers_keep_it_cheap():
     timelines = []
     for n in range(200):
         if n % 40 == 0:
-            timelines.append(ExclusiveTimeline(LogReplica(storage, clock, f"w{n}", Options())))
+            timelines.append(ExclusiveTimeline(LogReplica(storage, clock, f"w{n}", Options(), WRITTEN)))
             timelines[-1].replica.load()
         commit(timelines[n * 7 % len(timelines)])
         cost, table = opening_cost(storage, clock)
@@ -187,7 +188,7 @@ def test_a_writer_whose_turn_never_comes_writes_a_checkpoint_when_it_is_overdue(
     clock = ManualClock()
     storage = NoCheckpointAtTheTurn(clock)
     create(storage, clock)
-    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options({"tideline.log.checkpoint.interval": 10})))
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options({"tideline.log.checkpoint.interval": 10}), WRITTEN))
     timeline.replica.load()
     for _ in range(41):
         commit(timeline)
@@ -199,7 +200,7 @@ def test_large_entries_bring_checkpoints_sooner():
     clock = ManualClock()
     storage = CountingStorage(clock)
     create(storage, clock)
-    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options()))
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options(), WRITTEN))
     timeline.replica.load()
     for _ in range(10):
         commit(timeline, files=300)
@@ -221,7 +222,7 @@ def test_bodies_beside_the_log_are_read_from_there():
     clock = ManualClock()
     storage = CountingStorage(clock)
     create(storage, clock)
-    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options()))
+    timeline = ExclusiveTimeline(LogReplica(storage, clock, "w", Options(), WRITTEN))
     timeline.replica.load()
     commit(timeline, extra={"inserted_key_hashes": "y" * INLINE_BODY_BYTES})
     assert len(storage.read(POINTER)) < 10_000
@@ -305,7 +306,7 @@ def test_the_fold_does_not_depend_on_where_it_started():
             transaction = WriteTransaction.begin(table.timeline, table.lock, "UPSERT")
             transaction.roll_back()
         whole = TableState()
-        for entry in TableLog(storage, clock, "r").after(0):
+        for entry in LogReader(storage).after(0):
             whole.apply(entry)
         assert open_table(storage, clock).state == whole == table.state
 

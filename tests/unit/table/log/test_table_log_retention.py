@@ -20,6 +20,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.config import Options
 from tideline_table.coordination.log_maintenance import LogMaintenance
 from tideline_table.errors import CommitUnknown, CorruptMetadata, StorageError, StorageRefused, TransactionRolledBack
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.action import ActionRecord
@@ -330,7 +331,7 @@ def test_a_win_at_a_freed_place_is_none(table, storage, clock, below):
     """The put of a writer that slept between looking at the head and putting goes through: there is no object any more."""
     live_on(table, 60, clock)
     place = kept_entries(storage)[0] - below
-    log = TableLog(storage, clock, "sleeper")
+    log = TableLog(storage, clock, "sleeper", WRITTEN)
     draft = Draft("20260101000000000", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare())
     with pytest.raises(PlaceTrimmed):
         log.append(draft, place)
@@ -420,7 +421,9 @@ def test_an_unanswered_look_for_markers_is_an_unknown_outcome(storage, clock):
         faulty = NoListing(storage)
         faulty.kind = kind
         with pytest.raises(CommitUnknown):
-            TableLog(faulty, clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1 + number)
+            TableLog(faulty, clock, "w", WRITTEN).append(
+                Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1 + number
+            )
 
 
 def test_a_refused_put_is_no_unknown_outcome(storage, clock):
@@ -429,7 +432,9 @@ def test_a_refused_put_is_no_unknown_outcome(storage, clock):
             raise StorageRefused("no rights")
 
     with pytest.raises(StorageRefused):
-        TableLog(ReadOnly(storage), clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1)
+        TableLog(ReadOnly(storage), clock, "w", WRITTEN).append(
+            Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1
+        )
 
 
 def test_a_refusal_after_silence_is_an_unknown_outcome(storage, clock):
@@ -441,7 +446,9 @@ def test_a_refusal_after_silence_is_an_unknown_outcome(storage, clock):
             raise StorageError("silence") if self.puts == 1 else StorageRefused("no rights any more")
 
     with pytest.raises(CommitUnknown):
-        TableLog(Revoked(storage), clock, "w").append(Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1)
+        TableLog(Revoked(storage), clock, "w", WRITTEN).append(
+            Draft("x", Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare()), 1
+        )
 
 
 def test_a_reader_that_slept_goes_on_from_the_checkpoint(table, storage, clock):

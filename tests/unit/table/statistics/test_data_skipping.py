@@ -26,7 +26,7 @@ from tideline_table.log.body import Published
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log.statistics import keep_statistics
 from tideline_table.log.statistics_file import STATISTICS_FOLDER
-from tideline_table.log.table_log import TableLog
+from tideline_table.log.table_log import LogReader
 from tideline_table.metadata_table import check, column_stats
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
 from tideline_table.metadata_table.finding import FindingKind
@@ -266,7 +266,7 @@ def test_fields_of_structs_have_statistics_if_they_are_named(kind: TableType) ->
     assert (lat["minValue"], lat["maxValue"], lat["nullCount"]) == ({"value": 1.0}, {"value": float("inf")}, 0)
     assert lat["totalSize"] > 0
     assert check_table(table) == []
-    keep_statistics(storage, TableLog(storage, table.clock, "").read, table.refresh())
+    keep_statistics(storage, LogReader(storage).read, table.refresh())
     prunes(opened(storage, **NESTED))
     # A writer of another release knows only what the footers say.
     known = of_footer(pq.ParquetFile(storage.open_input(path)).metadata, table.schema, ["place.city"])

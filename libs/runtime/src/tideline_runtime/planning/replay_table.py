@@ -14,13 +14,13 @@ from tideline_table.action import (
     action_name,
     backlog_of,
     find_log_compaction_conflict,
-    is_mergeable,
     plan_bytes,
     planned_slices,
 )
 from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi import WRITTEN, Action, CommitMetadata, State
+from tideline_table.hudi import Action, CommitMetadata, State
+from tideline_table.hudi.format import TableFormat
 from tideline_table.log import ActionRecord, Entry, Published, TableState
 from tideline_table.table import Table
 
@@ -68,7 +68,7 @@ class SimulatedTable:
     def begin_with(self, slices: Iterable[FileSlice]) -> None:
         """Take over the file slices that were there before the first replayed entry."""
         for file_slice in slices:
-            self.state.slices[file_slice.group] = {file_slice.base_instant: _named(file_slice)}
+            self.state.slices[file_slice.group] = {file_slice.base_instant: self._named(file_slice)}
             self._recorded_bytes[file_slice.group] = file_slice.size_bytes
 
     def apply(self, entry: Entry, *, counts: bool) -> None:
@@ -158,14 +158,14 @@ class SimulatedTable:
             touched.add(group) if held is not None else None
             if stat.is_log:
                 base = held or FileSlice(group, entry.instant, "", 0, -1)
-                made = _with_log(base, stat.file_size_bytes, entry.instant)
+                made = self._with_log(base, stat.file_size_bytes, entry.instant)
             else:
                 grown = stat.file_size_bytes - self._recorded_bytes.get(recorded, 0)
                 size = stat.file_size_bytes if held is None else max(1, held.size_bytes + grown)
                 self._recorded_bytes[recorded] = stat.file_size_bytes
                 logs = held.log_files if held is not None else ()
                 made = FileSlice(group, entry.instant, stat.path.rsplit("/", 1)[-1], size, -1, logs)
-                made = made if group in self.state.groups_under_compaction() else _named(made)
+                made = made if group in self.state.groups_under_compaction() else self._named(made)
             self.state.slices[group] = {made.base_instant: made}
         self._replace(metadata)
         self._meet_clusterings(touched, entry, counts=counts)
@@ -245,7 +245,7 @@ class SimulatedTable:
             left = tuple(log for log in held.log_files if log.name not in merged)
             size = held.applied.total_bytes - sum(log.size_bytes for log in left)
             name = held.base_file or f"{held.group.file_id}.parquet"
-            self.state.slices[held.group] = {instant: FileSlice(held.group, instant, name, size, -1, left)}
+            self.state.slices[held.group] = {instant: self._named(FileSlice(held.group, instant, name, size, -1, left))}
             written += size
         return written
 
@@ -255,11 +255,32 @@ class SimulatedTable:
         named = {log.name for log in read.log_files}
         place = 1 + max(at for at, log in enumerate(held.log_files) if log.name in named)
         size, version = sum(log.size_bytes for log in held.log_files if log.name in named), held.log_files[place - 1].version
-        name = WRITTEN.log_file_name(held.group.file_id, held.base_instant, held.base_instant, version, _MERGED_TOKEN)
+        name = self._form.log_file_name(held.group.file_id, held.base_instant, instant, version, _MERGED_TOKEN)
         merged = LogFile(name, size, instant, version, merges_earlier=True)
         logs = (*held.log_files[:place], merged, *held.log_files[place:])
         self.state.slices[held.group] = {held.base_instant: replace(held, log_files=logs)}
         return size
+
+    # --- log files -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _form(self) -> TableFormat:
+        return self.table.timeline.format
+
+    def _with_log(self, held: FileSlice, size_bytes: int, instant: str) -> FileSlice:
+        """Return the slice with one more log file of a write, named as a writer names it."""
+        version = 1 + max((log.version for log in held.log_files), default=0)
+        name = self._form.log_file_name(held.group.file_id, held.base_instant, instant, version, _TOKEN)
+        return replace(held, log_files=(*held.log_files, LogFile(name, size_bytes, instant, version)))
+
+    def _named(self, held: FileSlice) -> FileSlice:
+        """Return the slice with its log files as its own: a log compaction would leave out recorded ones of another slice."""
+        named = replace(held, log_files=(), earlier_logs=0)
+        for log in held.log_files:
+            named = self._with_log(named, log.size_bytes, log.instant)
+            last = replace(named.log_files[-1], merges_earlier=log.merges_earlier)
+            named = replace(named, log_files=(*named.log_files[:-1], last))
+        return named
 
     # --- the table's actions ---------------------------------------------------------------------------------------------
 
@@ -275,28 +296,6 @@ class SimulatedTable:
         # The last three digits are a counter, so that plans of one second differ. No rows are read as of these instants.
         self._number += 1
         return f"{now:%Y%m%d%H%M%S}{self._number % 1000:03d}"
-
-
-def _with_log(held: FileSlice, size_bytes: int, instant: str) -> FileSlice:
-    """Return the slice with one more log file of a write, named as a writer names it."""
-    version = 1 + max((log.version for log in held.log_files), default=0)
-    name = WRITTEN.log_file_name(held.group.file_id, held.base_instant, held.base_instant, version, _TOKEN)
-    return replace(held, log_files=(*held.log_files, LogFile(name, size_bytes, instant, version)))
-
-
-def _named(held: FileSlice) -> FileSlice:
-    """Return the slice with log files that are named after it.
-
-    Recorded log files may be named after another slice, and a log compaction would leave those out.
-    """
-    if is_mergeable(held):
-        return held
-    named = replace(held, log_files=())
-    for log in held.log_files:
-        named = _with_log(named, log.size_bytes, log.instant)
-        last = replace(named.log_files[-1], merges_earlier=log.merges_earlier)
-        named = replace(named, log_files=(*named.log_files[:-1], last))
-    return named
 
 
 def recorded_entries(table: Table) -> Iterator[Entry]:

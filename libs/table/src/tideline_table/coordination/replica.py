@@ -11,7 +11,6 @@ from tideline_table.coordination.checked_clock import CheckedClock
 from tideline_table.coordination.log_maintenance import LogMaintenance
 from tideline_table.errors import CorruptMetadata, TableIncomplete, TidelineError
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import State
 from tideline_table.log.checkpoint import POINTER, RESTORE_LOG, read_opening
 from tideline_table.log.entry import Entry
@@ -32,7 +31,7 @@ class LogReplica:
     Thread-safe. A timeline holds `mutex` between a refresh and the append that relies on it.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, writer_id: str, options: Options, form: TableFormat = WRITTEN) -> None:
+    def __init__(self, storage: Storage, clock: Clock, writer_id: str, options: Options, form: TableFormat) -> None:
         self.storage = storage
         self.clock = clock
         self.options = options

@@ -16,13 +16,12 @@ from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import CorruptMetadata, ObjectNotFound
 from tideline_table.file_group.slice import FileGroupId, join_path
 from tideline_table.hudi.file_names import parse_log_file_name
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.plan import LogMove, RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import Storage
-from tideline_table.writer.log_file import next_log_version
 
 
 class NothingToDo(Exception):
@@ -43,7 +42,7 @@ def move_logs(timeline: ActiveTimeline, rollback: str, compaction: str) -> tuple
 
     def copied(state: TableState) -> tuple[LogMove, ...]:
         step(state)
-        moves = planned_moves(state, compaction)
+        moves = planned_moves(state, compaction, timeline.format)
         for move in moves:
             _copy(timeline.storage, move)
         return moves
@@ -67,12 +66,12 @@ def move_logs(timeline: ActiveTimeline, rollback: str, compaction: str) -> tuple
     return tuple(join_path(move.partition_path, move.old_name) for move in moves)
 
 
-def planned_moves(state: TableState, compaction: str) -> tuple[LogMove, ...]:
+def planned_moves(state: TableState, compaction: str, form: TableFormat) -> tuple[LogMove, ...]:
     """Return the new names of all log files in slices of the pending `compaction`, in merge order. Reads nothing."""
-    return tuple(move for group in state.planned_groups(compaction) for move in _moves_of(state, group, compaction))
+    return tuple(move for group in state.planned_groups(compaction) for move in _moves_of(state, group, compaction, form))
 
 
-def _moves_of(state: TableState, group: FileGroupId, compaction: str) -> list[LogMove]:
+def _moves_of(state: TableState, group: FileGroupId, compaction: str, form: TableFormat) -> list[LogMove]:
     slices = state.slices.get(group, {})
     above = slices.get(compaction)
     if above is None or not above.log_files:
@@ -84,11 +83,11 @@ def _moves_of(state: TableState, group: FileGroupId, compaction: str) -> list[Lo
             expected=f"a slice that compaction {compaction} reads, and no base file of it",
             remedy=f"run it instead: tideline run compaction PATH --instant {compaction}",
         )
-    version, moves = next_log_version(slices[before]), list[LogMove]()
+    version, moves = slices[before].next_log_version, list[LogMove]()
     for log in above.log_files:
         parsed = parse_log_file_name(log.name)
         assert parsed is not None, "the fold takes log files by their names"
-        name = WRITTEN.log_file_name(group.file_id, before, compaction, version + len(moves), parsed.write_token)
+        name = form.log_file_name(group.file_id, before, compaction, version + len(moves), parsed.write_token)
         moves.append(LogMove(group.partition_path, log.name, name))
     return moves
 

@@ -63,6 +63,8 @@ class FileSlice:
     log_files: tuple[LogFile, ...] = ()
     record: str = field(default="", compare=False)
     """What its commit recorded about the bytes of the base file, as of `DataPath`."""
+    earlier_logs: int = field(default=0, compare=False)
+    """How many of the log files, the first ones, are those of the previous slice."""
 
     @property
     def path(self) -> DataPath:
@@ -97,15 +99,19 @@ class FileSlice:
 
         A log compaction changes no row, so it does not count.
         """
-        named = f"_{self.base_instant}.log."
         written = sum(not log.merges_earlier for log in self.log_files)
-        return SliceVersion(self.base_instant, written, any(named not in log.name for log in self.log_files))
+        return SliceVersion(self.base_instant, written, self.earlier_logs > 0)
+
+    @property
+    def next_log_version(self) -> int:
+        """The version of the next log file: they count up in a slice."""
+        return 1 + max((log.version for log in self.log_files[self.earlier_logs :]), default=0)
 
     @property
     def applied(self) -> FileSlice:
         """This slice without the log files that a log compaction merged into a later one: what a reader has to open."""
         last = max((at for at, log in enumerate(self.log_files) if log.merges_earlier), default=0)
-        return replace(self, log_files=self.log_files[last:]) if last else self
+        return replace(self, log_files=self.log_files[last:], earlier_logs=max(0, self.earlier_logs - last)) if last else self
 
     def to_list(self) -> list[object]:
         """Return a compact form for checkpoints."""

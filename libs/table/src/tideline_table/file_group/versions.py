@@ -18,14 +18,16 @@ def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: 
     """
     instants = sorted((i for i in slices if not as_of or i <= as_of), reverse=True)
     logs: list[LogFile] = []
+    own = 0
     for at, instant in enumerate(instants):
         found = slices[instant]
         logs[:0] = [log for log in found.log_files if not as_of or log.instant <= as_of]
+        newest = max(instants[0], compaction) if not as_of or compaction <= as_of else instants[0]
+        own = len(logs) if instant == newest else own
         if found.base_file or at + 1 == len(instants):
             if not found.base_file and not logs:
                 return None
-            newest = max(instants[0], compaction) if not as_of or compaction <= as_of else instants[0]
-            return replace(found, base_instant=newest, log_files=tuple(logs))
+            return replace(found, base_instant=newest, log_files=tuple(logs), earlier_logs=len(logs) - own)
     return None
 
 

@@ -5,7 +5,6 @@ The effect of a commit on file groups does not belong here; see `tideline_table.
 
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.file_names import is_log_path
-from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of
 from tideline_table.hudi.properties import CREATE_SCHEMA, DATABASE
@@ -17,7 +16,6 @@ __all__ = [
     "REPLACED_ROWS_KEY",
     "SCHEMA_KEY",
     "WRITE_ACTIONS",
-    "WRITTEN",
     "Action",
     "CommitMetadata",
     "Instant",

@@ -33,7 +33,6 @@ from tideline_table.errors import (
     parsing,
 )
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.json_text import parse_json
 from tideline_table.log.action import Named
@@ -99,14 +98,11 @@ class PlaceTrimmed(Exception):
         self.entry = entry
 
 
-class TableLog:
-    """Reader and appender of the log entries of one table."""
+class LogReader:
+    """Reader of the log entries of one table."""
 
-    def __init__(self, storage: Storage, clock: Clock, writer_id: str, form: TableFormat = WRITTEN) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self.format = form
-        self._clock = clock
-        self.writer_id = writer_id
 
     def read(self, sequence: int) -> Entry | None:
         """Return entry `sequence` with its body, or None if there is no such entry. Raises `CorruptMetadata` if it is malformed."""
@@ -132,6 +128,27 @@ class TableLog:
         while (entry := self.read(sequence + 1)) is not None:
             yield entry
             sequence += 1
+
+    def _body(self, reference: BodyReference) -> Any:
+        try:
+            text = self._storage.read(reference.path)
+        except ObjectNotFound:
+            # Not `ObjectNotFound`: a writer takes that for a cleaned base file and would retry forever.
+            raise _no_body(f"{reference.path} is missing") from None
+        if hashlib.sha256(text).hexdigest() != reference.sha256:
+            raise _no_body(f"{reference.path} does not have the hash {reference.sha256}")
+        with parsing(reference.path, "a body in JSON"):
+            return parse_json(text)
+
+
+class TableLog(LogReader):
+    """Reader and appender of the log entries of one table."""
+
+    def __init__(self, storage: Storage, clock: Clock, writer_id: str, form: TableFormat) -> None:
+        super().__init__(storage)
+        self.format = form
+        self._clock = clock
+        self.writer_id = writer_id
 
     def append(self, draft: Draft, sequence: int) -> Entry | None:
         """Append `draft` at `sequence`. Return the entry, or None if another writer's entry has that sequence.
@@ -318,17 +335,6 @@ class TableLog:
         path = f"{BODY_FOLDER}/{sequence:020d}-{append_id}.json"
         self._storage.put(path, text)
         return BodyReference(path, hashlib.sha256(text).hexdigest(), len(text))
-
-    def _body(self, reference: BodyReference) -> Any:
-        try:
-            text = self._storage.read(reference.path)
-        except ObjectNotFound:
-            # Not `ObjectNotFound`: a writer takes that for a cleaned base file and would retry forever.
-            raise _no_body(f"{reference.path} is missing") from None
-        if hashlib.sha256(text).hexdigest() != reference.sha256:
-            raise _no_body(f"{reference.path} does not have the hash {reference.sha256}")
-        with parsing(reference.path, "a body in JSON"):
-            return parse_json(text)
 
 
 def _no_body(found: str) -> CorruptMetadata:

@@ -16,7 +16,6 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from tideline_table.clock import SystemClock
 from tideline_table.errors import ObjectNotFound
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
@@ -24,7 +23,7 @@ from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import COLUMN_STATS, MetadataPartition
 from tideline_table.log.statistics import files_in, merge_statistics
-from tideline_table.log.table_log import TableLog
+from tideline_table.log.table_log import LogReader
 from tideline_table.metadata_table.column_stats_datum import ColumnStats, encode
 from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
@@ -133,8 +132,7 @@ def _known(source: Source, part: MetadataPartition) -> dict[str, FileStatistics]
 
     Without those that are gone because a pending clean deletes them.
     """
-    log = TableLog(source.storage, SystemClock(), "")
-    known = files_in(merge_statistics(source.storage, log.read, source.state))
+    known = files_in(merge_statistics(source.storage, LogReader(source.storage).read, source.state))
     older = [s.path for s in source.state.every_slice() if s.base_file and s.path not in known]
     leaving = source.state.under_clean()
 

@@ -72,7 +72,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         return FileGroupResult(None, b"")
     # The first log file of a group without a base file begins a slice at its own instant.
     base = task.base or FileSlice(FileGroupId(task.partition_path, task.file_id), context.instant, "", 0, -1)
-    version = next_log_version(base)
+    version = base.next_log_version
     token = log_write_token(task.number, task.attempt, context.instant)
     name = context.format.log_file_name(task.file_id, base.base_instant, context.instant, version, token)
     path = join_path(task.partition_path, name)
@@ -164,12 +164,9 @@ def put_index(storage: Storage, path: str, blocks: Sequence[WrittenBlock], base:
 
 def _previous_index(base: FileSlice, storage: Storage) -> LogIndex | None:
     """Return the index of the last log file, None if the new file begins another slice: a compaction takes a slice as a whole."""
-    if not base.log_files:
+    if len(base.log_files) == base.earlier_logs:
         return None
     last, path = base.log_files[-1], base.log_paths[-1]
-    parsed = parse_log_file_name(last.name)
-    if parsed is None or parsed.instant != base.base_instant:
-        return None
     index = read_index(storage, path)
     return index if index is not None and index.logs[-1].size_bytes == last.size_bytes else None
 
@@ -186,7 +183,7 @@ def move_behind(
     assert stat.is_log
     old = parse_log_file_name(stat.path.rsplit("/", 1)[-1])
     assert old is not None
-    version = next_log_version(latest)
+    version = latest.next_log_version
     name = form.log_file_name(stat.file_id, latest.base_instant, instant, version, old.write_token)
     path = join_path(stat.partition_path, name)
     create_marker(storage, instant, path, MarkerType.APPEND)
@@ -198,12 +195,6 @@ def move_behind(
         put_index(storage, path, blocks, latest, options)
     moved = replace(stat, path=path, log_version=version, log_files=(*(log.name for log in latest.log_files), name))
     return replace(result, stat=moved, read=latest.version)
-
-
-def next_log_version(file_slice: FileSlice) -> int:
-    """Return the newest version of the log files that are named after the slice's base instant, plus one."""
-    mine = (parse_log_file_name(log.name) for log in file_slice.log_files)
-    return 1 + max((log.version for log in mine if log is not None and log.instant == file_slice.base_instant), default=0)
 
 
 def _by_kind(gone: pa.Table) -> list[pa.Table]:

@@ -47,12 +47,12 @@ from tideline_table.errors import (
     TransactionRolledBack,
     WriteConflict,
 )
-from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.formats import WRITTEN, format_of
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.version6.archived_entry import ARCHIVED_ENTRY
-from tideline_table.log.table_log import HEAL_DEADLINE_S, TableLog
+from tideline_table.log.table_log import HEAL_DEADLINE_S, LogReader, TableLog
 from tideline_table.log_format import HeaderKey, scan_log
 from tideline_table.log_format.block import read_content
 from tideline_table.storage import Folder, MemoryStorage, ObjectStat
@@ -378,9 +378,9 @@ def test_a_writer_that_slept_brings_no_timeline_file_back(trimmed: bool):
 
 def test_what_a_dead_healer_brought_back_freezes_nothing_and_goes(old):
     table, storage, clock = old
-    entries = [e for e in TableLog(storage, clock, "healer").after(0) if e.after is State.COMPLETED]
+    entries = [e for e in LogReader(storage).after(0) if e.after is State.COMPLETED]
     archive(table, FEW)
-    TableLog(storage, clock, "healer").materialise(entries[0])
+    TableLog(storage, clock, "healer", WRITTEN).materialise(entries[0])
     assert entries[0].instant < min(table.state.actions)
     assert any(name.startswith(entries[0].instant) for name in timeline(storage))
     write(table, [("b", "p", 50, "x")])

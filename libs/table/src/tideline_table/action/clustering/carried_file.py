@@ -14,7 +14,7 @@ from tideline_table.config import Options
 from tideline_table.errors import VerificationFailed
 from tideline_table.file_group.slice import FileSlice, join_path
 from tideline_table.hudi.file_names import log_write_token
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log_format import (
     BlockType,
@@ -32,7 +32,7 @@ from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
 from tideline_table.writer.column_statistics import collector_of
-from tideline_table.writer.log_file import FramedBlock, blocks_record, next_log_version, put_index, write_blocks
+from tideline_table.writer.log_file import FramedBlock, blocks_record, put_index, write_blocks
 from tideline_table.writer.marker import MarkerType, create_marker
 
 _ROWS = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE)
@@ -83,6 +83,7 @@ def events_of(storage: Storage, path: str, instant: str) -> list[CarriedEvents]:
 
 def write_carried(
     storage: Storage,
+    form: TableFormat,
     task: ClusteringTask,
     made: FileSlice,
     instant: str,
@@ -96,10 +97,10 @@ def write_carried(
     `added`: the keys among them that the base file lacks. Raises `VerificationFailed` if the file does not say the same.
     """
     group, options = made.group, Options(task.options)
-    version = next_log_version(made)
+    version = made.next_log_version
     # The instant of the token is the clustering's: if it is rolled back, cleanup finds late files by it.
     token = log_write_token(task.number, task.attempt, task.instant)
-    name = WRITTEN.log_file_name(group.file_id, made.base_instant, task.instant, version, token)
+    name = form.log_file_name(group.file_id, made.base_instant, task.instant, version, token)
     path = join_path(group.partition_path, name)
     chosen = _joined([part for part in (each.of(keys) for each in events) if part.rows.num_rows])
     blocks = [block for part in chosen for block in _framed(part, group.partition_path, group.file_id, task.avro_schema, instant)]

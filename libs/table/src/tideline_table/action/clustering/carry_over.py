@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from tideline_table.action.clustering.carried_file import CarriedEvents, NotCarried, events_of, write_carried
 from tideline_table.action.clustering.task import ClusteringTask
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.simple import SimpleIndex
@@ -104,6 +105,7 @@ class CarryOver:
     def __init__(
         self,
         storage: Storage,
+        form: TableFormat,
         tasks: Sequence[ClusteringTask],
         stats: Sequence[WriteStat],
         based_on: Mapping[FileGroupId, SliceVersion],
@@ -115,6 +117,7 @@ class CarryOver:
         """The version of each input slice that the output includes, with what was carried."""
         self.stats = stats_of_logs
         self._storage = storage
+        self._form = form
         self._verify = verify
         self._index = SimpleIndex(storage)
         groups = [_Group(task, stats) for task in tasks]
@@ -197,7 +200,7 @@ class CarryOver:
             if not len(here):
                 continue
             added = keys.filter(pa.array((places == number) & ~held))
-            stat = write_carried(self._storage, task, made, instant, events, here, added, self._verify)
+            stat = write_carried(self._storage, self._form, task, made, instant, events, here, added, self._verify)
             name = stat.path.rsplit("/", 1)[-1]
             log = LogFile(name, stat.file_size_bytes, instant, stat.log_version, True, stat.num_deletes > 0, record=stat.record)
             group.slices[number] = replace(made, log_files=(*made.log_files, log))

@@ -209,7 +209,11 @@ def _commit_clustering(
     for task in begun.tasks:
         replaced.setdefault(task.partition_path, []).extend(task.replaces)
     receipt = receipt_of(instant, stats, begun.verify)
-    carry = CarryOver(table.storage, begun.tasks, stats, begun.based_on, begun.verify, carried) if begun.carries else None
+    carry = (
+        CarryOver(table.storage, table.timeline.format, begun.tasks, stats, begun.based_on, begun.verify, carried)
+        if begun.carries
+        else None
+    )
 
     def commit(of_rings: Mapping[str, str]) -> Committed:
         def decide(state: TableState) -> Draft:

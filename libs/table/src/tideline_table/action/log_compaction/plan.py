@@ -76,11 +76,10 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
 
 
 def is_mergeable(file_slice: FileSlice) -> bool:
-    """Return whether the log files of a slice can be merged into one: all named after the slice, and each by one known write."""
+    """Return whether the log files of a slice can be merged into one: none of the slice before, and each by one known write."""
     named = (parse_log_file_name(log.name) for log in file_slice.log_files)
-    return all(name is not None and name.instant == file_slice.base_instant and not name.is_cdc for name in named) and all(
-        log.instant for log in file_slice.log_files
-    )
+    known = all(name is not None and not name.is_cdc for name in named) and all(log.instant for log in file_slice.log_files)
+    return known and not file_slice.earlier_logs
 
 
 def find_log_compaction_conflict(state: TableState, instant: str, planned: tuple[FileSlice, ...]) -> WriteConflict | None:

@@ -42,7 +42,11 @@ def cancel_plan(table: Table, instant: str) -> Cancelled:
     record = table.state.actions.get(instant)
     service = _check_cancellable(table, instant, record)
     assert record is not None
-    moves = planned_moves(table.state, instant) if service in REWRITES and REWRITES[service].begins_slices else ()
+    moves = (
+        planned_moves(table.state, instant, table.timeline.format)
+        if service in REWRITES and REWRITES[service].begins_slices
+        else ()
+    )
     rollback = roll_back(table.timeline, instant, force=True, cancel=True)
     if rollback is None:
         now = table.refresh().actions.get(instant)
