@@ -31,7 +31,7 @@ from tideline_table.hudi.point import parse_as_of
 from tideline_table.hudi.properties import format_properties, parse_properties
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.version8.history import history_instants, manifest_files
-from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
 from tideline_table.log.entry import Entry
@@ -116,7 +116,7 @@ def _commit_json(content: bytes) -> None:
 
 def _commit_avro(content: bytes) -> None:
     _folded(_place(2, f"{_AT}_{_DONE}.replacecommit", content), 2)
-    typed(read_commit_metadata, content, "x")
+    typed(CommitMetadata.from_bytes, content, "x")
     decode_document(content, "x")
 
 

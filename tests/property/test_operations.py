@@ -20,8 +20,7 @@ from tideline_table.action.write.run import write_context
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InstantNotFound
-from tideline_table.hudi.properties import PAYLOAD_CLASS, PROPERTIES_PATH, format_properties, parse_properties
-from tideline_table.merge import OVERWRITE_PAYLOAD
+from tideline_table.hudi.properties import OVERWRITE_PAYLOAD, PAYLOAD_CLASS, PROPERTIES_PATH, format_properties, parse_properties
 from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import FileGroupTask, Operation, prepare_input, write_file_group

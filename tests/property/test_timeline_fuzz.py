@@ -29,7 +29,7 @@ from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import parse_properties
 from tideline_table.hudi.version8.history import history_instants, manifest_files
-from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.hudi_written import hudi_written_state, visible_instants
 from tideline_table.hudi_written.slices import listed_groups, slices_of
 from tideline_table.log.state import TableState
@@ -203,7 +203,7 @@ def test_log_files_belong_to_the_newest_slice_that_had_begun(durations, bases, l
 )
 def test_metadata(content):
     only_typed(decode_document, content, "x")
-    metadata = only_typed(read_commit_metadata, content, "x")
+    metadata = only_typed(CommitMetadata.from_bytes, content, "x")
     assert metadata is None or isinstance(metadata, CommitMetadata)
 
 

@@ -41,11 +41,11 @@ def _held_back_by_nothing_unfinished(state: TableState, cleaned_up: AbstractSet[
     return []
 
 
-def _removed_first(table: Any, path: str, files: Sequence[archival.StateFile], options: Options) -> None:
+def _removed_first(table: Any, number: int, files: Sequence[archival.StateFile], options: Options) -> str:
     """The archive file comes behind the removal: whichever process dies between has lost what it says."""
     for found in archival.removal_order(files):
         table.storage.delete(found)
-    _real_store(table, path, [], options)
+    return _real_store(table, number, [], options)
 
 
 _real_store = table_archival._store

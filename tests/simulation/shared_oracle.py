@@ -19,7 +19,7 @@ from tideline_table.errors import TidelineError
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.version6 import parse_timeline_file_name
-from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.action import CLUSTER
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
@@ -79,7 +79,7 @@ class SharedOracle(Oracle):
                 if any(moment.instant == target for moment in self.moments):
                     self.report(f"{process.name} rolled {target} back, which had completed")
         elif instant.action in WRITE_ACTIONS:
-            self._follow_write(instant, path, read_commit_metadata(content, path), process)
+            self._follow_write(instant, path, CommitMetadata.from_bytes(content, path), process)
 
     def deleted(self, path: str, process: Process) -> None:
         if _completed(path) is not None:

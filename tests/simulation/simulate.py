@@ -304,7 +304,7 @@ def _check_buckets(cluster: Cluster) -> None:
 
 def _check_numbers(cluster: Cluster, table: Table, index: BucketIndex) -> None:
     """What Apache Hudi reads says the numbers of the log: no resize that died is left over."""
-    properties, found = read_properties(table.storage), newest_rules(table.storage)
+    properties, found = read_properties(table.storage), newest_rules(table.storage, table.timeline.format)
     if RESIZING in properties or not index.properties.items() <= properties.items():
         cluster.oracle.report(f"hoodie.properties do not say {index.text}")
     if index.rules and (not found or (found[0].rules, found[0].number) != (index.rules, index.number)):

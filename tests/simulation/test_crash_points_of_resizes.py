@@ -89,7 +89,7 @@ def check_complete(table: Table, numbers: Mapping[str, int]) -> None:
     assert numbers_of(table) == numbers
     assert RESIZING not in properties
     assert index.properties.items() <= properties.items()
-    newest = newest_rules(table.storage)[0]
+    newest = newest_rules(table.storage, table.timeline.format)[0]
     assert (newest.rules, newest.number) == (index.rules, index.number)
 
 

@@ -10,6 +10,8 @@ import pytest
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.formats import UPGRADED, WRITTEN, format_of
 from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.storage import MemoryStorage
 
 ROOT = Path(__file__).parents[4]
 ROOM = "libs/table/src/tideline_table/hudi/"
@@ -102,7 +104,9 @@ def test_a_pending_clustering_has_names_of_its_own():
 def test_a_format_that_is_only_read_refuses_to_write():
     for step in (
         UPGRADED.version_properties,
-        lambda: UPGRADED.archive_path(1),
+        lambda: UPGRADED.archive(MemoryStorage(), 1, [], 10),
+        lambda: UPGRADED.merge_properties(""),
+        lambda: UPGRADED.commit_content(CommitMetadata("UPSERT", ())),
         lambda: UPGRADED.log_file_name("f", "1", "2", 1, "t"),
     ):
         with pytest.raises(UnsupportedTable, match="a step on a table of version 8"):

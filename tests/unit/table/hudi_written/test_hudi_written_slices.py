@@ -18,7 +18,7 @@ from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.version6 import VERSION_6, Version6
 from tideline_table.hudi.version8 import Version8
 from tideline_table.hudi.version8.history import manifest_files, read_history
-from tideline_table.hudi.write_stats import CommitMetadata, WriteStat, read_commit_metadata
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.hudi_written import hudi_written_state, visible_instants
 from tideline_table.storage import MemoryStorage
 
@@ -308,7 +308,7 @@ def test_commit_metadata_in_either_form():
     sink = io.BytesIO()
     fastavro.writer(sink, schema, [document])
     with pytest.raises(CorruptMetadata, match="commit metadata in Avro"):
-        read_commit_metadata(sink.getvalue(), "x")
+        CommitMetadata.from_bytes(sink.getvalue(), "x")
 
 
 @pytest.mark.parametrize(

@@ -283,10 +283,10 @@ def test_equal_rules_are_allowed_and_pending_ones_do_not_hide_others(tmp_path: P
     write(table, rows(KEYS[:30], 2, "b"))
     older = changed_rules(table, "^a,4", instant="20991230000000000")
     write(table, rows(KEYS[:30], 3, "c"))
-    assert [found.instant for found in newest_rules(table.storage)] == [same.instant]
+    assert [found.instant for found in newest_rules(table.storage, table.timeline.format)] == [same.instant]
     requested = f".hoodie/{same.instant}.replacecommit.requested"
     table.storage.put(requested, b"")
-    assert [found.instant for found in newest_rules(table.storage)] == [same.instant, older.instant]
+    assert [found.instant for found in newest_rules(table.storage, table.timeline.format)] == [same.instant, older.instant]
     with pytest.raises(UnsupportedTable, match=older.instant):
         hold_to_rules(table.storage)
     table.storage.put(f".hoodie/{same.instant}.replacecommit", b"{}")

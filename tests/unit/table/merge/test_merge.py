@@ -5,7 +5,8 @@ from tests.unit.table.tables import SCHEMA, contents, new_table, rows_of, write
 
 from tideline_table.action import write_rows
 from tideline_table.errors import UnsupportedTable
-from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, combine_input, incoming_wins, merge_mode
+from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD
+from tideline_table.merge import MergeMode, combine_input, incoming_wins, merge_mode
 from tideline_table.writer import Operation
 
 NAN = float("nan")

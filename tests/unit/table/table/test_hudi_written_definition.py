@@ -3,7 +3,8 @@
 import pytest
 
 from tideline_table.errors import UnsupportedTable
-from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, DeletionMark, MergeMode, OpenCells, PartialUpdate
+from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD
+from tideline_table.merge import DeletionMark, MergeMode, OpenCells, PartialUpdate
 from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition
 

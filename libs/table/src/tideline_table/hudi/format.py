@@ -8,13 +8,14 @@ that refuses, so that a version that is only read implements the rest.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.file_names import LogFileName
 from tideline_table.hudi.instant import Instant, State
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.storage import Storage, checked_path
 
 
@@ -59,6 +60,10 @@ class TableFormat(abc.ABC):
         """Return the properties of a new table that name its version and the places of its timeline."""
         raise self._not_written()
 
+    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:  # noqa: ARG002 - the port's
+        """Return the properties of a new table that say how rows merge: by an ordering field, or if empty by commit time."""
+        raise self._not_written()
+
     @abc.abstractmethod
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
         """Return the name of the timeline file of an instant in a state. `completion`: its completion time, if names have it."""
@@ -74,6 +79,13 @@ class TableFormat(abc.ABC):
     def possible_paths(self, instant: Instant) -> tuple[str, ...]:
         """Return the paths that the timeline file may have of an instant of which only the action is known."""
         return (self.timeline_path(instant),)
+
+    def commit_content(self, metadata: CommitMetadata, *, indent: int | None = 2) -> bytes:  # noqa: ARG002 - the port's
+        """Return the content of the completed file of a write. Where it is text, `indent` None makes it one line, much faster.
+
+        All other timeline files have the same content in all versions.
+        """
+        raise self._not_written()
 
     # --- log files and slices ----------------------------------------------------------------------------------------------
 
@@ -103,14 +115,12 @@ class TableFormat(abc.ABC):
         whose archive has an index reads only the part from `first` to `last` (both inclusive; empty: no limit).
         """
 
-    def archive_path(self, number: int) -> str:  # noqa: ARG002 - the port's
-        """Return the path of the archive file with this number, from 1."""
-        raise self._not_written()
+    def archive(self, storage: Storage, number: int, files: Sequence[tuple[Instant, str]], batch: int) -> str:  # noqa: ARG002
+        """Add timeline files (instants and paths) to the archive, which readers then find there; return the path of their file.
 
-    def archive_content(self, storage: Storage, files: Iterable[tuple[Instant, str]], batch: int) -> bytes:  # noqa: ARG002
-        """Return the archive file of timeline files (instants and paths), of at most `batch` records a block.
-
-        Raises `ObjectNotFound` for a missing one, `CorruptMetadata` for a corrupt one.
+        `number` names the archival, from 1: several processes may run it, and a later call completes what an earlier one began.
+        `batch`: most records of a block. Raises `ObjectNotFound` for a missing timeline file that is not in the archive yet,
+        `CorruptMetadata` for a corrupt one.
         """
         raise self._not_written()
 

@@ -210,7 +210,7 @@ class CommitMetadata:
         return document
 
     def to_bytes(self, *, indent: int | None = 2) -> bytes:
-        """Return the content of the completed timeline file. With None for `indent` it has one line, and is encoded much faster."""
+        """Return the document as text. With None for `indent` it has one line, and is encoded much faster."""
         return json.dumps(self.to_json(), indent=indent, ensure_ascii=False).encode()
 
     @classmethod
@@ -228,19 +228,11 @@ class CommitMetadata:
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> CommitMetadata:
-        """Parse a completed timeline file in JSON. Raises `CorruptMetadata`, which names `path`, for a malformed file."""
-        with parsing(f"timeline file {path}", "commit metadata in JSON"):
-            return cls.from_json(parse_json(content) if content else {})
+        """Parse a completed timeline file in JSON or Avro: upgraded tables mix both (format reference 5, 16.3).
 
-
-def read_commit_metadata(content: bytes, path: str) -> CommitMetadata:
-    """Parse a completed timeline file in JSON (below table version 8) or Avro: upgraded tables mix both (format reference 5, 16.3).
-
-    Raises `CorruptMetadata`, which names `path`, for a malformed file.
-    """
-    if not content.startswith(MAGIC):
-        return CommitMetadata.from_bytes(content, path)
-    document = decode_document(content, path)
-    with parsing(f"timeline file {path}", "commit metadata in Avro"):
-        # All releases use the field names of the JSON document.
-        return CommitMetadata.from_json(document)
+        Raises `CorruptMetadata`, which names `path`, for a malformed file.
+        """
+        document = decode_document(content, path) if content.startswith(MAGIC) else None
+        with parsing(f"timeline file {path}", "commit metadata in JSON" if document is None else "commit metadata in Avro"):
+            # All releases use the field names of the JSON document in Avro, too.
+            return cls.from_json(document if document is not None else parse_json(content) if content else {})

@@ -16,7 +16,7 @@ from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.listing import TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
-from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata, read_commit_metadata
+from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata
 from tideline_table.hudi.zone import timeline_zone
 from tideline_table.hudi_written.recorded import RecordedFiles
 from tideline_table.hudi_written.slices import (
@@ -179,7 +179,7 @@ def _fold(storage: Storage, found: _Found, listing: TimelineListing, instant: In
     """Add the files of an instant to `found`. Return its operation, if any. Adds the files that a commit names to `named`."""
     if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
         path = listing.path(instant)
-        metadata = read_commit_metadata(storage.read(path), path)
+        metadata = CommitMetadata.from_bytes(storage.read(path), path)
         found.recorded.add(metadata.stats)
         if named is not None:
             named.update(stat.path for stat in metadata.stats)

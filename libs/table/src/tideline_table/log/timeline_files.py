@@ -61,13 +61,13 @@ class TimelinePaths:
 def timeline_files(entry: Entry, form: TableFormat) -> TimelineFiles:
     """Return the timeline files that `entry` creates and deletes in a table of this format."""
     states, delete = _effect(entry, form)
-    return TimelineFiles(tuple((_path(entry, state, form), _content(entry, state)) for state in states), delete)
+    return TimelineFiles(tuple((_path(entry, state, form), _content(entry, state, form)) for state in states), delete)
 
 
 def check_encodable(entry: Entry, form: TableFormat) -> None:
     """Raise `InvalidRecord` for an entry with a plan or a document that Hudi's formats cannot hold: its timeline files follow it.
 
-    The metadata of a commit is JSON as the entry itself, so that what the log takes fits.
+    The metadata of a commit has the shape of the entry itself, so that what the log takes fits.
     """
     if isinstance(entry.body, Published):
         return
@@ -124,10 +124,10 @@ def _path(entry: Entry, state: State, form: TableFormat) -> str:
     return form.timeline_path(entry.at(state))
 
 
-def _content(entry: Entry, state: State) -> bytes:
+def _content(entry: Entry, state: State, form: TableFormat) -> bytes:
     if state is State.REQUESTED:
         return _requested(entry)
-    return _completed(entry) if state is State.COMPLETED else b""
+    return _completed(entry, form) if state is State.COMPLETED else b""
 
 
 def _requested(entry: Entry) -> bytes:
@@ -140,10 +140,10 @@ def _requested(entry: Entry) -> bytes:
     return encode_document(schema, EMPTY_REPLACE_REQUEST if plan is None else plan)
 
 
-def _completed(entry: Entry) -> bytes:
+def _completed(entry: Entry, form: TableFormat) -> bytes:
     body = entry.body
     if isinstance(body, Published):
-        return body.metadata.to_bytes()
+        return form.commit_content(body.metadata)
     if isinstance(body, Indexed):
         return encode_document(INDEX_METADATA, body.document(operation=entry.operation))
     assert isinstance(body, Cleaned | RollbackStep | Restored | SavepointMade)

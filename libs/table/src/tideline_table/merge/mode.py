@@ -5,9 +5,7 @@ from __future__ import annotations
 import enum
 
 from tideline_table.errors import UnsupportedTable
-
-DEFAULT_PAYLOAD = "org.apache.hudi.common.model.DefaultHoodieRecordPayload"
-OVERWRITE_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD
 
 
 class MergeMode(enum.Enum):

@@ -22,7 +22,7 @@ from tideline_table.errors import ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
-from tideline_table.hudi.write_stats import CommitMetadata, read_commit_metadata
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.index.bucket import BucketIndex, hash_values
 from tideline_table.reader.base_file import FooterRange
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField
@@ -248,7 +248,7 @@ def _writes_of(table: Table, by_partition: Mapping[str, Sequence[FileSlice]]) ->
     for record in newest:
         path = table.timeline.format.timeline_path(record.at(State.COMPLETED), record.completion)
         try:
-            metadata: CommitMetadata = read_commit_metadata(table.storage.read(path), path)
+            metadata: CommitMetadata = CommitMetadata.from_bytes(table.storage.read(path), path)
         except ObjectNotFound:
             continue  # archived meanwhile
         inserted += sum(s.num_inserts for s in metadata.stats)

@@ -111,7 +111,7 @@ class BucketAdoption:
         Raises `InvalidOption` if the caller named others, or rules without a number.
         """
         named = self.named
-        rules = adopted_rules(self.table.storage)
+        rules = adopted_rules(self.table.storage, self.table.timeline.format)
         if rules is None and named.rules:
             if not named.number:
                 raise InvalidOption(

@@ -16,7 +16,7 @@ from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_
 from tideline_table.index.scope import kept_type
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.log.bucket_resize import BucketResize
-from tideline_table.merge import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, MergeMode, Merging
+from tideline_table.merge import MergeMode, Merging
 from tideline_table.storage import Storage
 from tideline_table.table.declared_keys import KEY_SETTINGS, keygen_properties, read_keygen
 from tideline_table.table.declared_merging import POSTGRES_ON_BASE_FILES, POSTGRES_ORDERING, POSTGRES_PAYLOAD, read_merging
@@ -267,11 +267,9 @@ def new_properties(
         p.BASE_FORMAT: "PARQUET",
         p.POPULATE_META_FIELDS: "true",
         p.DROP_PARTITION_COLUMNS: "false",
-        p.PAYLOAD_CLASS: DEFAULT_PAYLOAD if ordering_field else OVERWRITE_PAYLOAD,
+        **WRITTEN.merge_properties(ordering_field),
         p.CREATE_SCHEMA: schema_json,
     }
-    if ordering_field:
-        properties[p.PRECOMBINE_FIELD] = ordering_field
     if database:
         properties[p.DATABASE] = database
     return {**properties, p.CHECKSUM: p.checksum(properties)}

@@ -192,7 +192,7 @@ def why_unsharable(table: Table) -> str:
         if not table.capabilities.keeps_log:
             shown = _bucketing(table)
             shown.refuse_other_engines()
-            adopted_rules(table.storage)
+            adopted_rules(table.storage, table.timeline.format)
             if shown.ring:
                 check_rings(table.state)
     except (TableFrozen, UnsupportedTable) as error:

@@ -91,7 +91,7 @@ def test_rules_change_with_the_commit_and_only_changed_partitions_are_written(ta
     properties = read_properties(table.storage)
     assert (properties[EXPRESSIONS], properties[NUMBER]) == (f"{LARGER};.*,4", "4")
     assert (properties[INDEX_TYPE], RESIZING in properties) == ("BUCKET", False)
-    assert newest_rules(table.storage) == (RulesFile(done.instant, f"{LARGER};.*,4", 4),)
+    assert newest_rules(table.storage, table.timeline.format) == (RulesFile(done.instant, f"{LARGER};.*,4", 4),)
     assert table.storage.read(RulesFile.path_of(FIRST_INSTANT)) == RulesFile(FIRST_INSTANT, f"{RULES};.*,4", 4).content
     # Who opened the table before writes and reads by the new rules, also partitions that the resize did not see.
     numbers = {**AFTER, "a2": 16}
@@ -126,7 +126,7 @@ def test_the_number_of_the_other_partitions_changes_and_rules_stay(table: Table)
     assert contents(table) == before
     check_places(table, {**BEFORE, "c": 8})
     assert table.definition.index_text == f"8 bucket(s) by id, by partition {RULES};.*,8"
-    assert newest_rules(table.storage) == (RulesFile(done.instant, f"{RULES};.*,8", 8),)
+    assert newest_rules(table.storage, table.timeline.format) == (RulesFile(done.instant, f"{RULES};.*,8", 8),)
     # No rules: the table keeps the form with rules, and one of them for all partitions.
     assert resize_buckets(table, 8, partition_buckets="", overwrite=True) is not None
     check_places(table, {"a1": 8, "xb": 8, "c": 8})
@@ -251,7 +251,7 @@ def test_two_resizes_end_with_the_later_one_and_the_files_follow(table: Table, m
     assert done.attempts == 2
     check_places(table, {"a1": 32, "xb": 4, "c": 4})
     assert read_properties(table.storage)[EXPRESSIONS] == "^a,32;b$,4;.*,4"
-    assert newest_rules(table.storage)[0].instant == done.instant
+    assert newest_rules(table.storage, table.timeline.format)[0].instant == done.instant
     write(open_table(table.storage, table.clock, "w3"), rows(KEYS, 6, "c"))
     check_places(table, {"a1": 32, "xb": 4, "c": 4})
 
@@ -299,7 +299,7 @@ def test_a_resize_that_died_after_its_commit_is_completed_by_the_next_write(
     else:
         write(found, rows(KEYS[:9], 9, "z"))
     check_places(found, AFTER)
-    assert newest_rules(table.storage) == (own,)
+    assert newest_rules(table.storage, table.timeline.format) == (own,)
     assert (read_properties(table.storage)[EXPRESSIONS], RESIZING in read_properties(table.storage)) == (own.expressions, False)
 
 

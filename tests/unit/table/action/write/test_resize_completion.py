@@ -72,7 +72,7 @@ def _newest_rules(table: Table) -> str:
 
 
 def check_complete(table: Table, expressions: str = f"{LARGER};.*,4") -> None:
-    properties, newest = read_properties(table.storage), newest_rules(table.storage)[0]
+    properties, newest = read_properties(table.storage), newest_rules(table.storage, table.timeline.format)[0]
     assert (properties[INDEX_TYPE], properties[EXPRESSIONS], RESIZING in properties) == ("BUCKET", expressions, False)
     assert (newest.expressions, newest.number) == (expressions, 4)
 

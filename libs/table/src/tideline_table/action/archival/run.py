@@ -25,7 +25,7 @@ from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, publish
 from tideline_table.config import ARCHIVAL_BATCH, TASK_MAX_LIFETIME_S, Options
 from tideline_table.coordination.leases import live_leases, oldest
-from tideline_table.errors import CorruptMetadata, ObjectExists, ObjectNotFound, WriteConflict
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.log.action import ActionRecord
@@ -36,7 +36,6 @@ from tideline_table.log.state import TableState
 from tideline_table.log.statistics import keep_statistics
 from tideline_table.log.statistics_file import BROKEN, stored_sequences
 from tideline_table.log.table_log import Draft
-from tideline_table.storage import exists
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers
 
@@ -117,7 +116,6 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
     planned = table.state.plans[own.instant]
     assert isinstance(planned, ArchivalPlanned)
     plan = planned.archived
-    path = table.timeline.format.archive_path(own.started_sequence)
 
     def step(after: State, body: Body) -> None:
         def decide(state: TableState) -> Draft:
@@ -133,7 +131,7 @@ def run_archival(table: Table, instant: str = "", *, options: Mapping[str, objec
     rolled_back = [i for i in plan.instants if table.state.actions[i].state is State.ROLLED_BACK]
     try:
         step(State.INFLIGHT, Bare())
-        _store(table, path, files, chosen)
+        path = _store(table, own.started_sequence, files, chosen)
         for found in removal_order(files):
             table.storage.delete(found)
         _keep_statistics(table, plan)
@@ -189,24 +187,16 @@ def _check_ours(table: Table) -> None:
     table.check_writable(keyed=False)
 
 
-def _store(table: Table, path: str, files: Sequence[StateFile], options: Options) -> None:
-    if exists(table.storage, path):
-        return
+def _store(table: Table, number: int, files: Sequence[StateFile], options: Options) -> str:
+    named = [(f.instant, f.path) for f in files]
     try:
-        content = table.timeline.format.archive_content(
-            table.storage, [(f.instant, f.path) for f in files], options[ARCHIVAL_BATCH]
-        )
-        table.storage.put_if_absent(path, content)
-    except ObjectExists:
-        return  # another process that runs the same plan wrote it
+        return table.timeline.format.archive(table.storage, number, named, options[ARCHIVAL_BATCH])
     except ObjectNotFound as error:
-        # Another run of the same plan may be ahead: it deletes timeline files only after it wrote the archive.
-        if not exists(table.storage, path):
-            raise CorruptMetadata(
-                f"timeline file {error.path} is missing",
-                expected="the files of all states of what is archived",
-                remedy="restore it from the table log or a copy; nothing was removed",
-            ) from None
+        raise CorruptMetadata(
+            f"timeline file {error.path} is missing",
+            expected="the files of all states of what is archived",
+            remedy="restore it from the table log or a copy; nothing was removed",
+        ) from None
 
 
 def _remove_leftovers(table: Table) -> None:

@@ -19,7 +19,7 @@ from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.listing import ListedTimeline, TimelineListing
 from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi.write_stats import read_commit_metadata
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.action import CLUSTER, COMPACT, ActionRecord
 from tideline_table.log.body import Bare, Body, Cleaned, Published, Restored
 from tideline_table.log.plan import ClusteringPlanned, RollbackStep, parse_plan
@@ -203,7 +203,7 @@ def _completed(storage: Storage, step: Step, timeline: TimelineListing, state: T
     if step.action in _PUBLISHING:
         completed = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}.get(step.action, step.action)
         path = timeline.path(Instant(step.instant, completed, State.COMPLETED))
-        metadata = read_commit_metadata(storage.read(path), path)
+        metadata = CommitMetadata.from_bytes(storage.read(path), path)
         # A log compaction publishes nothing here, because sharing refuses tables that have any.
         return (Bare() if step.action is Action.LOG_COMPACTION else Published(metadata)), metadata.operation
     document = _document(storage, timeline, Instant(step.instant, step.action, State.COMPLETED))
@@ -234,7 +234,7 @@ def _progress_without(
         state.progress,
         lambda at: at not in undone,
         (at for at in earlier if at in paths),
-        lambda at: read_commit_metadata(storage.read(paths[at]), paths[at]).extra,
+        lambda at: CommitMetadata.from_bytes(storage.read(paths[at]), paths[at]).extra,
     )
     if missing := state.progress.keys() - found.keys():
         archived = archived_progress(format_of(read_properties(storage)).archived_extra(storage), lambda at: at not in undone)

@@ -12,42 +12,39 @@ from collections.abc import Mapping
 from tideline_table.config import column_list
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.formats import WRITTEN
-from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.listing import list_timeline
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.partition_rules import FIRST_INSTANT, RULES_FOLDER, RulesFile
-from tideline_table.storage import Storage, exists
+from tideline_table.storage import Storage
 
 
-def newest_rules(storage: Storage) -> tuple[RulesFile, ...]:
+def newest_rules(storage: Storage, form: TableFormat) -> tuple[RulesFile, ...]:
     """Return the newest committed rules, and before them those of changes that are pending or died, the newest first.
 
     None without any.
 
-    Lists one folder, and reads the files that it returns. Raises `CorruptMetadata`.
+    Lists the folder of the rules, reads the files that it returns, and lists the timeline if there are any. Raises
+    `CorruptMetadata`.
     """
     found: list[RulesFile] = []
     names = (stat.path.rpartition("/")[2] for stat in storage.list_folder(RULES_FOLDER).objects)
     instants = {instant for name in names if (instant := RulesFile.instant_of(name))}
+    pending = _pending(storage, form) if instants - {FIRST_INSTANT} else frozenset()
     for instant in sorted(instants, reverse=True):
         path = RulesFile.path_of(instant)
         found.append(RulesFile.parse(path, storage.read(path)))
-        if not is_pending(storage, instant):
+        if instant not in pending:
             break
     return tuple(found)
 
 
-def is_pending(storage: Storage, instant: str) -> bool:
-    """Return whether the replace commit that writes these rules has begun and is not completed."""
-    if instant == FIRST_INSTANT:
-        return False
-    paths = {
-        state: WRITTEN.timeline_path(Instant(instant, Action.REPLACE_COMMIT, state))
-        for state in (State.COMPLETED, State.INFLIGHT, State.REQUESTED)
-    }
-    # The completed file last: a replace commit that completes meanwhile is not pending.
-    has_begun = exists(storage, paths[State.INFLIGHT]) or exists(storage, paths[State.REQUESTED])
-    return has_begun and not exists(storage, paths[State.COMPLETED])
+def _pending(storage: Storage, form: TableFormat) -> frozenset[str]:
+    """Return the replace commits that have begun and are not completed: those that write rules are among them."""
+    found = list_timeline(storage, form).instants
+    return frozenset(i.time for i in found if i.action is Action.REPLACE_COMMIT and i.state is not State.COMPLETED)
 
 
 def check_numbers(storage: Storage, properties: Mapping[str, str]) -> None:
@@ -58,7 +55,7 @@ def check_numbers(storage: Storage, properties: Mapping[str, str]) -> None:
     index = BucketIndex.of_properties(properties, column_list(properties.get(p.KEY_FIELDS, "")))
     if index is None or index.is_consistent:
         return
-    found = newest_rules(storage)
+    found = newest_rules(storage, format_of(properties))
     for rules in found:
         if not _is_kept(index, rules):
             raise UnsupportedTable(
@@ -82,16 +79,16 @@ def _is_kept(index: BucketIndex, found: RulesFile) -> bool:
         return False
 
 
-def adopted_rules(storage: Storage) -> RulesFile | None:
+def adopted_rules(storage: Storage, form: TableFormat) -> RulesFile | None:
     """Return the rules that partitions of a table of Apache Hudi follow, None for none.
 
     Raises `UnsupportedTable` while a change of them is pending, and for rules that this engine does not evaluate;
     `CorruptMetadata`.
     """
-    found = newest_rules(storage)
+    found = newest_rules(storage, form)
     if not found:
         return None
-    if len(found) > 1 or is_pending(storage, found[0].instant):
+    if len(found) > 1 or found[0].instant in _pending(storage, form):
         raise UnsupportedTable(
             f"a change of partition rules by Apache Hudi, {found[0].instant}, which is pending",
             expected="none",

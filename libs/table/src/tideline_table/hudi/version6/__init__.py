@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tideline_table.errors import ObjectExists, ObjectNotFound
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import LogFileName
 from tideline_table.hudi.format import ArchivedInstant, TableFormat, folder_in
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
 from tideline_table.hudi.version6.archive import archived_extra, read_archive
 from tideline_table.hudi.version6.archived_entry import archive_content
-from tideline_table.storage import Storage
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.storage import Storage, exists
 
 _VERSION = 6
 _FOLDER, _ARCHIVE = ".hoodie", "archived"
@@ -47,6 +50,12 @@ class Version6(TableFormat):
         """See `TableFormat`."""
         return {p.VERSION: str(_VERSION), p.LAYOUT: self.layout, p.ARCHIVE_FOLDER: _ARCHIVE, p.TIMEZONE: "UTC"}
 
+    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
+        """See `TableFormat`."""
+        if not ordering_field:
+            return {p.PAYLOAD_CLASS: p.OVERWRITE_PAYLOAD}
+        return {p.PAYLOAD_CLASS: p.DEFAULT_PAYLOAD, p.PRECOMBINE_FIELD: ordering_field}
+
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:  # noqa: ARG002
         """Return the file name inside `.hoodie` for an instant in its state (the table in 4.1)."""
         if instant.state is State.COMPLETED:
@@ -59,6 +68,10 @@ class Version6(TableFormat):
         """See `TableFormat`."""
         instant = parse_timeline_file_name(name)
         return None if instant is None else (instant, "")
+
+    def commit_content(self, metadata: CommitMetadata, *, indent: int | None = 2) -> bytes:
+        """See `TableFormat`: JSON."""
+        return metadata.to_bytes(indent=indent)
 
     def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002
         """See `TableFormat`: the slice, not the write."""
@@ -76,13 +89,18 @@ class Version6(TableFormat):
         """See `TableFormat`. A truncated end of a file, left by a failed archival, is skipped."""
         return read_archive(storage, self.history_folder)
 
-    def archive_path(self, number: int) -> str:
-        """See `TableFormat`."""
-        return f"{self.history_folder}/.commits_.archive.{number}_1-0-1"
-
-    def archive_content(self, storage: Storage, files: Iterable[tuple[Instant, str]], batch: int) -> bytes:
-        """See `TableFormat`."""
-        return archive_content(storage, files, batch)
+    def archive(self, storage: Storage, number: int, files: Sequence[tuple[Instant, str]], batch: int) -> str:
+        """See `TableFormat`: one file, which is created once."""
+        path = f"{self.history_folder}/.commits_.archive.{number}_1-0-1"
+        if not exists(storage, path):
+            try:
+                with contextlib.suppress(ObjectExists):
+                    storage.put_if_absent(path, archive_content(storage, files, batch))
+            except ObjectNotFound:
+                # Another run of the same archival may be ahead: it deletes timeline files only after it wrote the archive.
+                if not exists(storage, path):
+                    raise
+        return path
 
     def archived_extra(self, storage: Storage) -> Iterator[tuple[str, Mapping[str, str]]]:
         """See `TableFormat`; errors as `archived_instants`."""
