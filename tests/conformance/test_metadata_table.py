@@ -13,6 +13,7 @@ from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import LAYOUTS, Layout, rows
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.unit.table.hudi_metadata import log_name
 
 from tideline_table.action import (
     archive,
@@ -33,7 +34,7 @@ from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
-from tideline_table.metadata_table.layout import file_path, log_name
+from tideline_table.metadata_table.layout import file_path
 from tideline_table.metadata_table.records import DELETED, FilesRecords, encode_records, record_schema_json
 from tideline_table.reader.base_file import read_base_file
 from tideline_table.table import Table, TableType, create_table

@@ -15,6 +15,7 @@ from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import LAYOUTS, rows
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.unit.table.hudi_metadata import log_name
 
 from tideline_table.action import (
     check_table,
@@ -36,7 +37,7 @@ from tideline_table.log_format.block import HeaderKey, read_content
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
-from tideline_table.metadata_table.layout import file_id_of, file_path, folder_of, log_name
+from tideline_table.metadata_table.layout import file_id_of, file_path, folder_of
 from tideline_table.metadata_table.partition import groups_of_keys
 from tideline_table.metadata_table.record_index import encode_location, location_of
 from tideline_table.metadata_table.records import record_schema_json

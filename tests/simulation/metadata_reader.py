@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from tests.unit.table.hudi_metadata import TIMELINE_FOLDER
 
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.adoption import seen_through
@@ -28,7 +29,7 @@ from tideline_table.log_format import BlockType, read_deletes, scan_log
 from tideline_table.log_format.block import read_content
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
-from tideline_table.metadata_table.layout import FILES_FOLDER, INDEX_DEFINITIONS_PATH, TIMELINE_FOLDER, folder_of
+from tideline_table.metadata_table.layout import FILES_FOLDER, INDEX_DEFINITIONS_PATH, folder_of
 from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.reading import live
 from tideline_table.metadata_table.record_index import decode_location, live_keys
@@ -109,7 +110,7 @@ def check_index_for_readers(storage: Storage) -> None:
         return
     found = index_for_readers(storage)
     state = shown(storage)
-    source = Source(storage, state)
+    source = Source(storage, WRITTEN, state)
     for file_slice in state.latest_slices():
         for key in live_keys(source, file_slice).to_pylist():
             assert found.get(key) == file_slice.group, f"{key!r} is in {file_slice.group}, the record index says {found.get(key)}"

@@ -10,28 +10,29 @@ from tests.unit.table.tables import set_properties
 
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared import timeline as shared_timeline
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import METADATA_PARTITIONS, format_properties, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX
+from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX, Delta
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import batch_of, hfile_bytes
-from tideline_table.metadata_table import stored
+from tideline_table.metadata_table import layout, stored
 from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS, BloomFiltersPartition
 from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, record_key, statistics_datum
 from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.instant_files import begin_instant, complete_instant, file_info
 from tideline_table.metadata_table.layout import (
-    FIRST_LOG_VERSION,
     INDEX_DEFINITIONS_PATH,
     PROPERTIES_PATH,
     base_name,
     file_id_of,
     file_path,
-    log_name,
+    first_log_name,
     metadata_properties,
+    timeline_folder,
 )
 from tideline_table.metadata_table.log_file import EMPTY_DELETES
 from tideline_table.metadata_table.partition import Records, Source, by_group
@@ -43,6 +44,12 @@ from tideline_table.table import Table
 
 KEY_GROUPS = 10
 """File groups of the record index."""
+TIMELINE_FOLDER = timeline_folder(WRITTEN)
+
+
+def log_name(base: str, version: int, file_id: str = layout.FILES_ID) -> str:
+    """Return the name of a log file of the slice `base`, whose delta commit does not count in the written format."""
+    return layout.log_name(WRITTEN, base, Delta("", version), file_id)
 
 
 def make_metadata(table: Table, columns: Sequence[str] = (), *, with_keys: bool = False) -> str:
@@ -51,19 +58,19 @@ def make_metadata(table: Table, columns: Sequence[str] = (), *, with_keys: bool 
     `with_keys` also makes a record index.
     """
     storage, state = table.storage, table.refresh()
-    base = f"{state.last_instant}010"
+    source, base = Source(storage, WRITTEN, state), f"{state.last_instant}010"
     properties = read_properties(storage)
     records = batch_of(encode_records(files_of(state)))
-    begin_instant(storage, base, Action.DELTA_COMMIT)
-    storage.put(PROPERTIES_PATH, format_properties(metadata_properties(properties), "made by a test"))
+    begin_instant(storage, WRITTEN, base, Action.DELTA_COMMIT)
+    storage.put(PROPERTIES_PATH, format_properties(metadata_properties(WRITTEN, properties), "made by a test"))
     storage.put(file_path(base_name(base)), hfile_bytes(records, file_info(records)))
-    complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
+    complete_instant(storage, WRITTEN, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
     if columns:
         storage.put(INDEX_DEFINITIONS_PATH, index_definitions(columns))
         _make_partition(table, COLUMN_STATS, "011", COLUMN_STATS_GROUPS, _statistics(table, columns))
-        _make_partition(table, BLOOM_FILTERS, "012", BLOOM_FILTERS_GROUPS, BloomFiltersPartition().whole(Source(storage, state)))
+        _make_partition(table, BLOOM_FILTERS, "012", BLOOM_FILTERS_GROUPS, BloomFiltersPartition().whole(source))
     if with_keys:
-        _make_partition(table, RECORD_INDEX, "013", KEY_GROUPS, RecordIndexPartition().whole(Source(storage, state)))
+        _make_partition(table, RECORD_INDEX, "013", KEY_GROUPS, RecordIndexPartition().whole(source))
     names = ["files", *(("bloom_filters", "column_stats") if columns else ()), *(("record_index",) if with_keys else ())]
     set_properties(storage, {**properties, METADATA_PARTITIONS: ",".join(sorted(names))})
     return base
@@ -81,14 +88,14 @@ def _statistics(table: Table, columns: Sequence[str]) -> Records:
 def _make_partition(table: Table, name: str, suffix: str, groups: int, records: Records) -> None:
     """Make a partition: a log file without records for each file group, and a base file for each group with records."""
     storage, base = table.storage, table.state.last_instant + suffix
-    begin_instant(storage, base, Action.DELTA_COMMIT)
+    begin_instant(storage, WRITTEN, base, Action.DELTA_COMMIT)
     for number, held in enumerate(by_group(records, groups)):
         file_id = file_id_of(name, number)
         first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: base}, EMPTY_DELETES)
-        storage.put(file_path(log_name(base, FIRST_LOG_VERSION, file_id), name), first)
+        storage.put(file_path(first_log_name(WRITTEN, base, file_id), name), first)
         if held:
             storage.put(file_path(base_name(base, file_id), name), hfile_bytes(held.updates, file_info(held.updates)))
-    complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
+    complete_instant(storage, WRITTEN, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
 
 
 class Died(KeyboardInterrupt):

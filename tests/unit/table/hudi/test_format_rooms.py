@@ -24,8 +24,6 @@ _NAMES = re.compile(
 EXCEPTIONS = {
     # Below `hudi`; asks only whether a data file is a log file.
     "libs/table/src/tideline_table/log_format/key_index.py": 1,
-    # The names of log files of version 6 show a cancelled compaction.
-    "libs/table/src/tideline_table/file_group/slice.py": 1,
     # The marker of a hash ring, not a file of the timeline.
     "libs/table/src/tideline_table/index/hash_ring.py": 1,
     # Whether a path is one of a data file.

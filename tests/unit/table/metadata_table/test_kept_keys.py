@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
+from tests.unit.table.hudi_metadata import log_name
 from tests.unit.table.tables import cluster, compact, new_table, open_table, write
 
 from tideline_table.action import check_table, create_metadata, run_clean
@@ -14,15 +14,14 @@ from tideline_table.action.write import executor
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import exclusive
 from tideline_table.errors import CommitUnknown
-from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log.body import Published
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.metadata_table import bloom_filters, delta_commit, record_index
 from tideline_table.metadata_table.kinds import kind_of
-from tideline_table.metadata_table.layout import file_id_of, file_path, log_name
+from tideline_table.metadata_table.layout import file_id_of, file_path
 from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.partition import Source, by_group
-from tideline_table.storage import Storage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
@@ -54,7 +53,7 @@ def agrees(table: Table) -> int:
     assert delta.version == entry.sequence
     for part in known.partitions:
         kind = kind_of(part.name)
-        made = by_group(kind.changed_by(Source(table.storage, state, table.log_rule()), entry), part.file_groups)
+        made = by_group(kind.changed_by(Source(table.storage, WRITTEN, state, table.log_rule()), entry), part.file_groups)
         for group, records in enumerate(made):
             path = file_path(log_name(part.base, delta.version, file_id_of(part.name, group)), part.name)
             if records or kind.writes_every_delta:
@@ -161,8 +160,8 @@ def test_a_write_takes_the_log_files_that_it_prepared(monkeypatch):
 def test_log_files_of_other_files_are_not_taken(monkeypatch):
     table, real = new(TableType.COW), exclusive.prepared_delta
 
-    def of_some(storage: Storage, known: Any, action: Any, instant: str, stats: Sequence[WriteStat]) -> Any:
-        return real(storage, known, action, instant, stats[:1])
+    def of_some(*given: Any) -> Any:
+        return real(*given[:-1], given[-1][:1])
 
     monkeypatch.setattr(exclusive, "prepared_delta", of_some)
     write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.table.tables import compact, new_table, open_table, write
 
 from tideline_table.action import create_metadata
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table import LogRecords, RecordIndex, base_files, log_records
@@ -78,20 +79,20 @@ EXPECTED = [["p", "q", "", "", "", ""], ["p", "q", "r", "", "", ""], ["", "q", "
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 def test_each_state_is_answered_as_it_was(table, most_records, order):
     parts = history(table)
-    index = RecordIndex(table.storage, LogRecords(table.storage, most_records))
+    index = RecordIndex(table.storage, LogRecords(table.storage, WRITTEN, most_records))
     for number in (*order, *order):
         assert partitions(index, parts[number]) == EXPECTED[number]
 
 
 def test_a_log_file_is_read_once(table, read):
     parts = history(table)
-    index = RecordIndex(table.storage)
+    index = RecordIndex(table.storage, LogRecords(table.storage, WRITTEN))
     read.clear()
     for number in (1, 1, 3, 3):
         partitions(index, parts[number])
     assert len(read) == len(set(read)) == 4
     read.clear()
-    few = RecordIndex(table.storage, LogRecords(table.storage, 0))
+    few = RecordIndex(table.storage, LogRecords(table.storage, WRITTEN, 0))
     partitions(few, parts[3])
     partitions(few, parts[3])
     assert len(read) > 4, "nothing is kept"
@@ -99,7 +100,7 @@ def test_a_log_file_is_read_once(table, read):
 
 def test_a_file_with_many_more_records_than_wanted_keys_is_not_kept(table, read):
     write(table, [(f"k{number}", "p", 1, "x") for number in range(9)])
-    part, index = part_of(table), RecordIndex(table.storage)
+    part, index = part_of(table), RecordIndex(table.storage, LogRecords(table.storage, WRITTEN))
     read.clear()
     for _ in range(2):
         assert index.look_up(part, pa.array(["k3"])).places.tolist() == [0]
@@ -117,7 +118,7 @@ def test_a_new_slice_begins_anew(table, read):
         write(table, [("k5", f"t{number}", 5 + number, "x")], **{"hoodie.record.index.update.partition.path": True})
         assert partitions(index, part_of(table)) == ["s", "q", "", "", "", f"t{number}"]
     assert read == [], "what a process wrote it does not read"
-    fresh = RecordIndex(table.storage)
+    fresh = RecordIndex(table.storage, LogRecords(table.storage, WRITTEN))
     for _ in range(2):
         assert partitions(fresh, part_of(table))[5] == "t4"
     assert len(read) == len(set(read)) > 0
@@ -158,7 +159,12 @@ def test_many_keys_are_found_in_base_files_and_in_log_files_that_this_process_wr
     gone, wanted = (keys[7], keys[190]), pa.array([f"{number:04}" for number in range(1, 1_000)])
     expected = {key: f"p{at // 50}" for at, key in enumerate(keys) if key not in gone}
     read.clear()
-    for index in (table.record_index, table.record_index, RecordIndex(storage), RecordIndex(storage, LogRecords(storage, 60))):
+    for index in (
+        table.record_index,
+        table.record_index,
+        RecordIndex(storage, LogRecords(storage, WRITTEN)),
+        RecordIndex(storage, LogRecords(storage, WRITTEN, 60)),
+    ):
         for asked in (wanted, wanted.slice(870), pa.array([keys[299]]), pa.array([keys[7], "0001"])):
             found = index.look_up(part, asked)
             places = [found.locations[place].partition_path if place >= 0 else "" for place in found.places.tolist()]
@@ -191,7 +197,7 @@ def test_blocks_of_base_files_are_decoded_once_for_random_keys(table, monkeypatc
     write(table, rows)
     for number in range(5):
         write(table, [(f"m{number}", "p", 1, "x")])
-    part, index = part_of(table), RecordIndex(table.storage)
+    part, index = part_of(table), RecordIndex(table.storage, LogRecords(table.storage, WRITTEN))
     decoded: list[int] = []
     real = HFile._unpacked
     monkeypatch.setattr(HFile, "_unpacked", lambda *given: decoded.append(1) or real(*given))
@@ -204,7 +210,7 @@ def test_blocks_of_base_files_are_decoded_once_for_random_keys(table, monkeypatc
     others = pa.array([f"{number}-absent" for number in range(1_000)])
     assert (index.look_up(part, others).places < 0).all()
     assert decoded == [], "all are in the range of the base file, and none is there by its hash"
-    none = RecordIndex(table.storage)
+    none = RecordIndex(table.storage, LogRecords(table.storage, WRITTEN))
     none._bases = BaseFiles(table.storage, most_hashes=0)
     for _ in range(2):
         decoded.clear()

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.metadata_reader import files_for_readers
+from tests.unit.table.hudi_metadata import TIMELINE_FOLDER, log_name
 from tests.unit.table.tables import cluster, compact, contents, listing, new_table, open_table, set_properties, write
 
 from tideline_locks import open_hudi_lock
@@ -32,6 +33,7 @@ from tideline_table.action import (
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import InvalidOption, MetadataExists, MetadataNotFound, UnsupportedTable
 from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
@@ -42,7 +44,7 @@ from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table import FindingKind, StoredMetadata
-from tideline_table.metadata_table.layout import FILES_FOLDER, PROPERTIES_PATH, TIMELINE_FOLDER, base_name, file_path, log_name
+from tideline_table.metadata_table.layout import FILES_FOLDER, PROPERTIES_PATH, base_name, file_path
 from tideline_table.metadata_table.partition import Records, by_group, groups_of_keys, mapping_of, newest_records
 from tideline_table.metadata_table.reading import live, read_files, slice_files
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records, encode_records, record_schema_json
@@ -198,7 +200,7 @@ def test_a_clean_removes_the_record_of_a_partition_that_has_no_file_left():
     for found in (
         read_files(storage, known(table), slice_files(storage, known(table))),
         files_for_readers(storage),
-        StoredMetadata.read(storage).read_files(storage, frozenset()),
+        StoredMetadata.read(storage, WRITTEN).read_files(storage, frozenset()),
     ):
         assert (found.partitions, set(found.files)) == ({"p": 0, "r": 0}, {"p", "r"})
         assert live(found.files["r"]) == listing_of(table)["r"]

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
+from tests.unit.table.hudi_metadata import TIMELINE_FOLDER, log_name
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, write
 
 from tideline_table.action import (
@@ -24,6 +25,7 @@ from tideline_table.action import (
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord, MetadataDamaged, MetadataNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX, MetadataPartition
@@ -32,7 +34,7 @@ from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
 from tideline_table.metadata_table import RecordIndex
-from tideline_table.metadata_table.layout import TIMELINE_FOLDER, file_id_of, file_path, log_name
+from tideline_table.metadata_table.layout import file_id_of, file_path
 from tideline_table.metadata_table.partition import Source, groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, recorded_group, recorded_names
 from tideline_table.metadata_table.record_index import RecordLocation, decode_location, encode_location, live_keys, location_of
@@ -69,8 +71,8 @@ def part_of(table: Table) -> MetadataPartition:
 def held(table: Table) -> dict[str, RecordLocation]:
     """Key → location, as a reader of the metadata table finds it."""
     part = part_of(table)
-    names = recorded_names(table.storage, part)
-    groups = [read_group(table.storage, part, n, recorded_group(part, n, names)) for n in range(part.file_groups)]
+    names = recorded_names(table.storage, WRITTEN, part)
+    groups = [read_group(table.storage, part, n, recorded_group(WRITTEN, part, n, names)) for n in range(part.file_groups)]
     return {key.decode(): decode_location(datum) for group in groups for key, datum in mapping_of(group).items()}
 
 
@@ -80,7 +82,7 @@ def places(table: Table) -> dict[str, FileGroupId]:
 
 def stored(table: Table) -> dict[str, FileGroupId]:
     """Key → file group, from the data files."""
-    source = Source(table.storage, table.refresh(), table.timeline.rule)
+    source = Source(table.storage, WRITTEN, table.refresh(), table.timeline.rule)
     return {key.decode(): s.group for s in source.state.latest_slices() for key in live_keys(source, s).to_pylist()}
 
 
@@ -255,13 +257,13 @@ def test_inserts_write_each_key_once():
 
 
 def damaged_log(table: Table) -> None:
-    part, names = part_of(table), recorded_names(table.storage, part_of(table))
+    part, names = part_of(table), recorded_names(table.storage, WRITTEN, part_of(table))
     path = file_path(max(name for name in names if ".log." in name and f".log.{part.deltas[-1].version}_" in name), RECORD_INDEX)
     table.storage.put(path, table.storage.read(path)[:-9])
 
 
 def missing_log(table: Table) -> None:
-    names = recorded_names(table.storage, part_of(table))
+    names = recorded_names(table.storage, WRITTEN, part_of(table))
     table.storage.delete(file_path(max(name for name in names if ".log." in name), RECORD_INDEX))
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.table.hudi_metadata import log_name
 from tests.unit.table.tables import QUIET, cluster, compact
 
 from tideline_table.action import (
@@ -30,7 +31,7 @@ from tideline_table.log.table_log import LogReader
 from tideline_table.metadata_table import check, column_stats
 from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
 from tideline_table.metadata_table.finding import FindingKind
-from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path, log_name
+from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path
 from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, slice_files
 from tideline_table.metadata_table.records import record_schema_json

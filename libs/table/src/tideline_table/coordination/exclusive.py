@@ -59,7 +59,7 @@ class ExclusiveTimeline(ActiveTimeline):
         """`rule` merges the log files of the table: partitions of the metadata table depend on its rows."""
         self.replica = replica
         self.rule = rule or LogRule()
-        self.records = LogRecords(replica.storage)
+        self.records = LogRecords(replica.storage, replica.log.format)
         self._materialised = 0
         self._prepared: dict[str, PreparedDelta] = {}
 
@@ -175,7 +175,7 @@ class ExclusiveTimeline(ActiveTimeline):
     @contextmanager
     def preparing(self, action: Action, instant: str, stats: Sequence[WriteStat]) -> Iterator[None]:
         """See `ActiveTimeline.preparing`."""
-        with prepared_delta(self.storage, self.state.metadata, action, instant, stats) as prepared:
+        with prepared_delta(self.storage, self.format, self.state.metadata, action, instant, stats) as prepared:
             if prepared is not None:
                 self._prepared[instant] = prepared
             try:

@@ -66,7 +66,7 @@ class BloomFiltersPartition:
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the records of the slice before, or, where it is damaged or was taken back, the whole table's."""
-        return carried_over(source.storage, part, group)
+        return carried_over(source, part, group)
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`. Reads the footers of all base files."""

@@ -9,6 +9,7 @@ from tideline_table.errors import ObjectNotFound, TidelineError
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.properties import METADATA_FOLDER, read_properties
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.log.state import TableState
@@ -23,7 +24,7 @@ from tideline_table.metadata_table.stored import StoredMetadata
 from tideline_table.storage import Storage
 
 
-def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str]) -> list[Finding]:
+def check_stored(storage: Storage, form: TableFormat, state: TableState, pending: AbstractSet[str]) -> list[Finding]:
     """Return what Apache Hudi's readers would find in the metadata table that is not so; none if they are told to list folders.
 
     `state` includes all steps of the timeline, and `pending` names the instants that it shows as pending. Files without a
@@ -35,7 +36,7 @@ def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str])
     if FILES not in made:
         return []
     try:
-        stored = StoredMetadata.read(storage)
+        stored = StoredMetadata.read(storage, form)
         listed = stored.read_files(storage, pending)
         valid, further = stored.valid(pending), list[Finding]()
         if COLUMN_STATS in made:
@@ -43,7 +44,7 @@ def check_stored(storage: Storage, state: TableState, pending: AbstractSet[str])
         if BLOOM_FILTERS in made:
             further += filter_findings(storage, state, valid)
         if RECORD_INDEX in made:
-            further += record_index_findings(storage, state, valid)
+            further += record_index_findings(storage, form, state, valid)
     except ObjectNotFound as error:
         return [Finding(FindingKind.MISSING_FILE, error.path, "a file of the metadata table")]
     except TidelineError as error:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.body import Published
@@ -26,7 +27,6 @@ from tideline_table.metadata_table.log_file import LogFile, changes_of, log_file
 from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.partition import Records, Source
 from tideline_table.metadata_table.prepared_delta import PreparedDelta
-from tideline_table.storage import Storage
 
 _OPERATION = "UPSERT_PREPPED"
 _AT_ONCE = 16
@@ -43,20 +43,21 @@ def add_delta(source: Source, entry: Entry, known: MetadataTable, logs: LogRecor
     stats: list[WriteStat] = []
     written: list[LogFile] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="metadata") as pool:
-        begun = pool.submit(begin_instant, storage, delta.instant, Action.DELTA_COMMIT)
+        begun = pool.submit(begin_instant, storage, source.form, delta.instant, Action.DELTA_COMMIT)
         made = prepared.log_files(entry, parts) if prepared is not None else None
         puts: list[Future[list[WriteStat]]] = []
         for part, files in zip(parts, made or _log_files(source, entry, delta, parts, pool), strict=True):
             if isinstance(files, Exception):
-                puts.append(pool.submit(_lost, part, delta, files))
+                puts.append(pool.submit(_lost, source.form, part, delta, files))
                 continue
             for file in files:
-                puts.append(pool.submit(_put_log, storage, delta, part, file))
+                puts.append(pool.submit(_put_log, source, delta, part, file))
                 written += [file] if part.name == RECORD_INDEX else []
         for put in puts:
             stats += put.result()
         begun.result()
-    complete_instant(storage, delta.instant, Action.DELTA_COMMIT, CommitMetadata(_OPERATION, tuple(stats), extra_metadata()))
+    metadata = CommitMetadata(_OPERATION, tuple(stats), extra_metadata())
+    complete_instant(storage, source.form, delta.instant, Action.DELTA_COMMIT, metadata)
     index = known.partition(RECORD_INDEX)
     if index is not None and delta.version:
         for file in written:
@@ -94,15 +95,15 @@ def _changes(source: Source, entry: Entry, part: MetadataPartition) -> list[tupl
         return error
 
 
-def _lost(part: MetadataPartition, delta: Delta, error: Exception) -> list[WriteStat]:
-    return lost_files(part, [log_name(part.base, delta.version, file_id) for file_id in file_ids(part)], error)
+def _lost(form: TableFormat, part: MetadataPartition, delta: Delta, error: Exception) -> list[WriteStat]:
+    return lost_files(part, [log_name(form, part.base, delta, file_id) for file_id in file_ids(part)], error)
 
 
-def _put_log(storage: Storage, delta: Delta, part: MetadataPartition, file: LogFile) -> list[WriteStat]:
+def _put_log(source: Source, delta: Delta, part: MetadataPartition, file: LogFile) -> list[WriteStat]:
     file_id, kind, count = file_id_of(part.name, file.group), kind_of(part.name), file.records.updates.num_rows
-    name = log_name(part.base, delta.version, file_id)
-    put_once(storage, file_path(name, part.name), file.content)
-    logs = tuple(log_name(part.base, d.version, file_id) for d in part.deltas if d.version) if kind.writes_every_delta else (name,)
+    name = log_name(source.form, part.base, delta, file_id)
+    put_once(source.storage, file_path(name, part.name), file.content)
+    every = [d for d in part.deltas if d.version] if kind.writes_every_delta else [delta]
     stat = WriteStat(
         file_id=file_id,
         partition_path=part.name,
@@ -113,7 +114,7 @@ def _put_log(storage: Storage, delta: Delta, part: MetadataPartition, file: LogF
         num_updates=count,
         num_deletes=len(file.records.deletes),
         base_file=base_name(part.base, file_id),
-        log_files=logs,
+        log_files=tuple(log_name(source.form, part.base, d, file_id) for d in every),
         log_version=delta.version,
     )
     return [stat]

@@ -22,6 +22,7 @@ from tideline_table.errors import (
     UnsupportedTable,
 )
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State, completed_as, time_from_instant
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.metadata import MetadataPartition
@@ -59,16 +60,16 @@ def at_once(do: Callable[..., Result], arguments: Iterable[tuple[object, ...]]) 
         return list(pool.map(lambda call: do(*call), calls))
 
 
-def begin_instant(storage: Storage, instant: str, action: Action) -> None:
+def begin_instant(storage: Storage, form: TableFormat, instant: str, action: Action) -> None:
     """Create the requested and the inflight file of an instant."""
     for state in (State.REQUESTED, State.INFLIGHT):
-        put_once(storage, timeline_path(Instant(instant, action, state)), b"")
+        put_once(storage, timeline_path(form, Instant(instant, action, state)), b"")
 
 
-def complete_instant(storage: Storage, instant: str, action: Action, metadata: CommitMetadata) -> None:
+def complete_instant(storage: Storage, form: TableFormat, instant: str, action: Action, metadata: CommitMetadata) -> None:
     """Create the completed file of an instant."""
-    path = timeline_path(Instant(instant, completed_as(action), State.COMPLETED))
-    put_once(storage, path, metadata.to_bytes(indent=None))
+    path = timeline_path(form, Instant(instant, completed_as(action), State.COMPLETED))
+    put_once(storage, path, form.commit_content(metadata, indent=None))
 
 
 def extra_metadata() -> dict[str, str]:

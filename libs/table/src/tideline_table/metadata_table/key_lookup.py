@@ -49,10 +49,10 @@ class RecordIndex:
     Safe to share between threads.
     """
 
-    def __init__(self, storage: Storage, logs: LogRecords | None = None) -> None:
+    def __init__(self, storage: Storage, logs: LogRecords) -> None:
         """`logs` keeps the records of log files; those that this process writes, too, if its timeline adds them."""
         self._storage = storage
-        self._logs = logs or LogRecords(storage)
+        self._logs = logs
         self._bases = BaseFiles(storage)
         self._recorded: tuple[MetadataPartition, frozenset[str]] | None = None
 
@@ -137,7 +137,7 @@ class RecordIndex:
         """
         hashes = string_hashes(wanted.cast(pa.string()))
         groups = groups_of_hashes(hashes, part.file_groups)
-        held = [recorded_group(part, group, names) for group in range(part.file_groups)]
+        held = [recorded_group(self._logs.form, part, group, names) for group in range(part.file_groups)]
         possible, unread = self._logs.possible(part, [[*files.versions] for files in held], hashes)
         low, high = pc.min_max(wanted).as_py().values()
         whole = np.zeros(part.file_groups, dtype=bool)
@@ -175,7 +175,7 @@ class RecordIndex:
     def _names(self, part: MetadataPartition) -> frozenset[str]:
         known = self._recorded
         if known is None or known[0] != part:
-            self._recorded = known = (part, recorded_names(self._storage, part, known=self._logs.recorded))
+            self._recorded = known = (part, recorded_names(self._storage, self._logs.form, part, known=self._logs.recorded))
         return known[1]
 
 

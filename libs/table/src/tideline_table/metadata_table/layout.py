@@ -1,19 +1,18 @@
-"""Folders, names and properties of the metadata table in the version-6 layout (format reference 15.2)."""
+"""Folders, names and properties of the metadata table, which has the format of its table (format reference 15.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Instant
 from tideline_table.hudi.properties import METADATA_FOLDER
-from tideline_table.log.metadata import FILES
+from tideline_table.log.metadata import FILES, Delta
 
-TIMELINE_FOLDER = f"{METADATA_FOLDER}/{WRITTEN.timeline_folder}"
 INDEX_DEFINITIONS_PATH = ".hoodie/.index_defs/index.json"
 """The columns that have statistics, for readers of Apache Hudi 1.x."""
-PROPERTIES_PATH = f"{TIMELINE_FOLDER}/hoodie.properties"
+PROPERTIES_PATH = f"{METADATA_FOLDER}/{p.PROPERTIES_PATH}"
 FILES_FOLDER = f"{METADATA_FOLDER}/{FILES}"
 FILES_ID = "files-0000-0"
 """The only file group of the partition `files`."""
@@ -37,9 +36,14 @@ def base_name(base: str, file_id: str = FILES_ID) -> str:
     return f"{file_id}_{ATTEMPT}_{base}.hfile"
 
 
-def log_name(base: str, version: int, file_id: str = FILES_ID) -> str:
+def log_name(form: TableFormat, base: str, delta: Delta, file_id: str = FILES_ID) -> str:
     """Return the name of a log file of the slice `base`."""
-    return WRITTEN.log_file_name(file_id, base, base, version, ATTEMPT)
+    return form.log_file_name(file_id, base, delta.instant, delta.version, ATTEMPT)
+
+
+def first_log_name(form: TableFormat, base: str, file_id: str = FILES_ID) -> str:
+    """Return the name of the log file that begins the slice `base`."""
+    return log_name(form, base, Delta(base, FIRST_LOG_VERSION), file_id)
 
 
 def folder_of(partition: str) -> str:
@@ -52,23 +56,28 @@ def file_path(name: str, partition: str = FILES) -> str:
     return f"{folder_of(partition)}/{name}"
 
 
-def timeline_path(instant: Instant) -> str:
+def timeline_folder(form: TableFormat) -> str:
+    """Return the folder of the timeline of the metadata table."""
+    return f"{METADATA_FOLDER}/{form.timeline_folder}"
+
+
+def timeline_path(form: TableFormat, instant: Instant) -> str:
     """Return the path of a timeline file of the metadata table."""
-    return f"{METADATA_FOLDER}/{WRITTEN.timeline_path(instant)}"
+    return f"{METADATA_FOLDER}/{form.timeline_path(instant)}"
 
 
-def instant_of(path: str) -> Instant | None:
+def instant_of(form: TableFormat, path: str) -> Instant | None:
     """Return the instant of a path in the folder of the metadata table's timeline, None for other files."""
-    parsed = WRITTEN.parse_timeline_file_name(path.rpartition("/")[2])
+    parsed = form.parse_timeline_file_name(path.rpartition("/")[2])
     return None if parsed is None else parsed[0]
 
 
-def metadata_properties(table: Mapping[str, str]) -> dict[str, str]:
+def metadata_properties(form: TableFormat, table: Mapping[str, str]) -> dict[str, str]:
     """Return `hoodie.properties` of the metadata table of a table with the properties `table`."""
     properties = {
         p.NAME: f"{table[p.NAME]}_metadata",
         p.TYPE: "MERGE_ON_READ",
-        **WRITTEN.version_properties(),
+        **form.version_properties(),
         p.KEY_FIELDS: "key",
         p.BASE_FORMAT: "HFILE",
         p.PAYLOAD_CLASS: "org.apache.hudi.metadata.HoodieMetadataPayload",

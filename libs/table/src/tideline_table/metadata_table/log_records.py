@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.java_hash import string_hashes
@@ -116,8 +117,9 @@ class LogRecords:
     Safe to share between threads.
     """
 
-    def __init__(self, storage: Storage, most_records: int = MOST_RECORDS) -> None:
+    def __init__(self, storage: Storage, form: TableFormat, most_records: int = MOST_RECORDS) -> None:
         self._storage = storage
+        self.form = form
         self._most_records = most_records
         self._base = ""
         self._filter = _HashFilter()
@@ -138,7 +140,7 @@ class LogRecords:
         """Take the names of the files that an instant records which this process completed."""
         with self._mutex:
             if part.base == self._base:
-                path = timeline_path(Instant(delta.instant, Action.DELTA_COMMIT, State.COMPLETED))
+                path = timeline_path(self.form, Instant(delta.instant, Action.DELTA_COMMIT, State.COMPLETED))
                 self.recorded[path] = names_in(stats, part.name)
 
     def possible(
@@ -230,7 +232,8 @@ class LogRecords:
         return kept + sum(len(records) for records in list(self._written.values()))
 
     def _changes(self, part: MetadataPartition, group: int, version: int) -> Changes:
-        name = log_name(part.base, version, file_id_of(part.name, group))
+        delta = next((known for known in part.deltas if known.version == version), Delta(part.base, version))
+        name = log_name(self.form, part.base, delta, file_id_of(part.name, group))
         return list(log_changes(self._storage, file_path(name, part.name)))
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import ObjectNotFound
+from tideline_table.hudi.format import TableFormat
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataPartition
@@ -123,6 +124,7 @@ class Source:
     """The table from which records are derived, as of one entry of its log."""
 
     storage: Storage
+    form: TableFormat
     state: TableState
     """The state after the entry."""
     rule: LogRule = field(default_factory=LogRule)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.body import Published
@@ -32,12 +33,12 @@ _Definition = tuple[str, int, tuple[str, ...]]
 class PreparedDelta:
     """The log files of one write in the making. Safe to share between threads."""
 
-    def __init__(self, storage: Storage, known: MetadataTable, entry: Entry, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, storage: Storage, form: TableFormat, known: MetadataTable, entry: Entry, pool: ThreadPoolExecutor) -> None:
         """`entry`: the completion of the write as far as records depend on it; each of its files is `is_kept`."""
         self._stats = _stats_of(entry)
         self._entry = entry
         # The state has nothing else of the table, so that records cannot depend on it.
-        self._source = Source(storage, TableState(metadata=known))
+        self._source = Source(storage, form, TableState(metadata=known))
         self._pool = pool
         # The record index has most of the work.
         parts = sorted(known.partitions, key=lambda part: part.name != RECORD_INDEX)
@@ -67,7 +68,7 @@ class PreparedDelta:
 
 @contextmanager
 def prepared_delta(
-    storage: Storage, known: MetadataTable | None, action: Action, instant: str, stats: Sequence[WriteStat]
+    storage: Storage, form: TableFormat, known: MetadataTable | None, action: Action, instant: str, stats: Sequence[WriteStat]
 ) -> Iterator[PreparedDelta | None]:
     """Prepare the delta commit of a write with these files in threads, until the end of the context.
 
@@ -92,7 +93,7 @@ def prepared_delta(
     )
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="metadata-records")
     try:
-        yield PreparedDelta(storage, known, entry, pool)
+        yield PreparedDelta(storage, form, known, entry, pool)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

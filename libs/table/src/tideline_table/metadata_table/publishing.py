@@ -20,6 +20,7 @@ from tideline_table.clock import Clock
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State, time_from_instant
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.properties import change_properties, format_properties, read_properties
@@ -53,17 +54,17 @@ from tideline_table.metadata_table.instant_files import (
 )
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import (
-    FIRST_LOG_VERSION,
     INDEX_DEFINITIONS_PATH,
     PROPERTIES_PATH,
-    TIMELINE_FOLDER,
     base_name,
     file_id_of,
     file_path,
+    first_log_name,
     folder_of,
     instant_of,
     log_name,
     metadata_properties,
+    timeline_folder,
     timeline_path,
 )
 from tideline_table.metadata_table.log_file import EMPTY_DELETES
@@ -95,7 +96,7 @@ def publish_metadata(
     known = state.metadata
     if known is None:
         return
-    source = Source(storage, state, rule or LogRule())
+    source = Source(storage, log.format, state, rule or LogRule())
     if entry.created_index is not None:
         _create(source, clock, known, [part for part in known.partitions if part.created == entry.instant])
         _advertise(storage, log, clock, entry, known)
@@ -103,11 +104,11 @@ def publish_metadata(
         begun = [part for part in known.partitions if part.began == entry.sequence]
         if begun:
             _begin_slices(source, clock, begun)
-        add_delta(source, entry, known, records or LogRecords(storage), prepared)
+        add_delta(source, entry, known, records or LogRecords(storage, log.format), prepared)
         if entry.begins_restore:
             _advertise(storage, log, clock, entry, known)
         if begun:
-            _clean(storage, known, begun)
+            _clean(source, known, begun)
 
 
 def hide_records(storage: Storage, state: TableState) -> None:
@@ -131,26 +132,27 @@ def unpublish_metadata(storage: Storage, log: TableLog, clock: Clock, entry: Ent
 def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[MetadataPartition]) -> None:
     storage, base = source.storage, parts[0].base
     if known.files in parts:
-        properties = metadata_properties(read_properties(storage))
+        properties = metadata_properties(source.form, read_properties(storage))
         put_once(storage, PROPERTIES_PATH, format_properties(properties, "Created by Tideline"))
     metafile = format_properties({"commitTime": base, "partitionDepth": "1"}, "partition metadata")
     for part in parts:
         put_once(storage, file_path(PARTITION_METAFILE, part.name), metafile)
         if part.columns:
             _define(storage, index_definitions(part.columns))
-    begin_instant(storage, base, Action.DELTA_COMMIT)
-    _wait_for(storage, clock, base)
+    begin_instant(storage, source.form, base, Action.DELTA_COMMIT)
+    _wait_for(source, clock, base)
     stats: list[WriteStat] = []
     for part in parts:
         kind = kind_of(part.name)
-        at_once(functools.partial(_put_first_log, storage, part), [(file_id,) for file_id in file_ids(part)])
+        at_once(functools.partial(_put_first_log, source, part), [(file_id,) for file_id in file_ids(part)])
         try:
             whole = by_group(kind.whole(source), part.file_groups)
             made = [(group, records.updates) for group, records in enumerate(whole) if records.updates.num_rows]
             stats += at_once(functools.partial(_put_base, storage, part), made)
         except UNREADABLE as error:
             stats += lost_files(part, [base_name(part.base, file_id) for file_id in file_ids(part)], error)
-    complete_instant(storage, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), extra_metadata()))
+    metadata = CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), extra_metadata())
+    complete_instant(storage, source.form, base, Action.DELTA_COMMIT, metadata)
 
 
 def _define(storage: Storage, content: bytes) -> None:
@@ -159,10 +161,10 @@ def _define(storage: Storage, content: bytes) -> None:
         storage.put(INDEX_DEFINITIONS_PATH, content)
 
 
-def _put_first_log(storage: Storage, part: MetadataPartition, file_id: str) -> None:
+def _put_first_log(source: Source, part: MetadataPartition, file_id: str) -> None:
     """Begin the slice of a file group: without it, a group without records would not be there, or show its older slice."""
     first = frame_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: part.base}, EMPTY_DELETES)
-    put_once(storage, file_path(log_name(part.base, FIRST_LOG_VERSION, file_id), part.name), first)
+    put_once(source.storage, file_path(first_log_name(source.form, part.base, file_id), part.name), first)
 
 
 def _advertise(storage: Storage, log: TableLog, clock: Clock, entry: Entry, known: MetadataTable | None) -> None:
@@ -204,19 +206,20 @@ def _begin_slices(source: Source, clock: Clock, parts: Sequence[MetadataPartitio
     files that a listing of the folders finds.
     """
     storage, base = source.storage, parts[0].base
-    operations = [_operation(part, group) for part in parts for group in range(part.file_groups)]
+    operations = [_operation(source.form, part, group) for part in parts for group in range(part.file_groups)]
     document = {"operations": operations, "extraMetadata": {}, "version": 2, "strategy": None, "preserveHoodieMetadata": True}
     plan = encode_document(COMPACTION_PLAN, document)
-    put_once(storage, timeline_path(Instant(base, Action.COMPACTION, State.REQUESTED)), plan)
-    put_once(storage, timeline_path(Instant(base, Action.COMPACTION, State.INFLIGHT)), b"")
-    _wait_for(storage, clock, base, Action.COMPACTION)
+    put_once(storage, timeline_path(source.form, Instant(base, Action.COMPACTION, State.REQUESTED)), plan)
+    put_once(storage, timeline_path(source.form, Instant(base, Action.COMPACTION, State.INFLIGHT)), b"")
+    _wait_for(source, clock, base, Action.COMPACTION)
     stats: list[WriteStat] = []
     for part in parts:
         try:
             stats += _compacted(source, part)
         except UNREADABLE as error:
             stats += lost_files(part, [base_name(base, file_id) for file_id in file_ids(part)], error)
-    complete_instant(storage, base, Action.COMPACTION, CommitMetadata("COMPACT", tuple(stats), extra_metadata(), compacted=True))
+    metadata = CommitMetadata("COMPACT", tuple(stats), extra_metadata(), compacted=True)
+    complete_instant(storage, source.form, base, Action.COMPACTION, metadata)
 
 
 def _compacted(source: Source, part: MetadataPartition) -> list[WriteStat]:
@@ -225,7 +228,7 @@ def _compacted(source: Source, part: MetadataPartition) -> list[WriteStat]:
     def put(group: int, updates: pa.RecordBatch) -> list[WriteStat]:
         if updates.num_rows:
             return [_put_base(source.storage, part, group, updates)]
-        _put_first_log(source.storage, part, file_id_of(part.name, group))
+        _put_first_log(source, part, file_id_of(part.name, group))
         return []
 
     def carry(group: int) -> list[WriteStat] | None:
@@ -239,11 +242,11 @@ def _compacted(source: Source, part: MetadataPartition) -> list[WriteStat]:
     return [stat for stats in found for stat in stats or ()]
 
 
-def _operation(part: MetadataPartition, group: int) -> dict[str, object]:
+def _operation(form: TableFormat, part: MetadataPartition, group: int) -> dict[str, object]:
     kind = kind_of(part.name)
     file_id = file_id_of(part.name, group)
     every = part.older_deltas if kind.writes_every_delta else ()
-    logs = [log_name(part.older_base, delta.version, file_id) for delta in every if delta.version]
+    logs = [log_name(form, part.older_base, delta, file_id) for delta in every if delta.version]
     return {
         "baseInstantTime": part.older_base,
         "deltaFilePaths": logs,
@@ -264,12 +267,12 @@ def _put_base(storage: Storage, part: MetadataPartition, group: int, updates: pa
     return WriteStat(file_id, part.name, f"{part.name}/{name}", previous, count, len(content), num_inserts=count)
 
 
-def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataPartition]) -> None:
+def _clean(source: Source, known: MetadataTable, begun: Sequence[MetadataPartition]) -> None:
     """Delete the files and instants of slices older than the newest two: a reader may still be using the second newest.
 
     No reader needs history of the metadata table, so its instants are deleted, not archived.
     """
-    gone = []
+    storage, gone = source.storage, list[str]()
     for part in begun:
         for found in storage.list_folder(folder_of(part.name)).objects:
             name = found.path.rpartition("/")[2]
@@ -280,8 +283,8 @@ def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataParti
     instants = known.instants
     timeline = [
         (instant.state is State.COMPLETED, instant.time, found.path)
-        for found in storage.list_folder(TIMELINE_FOLDER).objects
-        if (instant := instant_of(found.path)) is not None
+        for found in storage.list_folder(timeline_folder(source.form)).objects
+        if (instant := instant_of(source.form, found.path)) is not None
         and instant.time not in instants
         and instant.time < known.files.older_base
     ]
@@ -290,13 +293,13 @@ def _clean(storage: Storage, known: MetadataTable, begun: Sequence[MetadataParti
         storage.delete(path)
 
 
-def _wait_for(storage: Storage, clock: Clock, base: str, action: Action = Action.DELTA_COMMIT) -> None:
+def _wait_for(source: Source, clock: Clock, base: str, action: Action = Action.DELTA_COMMIT) -> None:
     """Wait until the store's time has reached the base instant of a slice.
 
     Apache Hudi attaches log files to slices by the modification time of the completed file of this instant (format reference 11.3):
     a file dated before its own instant would leave the slice without its log files.
     """
-    modified = storage.stat(timeline_path(Instant(base, action, State.INFLIGHT))).modified
+    modified = source.storage.stat(timeline_path(source.form, Instant(base, action, State.INFLIGHT))).modified
     behind_s = (time_from_instant(base) - modified).total_seconds()
     if behind_s > 0:
         level = logging.WARNING if behind_s > 1 else logging.DEBUG

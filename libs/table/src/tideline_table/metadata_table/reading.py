@@ -15,6 +15,7 @@ import pyarrow as pa
 from tideline_table.errors import CorruptMetadata, ObjectNotFound
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition
@@ -23,7 +24,7 @@ from tideline_table.log_format.block import LogBlock, read_content
 from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.layout import base_name, file_id_of, file_path, folder_of, log_name, timeline_path
-from tideline_table.metadata_table.partition import newest_records
+from tideline_table.metadata_table.partition import Source, newest_records
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records, record_schema_json
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
@@ -75,7 +76,12 @@ def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> Sl
 
 
 def recorded_names(
-    storage: Storage, part: MetadataPartition, *, older: bool = False, known: MutableMapping[str, frozenset[str]] | None = None
+    storage: Storage,
+    form: TableFormat,
+    part: MetadataPartition,
+    *,
+    older: bool = False,
+    known: MutableMapping[str, frozenset[str]] | None = None,
 ) -> frozenset[str]:
     """Return the names of the files of the newest (or the older) slice that completed instants record.
 
@@ -87,7 +93,7 @@ def recorded_names(
     begun = Action.DELTA_COMMIT if base == part.created + CREATION_SUFFIX else Action.COMMIT
     found: dict[str, frozenset[str]] = {}
     for at, action in [(base, begun), *((delta.instant, Action.DELTA_COMMIT) for delta in deltas if delta.version)]:
-        path = timeline_path(Instant(at, action, State.COMPLETED))
+        path = timeline_path(form, Instant(at, action, State.COMPLETED))
         names = known.get(path) if known is not None else None
         if names is None:
             names = names_in(_recorded_by(storage.read(path), path), part.name)
@@ -110,33 +116,28 @@ def names_in(stats: Iterable[WriteStat], partition: str) -> frozenset[str]:
     return frozenset(stat.path.rpartition("/")[2] for stat in stats if stat.partition_path == partition)
 
 
-def recorded_group(part: MetadataPartition, group: int, names: AbstractSet[str], *, older: bool = False) -> GroupFiles:
+def recorded_group(
+    form: TableFormat, part: MetadataPartition, group: int, names: AbstractSet[str], *, older: bool = False
+) -> GroupFiles:
     """Return the files of a file group, from the names that the instants of its slice record."""
     base, deltas = (part.older_base, part.older_deltas) if older else (part.base, part.deltas)
     file_id = file_id_of(part.name, group)
-    logs = {delta.version: log_name(base, delta.version, file_id) for delta in deltas if delta.version}
+    logs = {delta.version: log_name(form, base, delta, file_id) for delta in deltas if delta.version}
     return GroupFiles(base_name(base, file_id) in names, {at: name for at, name in logs.items() if name in names})
 
 
-def read_older_group(storage: Storage, part: MetadataPartition, group: int) -> pa.RecordBatch:
-    """Return the live records of a file group in the slice before the newest. Errors as `read_group`.
-
-    Depends on files only that are never changed, so that each process which begins the newest slice reads the same.
-    """
-    names = recorded_names(storage, part, older=True)
-    return read_group(storage, part, group, recorded_group(part, group, names, older=True), part.older_base)
-
-
-def carried_over(storage: Storage, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
+def carried_over(source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
     """Return the records of a file group that the newest slice takes from the slice before it, in order of key.
 
     None if a restore began the newest slice, or, with a warning, if the slice before it is damaged: then only the table itself
-    knows them.
+    knows them. Depends on files only that are never changed: each process that begins the newest slice reads the same.
     """
     if part.begins_by_restore:
         return None
     try:
-        return read_older_group(storage, part, group)
+        names = recorded_names(source.storage, source.form, part, older=True)
+        older = recorded_group(source.form, part, group, names, older=True)
+        return read_group(source.storage, part, group, older, part.older_base)
     except (CorruptMetadata, ObjectNotFound) as error:
         _LOGGER.warning(
             "partition %s of the metadata table is made anew from the table: its older slice is damaged: %s", part.name, error

@@ -13,14 +13,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tideline_table.errors import CorruptMetadata, ObjectExists, StorageError
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.listing import TimelineListing, timeline_listing
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import FILES
 from tideline_table.metadata_table.instant_files import at_once, extra_metadata
 from tideline_table.metadata_table.kinds import kind_of
-from tideline_table.metadata_table.layout import PROPERTIES_PATH, TIMELINE_FOLDER, file_path, instant_of, timeline_path
+from tideline_table.metadata_table.layout import PROPERTIES_PATH, file_path, instant_of, timeline_folder, timeline_path
 from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.partition import Records, by_group
 from tideline_table.metadata_table.records import FilesRecords, decode_records
@@ -39,12 +39,12 @@ class StoredMetadata:
     files: StoredPartition
 
     @classmethod
-    def read(cls, storage: Storage) -> StoredMetadata:
+    def read(cls, storage: Storage, form: TableFormat) -> StoredMetadata:
         """List the folders.
 
         Raises `CorruptMetadata` for a file that is none of a metadata table's, and for a slice without a base file.
         """
-        return cls(_list_timeline(storage), StoredPartition.read(storage, FILES))
+        return cls(_list_timeline(storage, form), StoredPartition.read(storage, FILES))
 
     @property
     def pending(self) -> list[str]:
@@ -76,33 +76,33 @@ class StoredMetadata:
         return merged
 
 
-def add_stored_delta(storage: Storage, instant: str, changes: Mapping[StoredPartition, Records]) -> None:
+def add_stored_delta(storage: Storage, form: TableFormat, instant: str, changes: Mapping[StoredPartition, Records]) -> None:
     """Add the delta commit `instant` with these records. Raises `StorageError` if a file of it is there with another content."""
     written: list[tuple[WriteStat, bytes]] = []
     for part, records in changes.items():
         for group, held in zip(part.groups, by_group(records, len(part.groups)), strict=True):
             if held or kind_of(part.name).writes_every_delta:
                 blocks = log_file_bytes(part.name, instant, held)
-                written.append((group.next_log(instant, len(blocks), held.updates.num_rows, len(held.deletes)), blocks))
+                written.append((group.next_log(form, instant, len(blocks), held.updates.num_rows, len(held.deletes)), blocks))
     stats = tuple(stat for stat, _ in written)
-    completed = CommitMetadata(_OPERATION, stats, extra_metadata()).to_bytes()
+    completed = form.commit_content(CommitMetadata(_OPERATION, stats, extra_metadata()))
     for state, content in ((State.REQUESTED, b""), (State.INFLIGHT, _workload(stats))):
-        _create(storage, timeline_path(Instant(instant, Action.DELTA_COMMIT, state)), content)
+        _create(storage, timeline_path(form, Instant(instant, Action.DELTA_COMMIT, state)), content)
     at_once(functools.partial(_create, storage), [(_path_of(stat), blocks) for stat, blocks in written])
-    _create(storage, timeline_path(Instant(instant, Action.DELTA_COMMIT, State.COMPLETED)), completed)
+    _create(storage, timeline_path(form, Instant(instant, Action.DELTA_COMMIT, State.COMPLETED)), completed)
 
 
 def _path_of(stat: WriteStat) -> str:
     return file_path(stat.path.rpartition("/")[2], stat.partition_path)
 
 
-def _list_timeline(storage: Storage) -> TimelineListing:
-    paths = [found.path for found in storage.list_folder(TIMELINE_FOLDER).objects]
+def _list_timeline(storage: Storage, form: TableFormat) -> TimelineListing:
+    paths = [found.path for found in storage.list_folder(timeline_folder(form)).objects]
     if PROPERTIES_PATH not in paths:
         raise CorruptMetadata(f"no {PROPERTIES_PATH}", expected="the properties of the metadata table")
     named = [path for path in paths if path not in _PROPERTIES and not path.endswith(".crc")]
-    refuse(path for path in named if instant_of(path) is None)
-    return timeline_listing(WRITTEN, named)
+    refuse(path for path in named if instant_of(form, path) is None)
+    return timeline_listing(form, named)
 
 
 def _workload(stats: Iterable[WriteStat]) -> bytes:

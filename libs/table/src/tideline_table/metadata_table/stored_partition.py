@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.hudi.file_names import LogFileName, log_write_token, parse_base_file_name, parse_log_file_name
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.metadata import COMPACTION_SUFFIX, FILES, INSTANT_DIGITS
 from tideline_table.log_format.block import BlockType, LogBlock, read_content
@@ -36,13 +36,13 @@ class StoredGroup:
     logs: tuple[str, ...]
     """The names of its log files, in the order in which readers merge them."""
 
-    def next_log(self, instant: str, size_bytes: int, updates: int, deletes: int) -> WriteStat:
+    def next_log(self, form: TableFormat, instant: str, size_bytes: int, updates: int, deletes: int) -> WriteStat:
         """Return the write statistic of the log file of a delta commit."""
         last = parse_log_file_name(self.logs[-1]) if self.logs else None
         version = last.version + 1 if last else FIRST_LOG_VERSION
         # The token is of this instant alone: a process that lost the lock without noticing cannot take the name for its own log
         # file.
-        name = WRITTEN.log_file_name(self.file_id, self.base, instant, version, log_write_token(0, 0, instant))
+        name = form.log_file_name(self.file_id, self.base, instant, version, log_write_token(0, 0, instant))
         return WriteStat(
             file_id=self.file_id,
             partition_path=self.partition,

@@ -38,7 +38,7 @@ from tideline_table.index.simple import SimpleIndex
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.merge import Merging
-from tideline_table.metadata_table import RecordIndex
+from tideline_table.metadata_table import LogRecords, RecordIndex
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import avro_with_meta_fields, with_meta_fields
@@ -90,7 +90,7 @@ class Table:
         self._properties_seen: ObjectStat | None = None
         self._log_indexes = LogIndexes(self.storage)
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)
-        self.record_index = RecordIndex(self.storage, timeline.records)
+        self.record_index = RecordIndex(self.storage, timeline.records or LogRecords(self.storage, timeline.format))
         self._ring_store = RingStore(self.storage)
         self.partitions_made: set[str] = set()
         self._key_ranges = KeyRanges(self.storage)

@@ -309,7 +309,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     state = TableState()
     for sequence, draft in enumerate(drafts, 1):
         step = draft.entry(sequence, table.clock.now())
-        follow_step(storage, found, step, table.options)
+        follow_step(storage, table.timeline.format, found, step, table.options)
         for path, content in timeline_files(step, table.timeline.format).create:
             storage.put_if_absent(path, content)
         entry = table.timeline.log.append(draft, sequence)

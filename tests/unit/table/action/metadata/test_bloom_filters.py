@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
+from tests.unit.table.hudi_metadata import log_name
 from tests.unit.table.tables import cluster, compact, new_table, open_table, write
 
 from tideline_table.action import (
@@ -24,7 +25,7 @@ from tideline_table.errors import CorruptMetadata, InvalidOption
 from tideline_table.log.metadata import BLOOM_FILTERS, MetadataPartition
 from tideline_table.metadata_table.bloom_filters import FilterRecord, decode_filter
 from tideline_table.metadata_table.file_keys import file_key, hash_text
-from tideline_table.metadata_table.layout import file_path, log_name
+from tideline_table.metadata_table.layout import file_path
 from tideline_table.metadata_table.partition import groups_of_keys, mapping_of
 from tideline_table.metadata_table.reading import read_group, slice_files
 from tideline_table.table import Table, TableType

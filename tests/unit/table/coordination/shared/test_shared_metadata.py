@@ -20,6 +20,7 @@ from tideline_table.config import SHARED_METADATA, WRITE_RETRIES
 from tideline_table.coordination.shared import metadata
 from tideline_table.coordination.shared import timeline as shared_timeline
 from tideline_table.errors import CorruptMetadata, InvalidOption, TransactionRolledBack, UnsupportedTable
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
@@ -86,7 +87,7 @@ def test_each_action_is_followed() -> None:
     assert run_clean(table)
     steps += 1
     sound(table)
-    assert StoredMetadata.read(storage).deltas == steps
+    assert StoredMetadata.read(storage, WRITTEN).deltas == steps
     assert contents(table) == [("a", "p", 8, "8"), ("c", "q", 4, "4"), ("d", "r", 2, "2"), ("e", "p", 2, "2")]
 
 
@@ -99,7 +100,7 @@ def test_a_clean_ends_a_partition_without_files() -> None:
     assert schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
     assert run_clean(table)
     sound(table)
-    found = StoredMetadata.read(storage).read_files(storage, frozenset())
+    found = StoredMetadata.read(storage, WRITTEN).read_files(storage, frozenset())
     assert (found.partitions, set(found.files)) == ({"p": 0}, {"p"})
 
 
@@ -152,7 +153,7 @@ def test_what_a_check_finds_in_files() -> None:
         (FindingKind.DAMAGED_DATA, wrong),
         (FindingKind.GONE, gone),
     }
-    (group,) = StoredMetadata.read(storage).files.groups
+    (group,) = StoredMetadata.read(storage, WRITTEN).files.groups
     log = group.logs[-1]
     storage.delete(file_path(group.base_file))
     assert FindingKind.DAMAGED_FILE in {found.kind for found in check_table(table)}
@@ -200,8 +201,8 @@ def test_a_late_delta_commit_of_a_write_that_was_rolled_back_turns_it_off(caplog
     later = opened(storage, clock, "later", **KEPT)
     (undone,) = roll_back_dead(later)
     sound(later)
-    begin_instant(storage, undone, Action.DELTA_COMMIT)
-    complete_instant(storage, undone, Action.DELTA_COMMIT, CommitMetadata("UPSERT_PREPPED", ()))
+    begin_instant(storage, WRITTEN, undone, Action.DELTA_COMMIT)
+    complete_instant(storage, WRITTEN, undone, Action.DELTA_COMMIT, CommitMetadata("UPSERT_PREPPED", ()))
     put(later, [("a", "p", 3, "3")])
     assert f"the writer of {undone}, which was rolled back, made its delta commit late" in caplog.text
     assert not is_used(storage)
@@ -215,7 +216,7 @@ def test_a_delta_commit_during_which_the_lock_was_lost_turns_it_off(is_undone: b
     def slowly(*arguments: Any) -> bool:
         followed = follow(*arguments)
         if followed and not taken:
-            taken.append(arguments[2].instant)
+            taken.append(arguments[3].instant)
             (lock,) = (o.path for o in storage.list_objects(".hoodie/.locks"))
             storage.delete(lock)
             clock.advance(60 * SHARING.expire_min)
@@ -259,7 +260,7 @@ def test_files_that_are_not_understood_turn_it_off(name: str) -> None:
         sound(table)  # an older slice
         return
     with pytest.raises(CorruptMetadata, match="in the metadata table"):
-        StoredMetadata.read(storage)
+        StoredMetadata.read(storage, WRITTEN)
     put(table, [("a", "p", 2, "2")])
     assert not is_used(storage)
 

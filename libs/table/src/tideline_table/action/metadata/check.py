@@ -71,7 +71,7 @@ def _compare(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
     except StorageRefused:
         # Without permission to write: files of the last entry may be missing, because its writer is about to create them.
         state, is_healed = table.refresh().copy(), False
-    found = _with_data(table, state, check_metadata(table.storage, state, table.timeline.rule), deep=deep)
+    found = _with_data(table, state, check_metadata(table.storage, table.timeline.format, state, table.timeline.rule), deep=deep)
     return found, not found or (is_healed and table.refresh().sequence == state.sequence)
 
 
@@ -90,5 +90,5 @@ def _compare_shared(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
     listed = list_timeline(table.storage, table.timeline.format)
     pending = frozenset(i.time for i in listed.instants if i.state is not State.COMPLETED)
     state = table.refresh().copy()
-    found = _with_data(table, state, check_stored(table.storage, state, pending), deep=deep)
+    found = _with_data(table, state, check_stored(table.storage, table.timeline.format, state, pending), deep=deep)
     return found, not found or list_timeline(table.storage, table.timeline.format).instants == listed.instants

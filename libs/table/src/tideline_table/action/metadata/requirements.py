@@ -103,7 +103,7 @@ def key_check(table: Table, name: str) -> Callable[[TableState], None]:
         newest = max((a.sequence for a in state.completed_writes()), default=0)
         if checked == [newest]:
             return
-        slices, source = state.latest_slices(), Source(table.storage, state, table.timeline.rule)
+        slices, source = state.latest_slices(), Source(table.storage, table.timeline.format, state, table.timeline.rule)
         key = repeated_key(source, slices, check_indexed_keys)
         if key is not None:
             raise DuplicateKey(

@@ -82,7 +82,7 @@ def _check_keys(table: Table, back: Rewind) -> str:
     created = _created_index(state)
     if created > back.savepoint:
         left = {a.instant for a in state.completed_writes()} - back.undone_instants
-        source = Source(table.storage, state, table.timeline.rule)
+        source = Source(table.storage, table.timeline.format, state, table.timeline.rule)
         key = repeated_key(source, slices_at(state, left).values(), check_indexed_keys)
         if key is not None:
             raise UnsupportedTable(

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from tideline_table.config import INDEX_TYPE, SHARED_METADATA, Options, column_list
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
 from tideline_table.index.scope import KeyScope
@@ -132,7 +134,7 @@ def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
     storage.delete_below(METADATA_FOLDER)
 
 
-def follow_step(storage: Storage, state: TableState, entry: Entry, options: Options) -> bool:
+def follow_step(storage: Storage, form: TableFormat, state: TableState, entry: Entry, options: Options) -> bool:
     """Add to the metadata table what `entry`, the step that is taken next, changes. Return whether that took requests.
 
     `state` is the state before the step. A step that cannot be followed turns the metadata table off; one that cannot be
@@ -146,12 +148,13 @@ def follow_step(storage: Storage, state: TableState, entry: Entry, options: Opti
         return False
     why = ""
     try:
-        stored = StoredMetadata.read(storage)
+        stored = StoredMetadata.read(storage, form)
         why = why_not_followed(stored, state, entry)
         if not why and instant:
-            changes = {stored.files: kind_of(FILES).changed_by(Source(storage, state), entry)}
+            source = Source(storage, form, state)
+            changes = {stored.files: kind_of(FILES).changed_by(source, entry)}
             further = [name for name in kept_partitions(options) if name in _made(properties) and name != FILES]
-            add_stored_delta(storage, instant, changes | _changed_records(storage, properties, state, entry, options, further))
+            add_stored_delta(storage, form, instant, changes | _changed_records(source, properties, entry, options, further))
     except UNREADABLE as error:
         why = str(error)
     if why:
@@ -160,15 +163,15 @@ def follow_step(storage: Storage, state: TableState, entry: Entry, options: Opti
 
 
 def _changed_records(
-    storage: Storage, properties: Mapping[str, str], state: TableState, entry: Entry, options: Options, names: Iterable[str]
+    source: Source, properties: Mapping[str, str], entry: Entry, options: Options, names: Iterable[str]
 ) -> dict[StoredPartition, Records]:
     """Return what the step changes in these partitions. Those that are not understood are dropped."""
-    changes, dropped = {}, []
+    storage, changes, dropped = source.storage, dict[StoredPartition, Records](), []
     for name in names:
         try:
             part = StoredPartition.read(storage, name)
-            indexed = _indexed_columns(storage, properties, state, options) if name == COLUMN_STATS else None
-            changes[part] = kind_of(name).changed_by(Source(storage, state, indexed=indexed), entry)
+            indexed = _indexed_columns(storage, properties, source.state, options) if name == COLUMN_STATS else None
+            changes[part] = kind_of(name).changed_by(replace(source, indexed=indexed), entry)
         except UNREADABLE as error:
             _LOGGER.warning("dropping %s from the metadata table, and Apache Hudi's next writer makes it anew: %s", name, error)
             dropped.append(name)
@@ -200,14 +203,14 @@ def why_not_followed(stored: StoredMetadata, state: TableState, entry: Entry) ->
     return ""
 
 
-def turn_off_if_known(storage: Storage, instants: Iterable[str]) -> None:
+def turn_off_if_known(storage: Storage, form: TableFormat, instants: Iterable[str]) -> None:
     """Turn the metadata table off if it knows one of the `instants`, which leave the timeline without a rollback."""
     wanted = set(instants)
     properties = read_properties(storage) if wanted else {}
     if not advertised(properties):
         return
     try:
-        known = sorted(StoredMetadata.read(storage).instants & wanted)
+        known = sorted(StoredMetadata.read(storage, form).instants & wanted)
     except UNREADABLE as error:
         _turn_off(storage, properties, str(error))
         return

@@ -177,7 +177,7 @@ class SharedTimeline(ActiveTimeline):
     def _take_back(self, begun: Sequence[ActionRecord]) -> None:
         """Remove actions that will never complete, and log them as rolled back. Hudi's rollback undoes no clean and no rollback."""
         with self._checked_lock().hold(), self.replica.mutex:
-            turn_off_if_known(self.storage, (a.instant for a in begun))
+            turn_off_if_known(self.storage, self.format, (a.instant for a in begun))
             for path in (self.format.timeline_path(a.at(s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
                 self.storage.delete(path)
             self.follower.adopt()
@@ -242,7 +242,7 @@ class SharedTimeline(ActiveTimeline):
 
     def _append_under(self, held: HeldHudiTableLock, decide: Decide) -> Entry:
         hold_to_rules(self.storage, kept_partitions(self.replica.options))
-        turn_off_if_known(self.storage, self._late)
+        turn_off_if_known(self.storage, self.format, self._late)
         self._late.clear()
         self.follower.adopt()
         draft = decide(self.state)
@@ -307,7 +307,7 @@ class SharedTimeline(ActiveTimeline):
         files = self._with_inflight(draft, files)
         step = draft.entry(self.state.sequence + 1, self.clock.now())
         options = self.replica.options
-        if kept_partitions(options) and follow_step(self.storage, self.state, step, options) and not held.is_held():
+        if kept_partitions(options) and follow_step(self.storage, self.format, self.state, step, options) and not held.is_held():
             self._late.add(draft.instant)
             raise _LockLost
         for path in files.delete:
