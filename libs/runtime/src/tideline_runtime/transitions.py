@@ -17,9 +17,9 @@ from tideline_table.hudi import (
     SCHEMA_KEY,
     Action,
     State,
+    TableFormat,
     time_from_instant,
 )
-from tideline_table.hudi.format import TableFormat
 from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned, RollbackStep
 from tideline_table.table import Table
 

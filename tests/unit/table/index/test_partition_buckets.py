@@ -20,6 +20,7 @@ from tideline_table.coordination.shared.hudi_rules import hold_to_rules
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import InvalidOption, TableExists, TableNotFound, UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import PROPERTIES_PATH, read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.colocation import sampled_slices
@@ -288,9 +289,9 @@ def test_equal_rules_are_allowed_and_pending_ones_do_not_hide_others(tmp_path: P
     table.storage.put(requested, b"")
     assert [found.instant for found in newest_rules(table.storage, table.timeline.format)] == [same.instant, older.instant]
     with pytest.raises(UnsupportedTable, match=older.instant):
-        hold_to_rules(table.storage)
+        hold_to_rules(table.storage, WRITTEN)
     table.storage.put(f".hoodie/{same.instant}.replacecommit", b"{}")
-    assert not hold_to_rules(table.storage)
+    assert not hold_to_rules(table.storage, WRITTEN)
     table.storage.delete_below(RULES_FOLDER)
     with pytest.raises(UnsupportedTable, match="and none in"):
-        hold_to_rules(table.storage)
+        hold_to_rules(table.storage, WRITTEN)

@@ -19,8 +19,7 @@ from tideline_table.action import (
 )
 from tideline_table.config import Options
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi import Action, CommitMetadata, State
-from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi import Action, CommitMetadata, State, TableFormat
 from tideline_table.log import ActionRecord, Entry, Published, TableState
 from tideline_table.table import Table
 

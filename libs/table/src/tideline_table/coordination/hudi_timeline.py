@@ -11,6 +11,7 @@ from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import TableFrozen, UnsupportedTable
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.state import TableState
@@ -45,10 +46,10 @@ class HudiTimeline(ActiveTimeline):
     def check_not_upgraded(self) -> None:
         """See `ActiveTimeline.check_not_upgraded`."""
         if self.replica.state.sharing is not None:
-            check_version(read_properties(self.storage))
+            check_version(read_properties(self.storage), WRITTEN)
         elif self._was_exclusive:
             properties = read_properties(self.storage)
-            check_not_upgraded(properties)
+            check_not_upgraded(properties, WRITTEN)
             raise TableFrozen(
                 "a table that was upgraded when it was opened, and has been downgraded since",
                 expected="a table that was opened as it is",

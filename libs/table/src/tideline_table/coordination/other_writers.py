@@ -8,7 +8,8 @@ from dataclasses import replace
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import ObjectNotFound, TableFrozen
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.formats import UPGRADED, WRITTEN, changed_version
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import UPGRADED
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
 from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline_listing
 from tideline_table.log.action import ActionRecord
@@ -16,10 +17,6 @@ from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import Folder, ObjectStat, Storage, exists
 
 _UPGRADED = "the table was upgraded and its timeline moved away"
-_DOWNGRADE = (
-    f"downgrade it to version {WRITTEN.version} with Apache Hudi's command line and keep its writers away from it, or stop using "
-    "Tideline's writers here"
-)
 
 
 def properties_in(folder: Folder) -> ObjectStat | None:
@@ -27,14 +24,21 @@ def properties_in(folder: Folder) -> ObjectStat | None:
     return next((found for found in folder.objects if found.path == p.PROPERTIES_PATH), None)
 
 
-def check_not_upgraded(properties: Mapping[str, str]) -> None:
-    """Raise `TableFrozen` unless an exclusive table still has the version that this engine writes."""
-    if changed := changed_version(properties):
+def check_not_upgraded(properties: Mapping[str, str], form: TableFormat) -> None:
+    """Raise `TableFrozen` unless an exclusive table still has the format in which Tideline writes it."""
+    if changed := form.changed_in(properties):
         raise TableFrozen(
             f"{changed}: {_UPGRADED}",
-            expected=f"{WRITTEN.version_text}: all writers of an exclusive table are Tideline's",
-            remedy=_DOWNGRADE,
+            expected=f"{form.version_text}: all writers of an exclusive table are Tideline's",
+            remedy=_downgrade(form),
         )
+
+
+def _downgrade(form: TableFormat) -> str:
+    return (
+        f"downgrade it to version {form.version} with Apache Hudi's command line and keep its writers away from it, or stop using "
+        "Tideline's writers here"
+    )
 
 
 def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: bool = True) -> None:
@@ -45,7 +49,7 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
     Otherwise it repairs what slow writers left. It deletes timeline files of an instant that was rolled back or undone, even if
     archived since, and creates savepoint files that a slow process deleted as files of an earlier, deleted savepoint.
     """
-    _check_not_moved(timeline.storage, folder)
+    _check_not_moved(timeline.storage, timeline.format, folder)
     unknown = _unknown_instant(timeline, folder, repairs=repairs)
     if unknown is not None:
         raise TableFrozen(
@@ -55,7 +59,7 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
         )
 
 
-def _check_not_moved(storage: Storage, folder: Folder) -> None:
+def _check_not_moved(storage: Storage, form: TableFormat, folder: Folder) -> None:
     """Raise `TableFrozen` if an upgrade moved the timeline; the properties change later. A downgrade leaves an empty folder."""
     if UPGRADED.timeline_folder.rpartition("/")[2] not in folder.folders:
         return
@@ -64,7 +68,7 @@ def _check_not_moved(storage: Storage, folder: Folder) -> None:
         raise TableFrozen(
             f"instant {moved[-1].time} ({moved[-1].action}, {moved[-1].state}) in {UPGRADED.timeline_folder}: {_UPGRADED}",
             expected="an exclusive table: all writers are Tideline's",
-            remedy=_DOWNGRADE,
+            remedy=_downgrade(form),
         )
 
 

@@ -5,6 +5,7 @@ The effect of a commit on file groups does not belong here; see `tideline_table.
 
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.file_names import is_log_path
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of
 from tideline_table.hudi.properties import CREATE_SCHEMA, DATABASE
@@ -21,6 +22,7 @@ __all__ = [
     "Instant",
     "Point",
     "State",
+    "TableFormat",
     "decode_document",
     "is_log_path",
     "is_sequence",

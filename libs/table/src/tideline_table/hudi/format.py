@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import LogFileName
 from tideline_table.hudi.instant import Instant, State
 from tideline_table.hudi.write_stats import CommitMetadata
@@ -55,6 +56,13 @@ class TableFormat(abc.ABC):
     def version_text(self) -> str:
         """The version and the layout of the timeline, in words."""
         return f"version {self.version} with timeline layout {self.layout}"
+
+    def changed_in(self, properties: Mapping[str, str]) -> str:
+        """Return the version and timeline layout that properties name, in words; empty for those of this format."""
+        version, layout = properties.get(p.VERSION, ""), properties.get(p.LAYOUT, self.layout)
+        if (version, layout) == (str(self.version), self.layout):
+            return ""
+        return f"version {version or 'unknown'} with timeline layout {layout}"
 
     def version_properties(self) -> Mapping[str, str]:
         """Return the properties of a new table that name its version and the places of its timeline."""

@@ -64,12 +64,3 @@ def check_writable(name: str, version: int) -> None:
             remedy="read it, write it with the Apache Hudi release that made it, or let Apache Hudi bring it to version "
             f"{WRITTEN.version}",
         )
-
-
-def changed_version(properties: Mapping[str, str]) -> str:
-    """Return the version and timeline layout that properties name, in words; empty for those that this engine writes."""
-    written = WRITTEN.version_properties()
-    found = {key: properties.get(key, usual) for key, usual in ((p.VERSION, ""), (p.LAYOUT, written[p.LAYOUT]))}
-    if all(written[key] == value for key, value in found.items()):
-        return ""
-    return f"version {found[p.VERSION] or 'unknown'} with timeline layout {found[p.LAYOUT]}"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists, TableIncomplete
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import (
     HIVE_STYLE,
     KEY_FIELDS,
@@ -103,7 +104,7 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     probe_conditional_put(storage)
     index = requested_index(request)
     properties = new_properties(
-        request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
+        WRITTEN, request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
     properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
     if request.index_type:

@@ -10,7 +10,7 @@ from functools import cached_property
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import WRITTEN, check_writable, format_of, is_written, version_of
+from tideline_table.hudi.formats import check_writable, format_of, is_written, version_of
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_numbers
 from tideline_table.index.scope import kept_type
@@ -256,18 +256,24 @@ class TableDefinition:
 
 
 def new_properties(
-    name: str, table_type: TableType, keygen: KeyGenerator, ordering_field: str, schema_json: str, database: str = ""
+    form: TableFormat,
+    name: str,
+    table_type: TableType,
+    keygen: KeyGenerator,
+    ordering_field: str,
+    schema_json: str,
+    database: str = "",
 ) -> dict[str, str]:
     """Return `hoodie.properties` of a new table: the set that every tested reader and writer accepts (format reference 2.1)."""
     properties = {
         p.NAME: name,
         p.TYPE: table_type.value,
-        **WRITTEN.version_properties(),
+        **form.version_properties(),
         **keygen_properties(keygen),
         p.BASE_FORMAT: "PARQUET",
         p.POPULATE_META_FIELDS: "true",
         p.DROP_PARTITION_COLUMNS: "false",
-        **WRITTEN.merge_properties(ordering_field),
+        **form.merge_properties(ordering_field),
         p.CREATE_SCHEMA: schema_json,
     }
     if database:

@@ -281,7 +281,7 @@ class Table:
             if found is None or found != self._properties_seen:
                 check_stands(self.storage, self.identity)
                 definition = TableDefinition.read(self.storage, self.base_path)
-                check_not_upgraded(definition.properties)
+                check_not_upgraded(definition.properties, self.timeline.format)
                 if self.identity is not None:
                     self.identity.check_declared(definition.properties)
                 definition.check_writable(keyed=keyed)

@@ -209,7 +209,7 @@ def _check_kind(table: Table) -> None:
             remedy="write its rows into a new table with meta fields, and share that",
         )
     properties = read_properties(table.storage)
-    check_version(properties)
+    check_version(properties, table.definition.format)
     _check_resized(table, table.state, properties)
     check_record_index(properties, table.options)
     check_numbers(table.storage, properties)

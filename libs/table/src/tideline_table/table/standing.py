@@ -55,9 +55,9 @@ def _check_standing(table: Table) -> None:
             remedy="restore it from a copy, or as it was created",
         ) from None
     if not table.capabilities.log_is_truth:
-        check_version(properties)
+        check_version(properties, table.timeline.format)
         return
-    check_not_upgraded(properties)
+    check_not_upgraded(properties, table.timeline.format)
     table.identity.check_declared(properties)
     check_no_other_writer(table.timeline, table.storage.list_folder(table.timeline.format.timeline_folder), repairs=False)
 

@@ -16,6 +16,7 @@ from tideline_table.coordination import SharedTimeline, roll_back
 from tideline_table.coordination.shared.hudi_rules import check_not_bucketed, hold_to_rules
 from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State, instant_from_time
 from tideline_table.hudi.plans import REQUESTED_REPLACE, encode_document
 from tideline_table.hudi.properties import read_properties
@@ -277,14 +278,14 @@ def test_numbers_of_buckets_by_partition_that_came_after_the_sharing_are_refused
     _, storage, _ = shared_table()
     kept = {**p.read_properties(storage), "hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
     set_properties(storage, kept)
-    assert not hold_to_rules(storage)
+    assert not hold_to_rules(storage, WRITTEN)
     if trace == "folder":
         rules = RulesFile("20260101000000000", "p,2", 4)
         storage.put(rules.path, rules.content)
     else:
         set_properties(storage, {**kept, "hoodie.bucket.index.partition.expressions": "p,2"})
     with pytest.raises(UnsupportedTable, match="partition"):
-        hold_to_rules(storage)
+        hold_to_rules(storage, WRITTEN)
 
 
 def test_one_file_id_that_looks_like_a_bucket_is_chance_in_a_large_table() -> None:

@@ -103,7 +103,7 @@ class LogFollower:
         if first == self._archive_read or not may_be_archived(listed, self.replica.state):
             return
         properties = read_properties(self.replica.storage)
-        check_version(properties)
+        check_version(properties, self.replica.log.format)
         missed = missed_writes(self.replica.log.format.archived_instants(self.replica.storage), self.replica.state)
         if missed:
             raise WritesMissed(

@@ -26,7 +26,7 @@ from tideline_table.errors import ClockSkew, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import is_ring_file_id
-from tideline_table.hudi.formats import WRITTEN, changed_version
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import BucketIndex
@@ -45,13 +45,13 @@ _LOGGER = logging.getLogger(__name__)
 OPTIONS_HINT = "'tideline share PATH' prints the options that its writers need"
 
 
-def hold_to_rules(storage: Storage, kept: Collection[str] = ()) -> bool:
+def hold_to_rules(storage: Storage, form: TableFormat, kept: Collection[str] = ()) -> bool:
     """Reject or mend what breaks the rules; return True if a metadata table was turned off. Raises `UnsupportedTable`.
 
     A metadata table keeps the partitions `kept`, of which `files` is one if there are any.
     """
     properties = read_properties(storage)
-    check_version(properties)
+    check_version(properties, form)
     check_numbers(storage, properties)
     partitions = advertised(properties)
     if not partitions or keep_only(storage, properties, kept):
@@ -100,12 +100,12 @@ def check_not_ahead(state: TableState, clock: Clock, options: Options) -> None:
         )
 
 
-def check_version(properties: Mapping[str, str]) -> None:
-    """Raise `UnsupportedTable` unless the table still has the version that this engine writes."""
-    if changed := changed_version(properties):
+def check_version(properties: Mapping[str, str], form: TableFormat) -> None:
+    """Raise `UnsupportedTable` unless the table still has the format in which Tideline writes it."""
+    if changed := form.changed_in(properties):
         raise UnsupportedTable(
             f"a shared table of {changed}",
-            expected=f"{WRITTEN.version_text}: a writer upgraded it",
+            expected=f"{form.version_text}: a writer upgraded it",
             remedy="downgrade it with Apache Hudi's command line, and give every Hudi writer hoodie.write.table.version=6 and "
             f"hoodie.write.auto.upgrade=false; {OPTIONS_HINT}",
         )

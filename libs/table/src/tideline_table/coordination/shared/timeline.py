@@ -131,7 +131,7 @@ class SharedTimeline(ActiveTimeline):
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:  # noqa: ARG002 - the port's
         """See `ActiveTimeline.check_writable`. Raises `UnsupportedTable` without a lock or for a broken rule (`hudi_rules`)."""
         properties = read_properties(self.storage)
-        check_version(properties)
+        check_version(properties, self.format)
         check_numbers(self.storage, properties)
         check_record_index(properties, self.replica.options)
         if not self.can_write:
@@ -241,7 +241,7 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldHudiTableLock, decide: Decide) -> Entry:
-        hold_to_rules(self.storage, kept_partitions(self.replica.options))
+        hold_to_rules(self.storage, self.format, kept_partitions(self.replica.options))
         turn_off_if_known(self.storage, self.format, self._late)
         self._late.clear()
         self.follower.adopt()
