@@ -19,6 +19,7 @@ from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
@@ -108,7 +109,7 @@ class Turns:
             "hoodie.parquet.small.file.limit": "0",
             "hoodie.clean.automatic": "false",
             "hoodie.compact.inline": "false",
-            **SHARING.hudi_options(),
+            **SHARING.hudi_options(WRITTEN),
             "hoodie.metadata.enable": str(self.metadata).lower(),
             "hoodie.embed.timeline.server": "false",
             "hoodie.write.markers.type": "DIRECT",

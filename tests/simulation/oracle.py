@@ -20,9 +20,8 @@ from tests.simulation.strangers import Objects, replaced_and_back, taken_for_com
 from tests.simulation.visible_files import Paths, VisibleFiles, is_data_file
 
 from tideline_table.errors import TidelineError
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
+from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import RestoreBegun
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState

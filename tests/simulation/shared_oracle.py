@@ -17,10 +17,9 @@ from tests.simulation.visible_files import VisibleFiles
 
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
+from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.action import CLUSTER
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
 

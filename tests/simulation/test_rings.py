@@ -18,10 +18,9 @@ from tideline_table.action.write import ring_resize
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.write_set import Overwrite
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import State
+from tideline_table.hudi.instant import CLUSTER, State
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.ring_change import renewed_ring
-from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Published
 from tideline_table.log.carried import CARRIED_KEY
 from tideline_table.table.rings import TableRings

@@ -15,9 +15,9 @@ from tideline_table.action.clustering.plan import Trigger, plan_clustering
 from tideline_table.action.decision import Due, NotDue
 from tideline_table.config import Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.log import TableState
-from tideline_table.log.action import CLUSTER, ActionRecord
+from tideline_table.log.action import ActionRecord
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
 

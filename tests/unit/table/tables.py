@@ -18,10 +18,9 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import Clock, ManualClock
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.hudi.properties import PROPERTIES_PATH, change_properties, format_properties, read_properties
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
-from tideline_table.log.action import CLUSTER
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
 from tideline_table.storage import LocalStorage, MemoryStorage, Storage

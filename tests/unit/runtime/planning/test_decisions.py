@@ -29,10 +29,11 @@ from tideline_table.config import Options
 from tideline_table.coordination.capabilities import EXCLUSIVE, SHARED
 from tideline_table.file_group import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi import Action, CommitMetadata, State
+from tideline_table.hudi.instant import CLUSTER
 from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log import ActionRecord, Entry, Published, TableState
-from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
+from tideline_table.log.action import COMPACT, LOG_COMPACT
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.schema.avro import avro_from_arrow
 from tideline_table.table import TableDefinition, TableType, TableView

@@ -20,8 +20,7 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import ActiveTimeline
 from tideline_table.errors import WriteConflict
-from tideline_table.hudi.instant import Action
-from tideline_table.log.action import CLUSTER
+from tideline_table.hudi.instant import CLUSTER, Action
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation

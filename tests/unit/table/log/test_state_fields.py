@@ -6,9 +6,9 @@ import json
 import pytest
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.action import CLUSTER, ActionRecord
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, read_opening, write_checkpoint
 from tideline_table.log.entry import Entry

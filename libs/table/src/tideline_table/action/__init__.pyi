@@ -31,7 +31,6 @@ from .decision import Check, Due, NotDue, TableService, Trigger, action_name, ol
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
     find_log_compaction_conflict,
-    is_mergeable,
     plan_log_compaction,
     planned_slices,
 )
@@ -187,7 +186,6 @@ __all__ = [
     "index_state",
     "input_bytes",
     "inserted_hashes",
-    "is_mergeable",
     "is_run_by_hudi",
     "is_split",
     "job_document",

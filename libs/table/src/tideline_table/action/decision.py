@@ -11,8 +11,8 @@ from typing import TypeVar
 from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_TARGET_FILE_SIZE, Options
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import Action, State, time_from_instant
-from tideline_table.log.action import CLUSTER, ActionRecord
+from tideline_table.hudi.instant import CLUSTER, Action, State, time_from_instant
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import Plan
 from tideline_table.log.state import TableState
 

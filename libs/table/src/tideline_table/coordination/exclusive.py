@@ -18,10 +18,10 @@ from tideline_table.coordination.other_writers import check_no_other_writer
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
-from tideline_table.hudi.instant import Action, State, next_instant
+from tideline_table.hudi.instant import CLUSTER, Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.write_stats import WriteStat
-from tideline_table.log.action import CLUSTER, COMPACT, LOG_COMPACT
+from tideline_table.log.action import COMPACT, LOG_COMPACT
 from tideline_table.log.body import Archived, Published
 from tideline_table.log.checkpoint import read_opening
 from tideline_table.log.entry import Entry

@@ -120,6 +120,28 @@ class Instant:
     """Whether this replace commit is known to be a clustering: some formats give a pending one names of its own."""
 
 
+CLUSTER = "CLUSTER"
+"""The operation of a clustering."""
+
+
+class Named:
+    """What names an instant and says its operation: an action, an entry or a draft of the table log."""
+
+    __slots__ = ()
+    instant: str
+    action: Action
+    operation: str
+
+    @property
+    def is_clustering(self) -> bool:
+        """Whether the action is a clustering: a replace commit with a plan."""
+        return self.action is Action.REPLACE_COMMIT and self.operation == CLUSTER
+
+    def at(self, state: State) -> Instant:
+        """Return the instant in a state."""
+        return Instant(self.instant, self.action, state, self.action is Action.REPLACE_COMMIT and self.is_clustering)
+
+
 COMPLETED_AS = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}
 
 

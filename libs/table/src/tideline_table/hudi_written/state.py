@@ -13,7 +13,7 @@ from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.formats import format_of
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
+from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant, State, time_from_instant
 from tideline_table.hudi.listing import TimelineListing, list_timeline
 from tideline_table.hudi.properties import TYPE
 from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata
@@ -26,7 +26,7 @@ from tideline_table.hudi_written.slices import (
     slices_of,
     tried_again,
 )
-from tideline_table.log.action import CLUSTER, ActionRecord
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.log.plan import Plan, parse_plan
 from tideline_table.log.progress import Progress, progress_in

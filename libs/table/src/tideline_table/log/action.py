@@ -4,34 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.instant import Action, Named, State
 from tideline_table.log.sharing import HUDI_WRITER
 
-CLUSTER = "CLUSTER"
 COMPACT = "COMPACT"
 LOG_COMPACT = "LOG_COMPACT"
 
 
 PENDING = (State.REQUESTED, State.INFLIGHT)
 """The states of an action that has not ended."""
-
-
-class Named:
-    """What names an instant and says its operation: an action, an entry or a draft of the table log."""
-
-    __slots__ = ()
-    instant: str
-    action: Action
-    operation: str
-
-    @property
-    def is_clustering(self) -> bool:
-        """Whether the action is a clustering: a replace commit with a plan."""
-        return self.action is Action.REPLACE_COMMIT and self.operation == CLUSTER
-
-    def at(self, state: State) -> Instant:
-        """Return the instant in a state."""
-        return Instant(self.instant, self.action, state, self.is_clustering)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tideline_table.errors import UnsupportedTable, parsing
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import Action, Named, State
 from tideline_table.json_text import parse_sealed, sealed
-from tideline_table.log.action import Named
 from tideline_table.log.body import Bare, Body, Indexed, RestoreBegun, parse_body
 from tideline_table.log.plan import LogMove, RollbackStep
 

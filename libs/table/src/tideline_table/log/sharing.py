@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tideline_table.errors import CorruptMetadata, InvalidOption
+from tideline_table.hudi.format import TableFormat
 
 HUDI_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
@@ -45,7 +46,7 @@ class Sharing:
         if self.expire_min < 1:
             raise InvalidOption(f"a lock that expires after {self.expire_min} minutes", expected="at least 1 minute")
 
-    def hudi_options(self, metadata: Collection[str] = ()) -> dict[str, str]:
+    def hudi_options(self, form: TableFormat, metadata: Collection[str] = ()) -> dict[str, str]:
         """Return the write options for every Hudi writer of the table (format reference 13.2, 13.3, 16.1).
 
         `metadata` are the partitions of the metadata table that Tideline's writers keep (`tideline.shared.metadata`).
@@ -53,7 +54,7 @@ class Sharing:
         options = {
             "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
             "hoodie.cleaner.policy.failed.writes": "LAZY",
-            "hoodie.write.table.version": "6",
+            "hoodie.write.table.version": str(form.version),
             "hoodie.write.auto.upgrade": "false",
             "hoodie.metadata.enable": "false",
         }

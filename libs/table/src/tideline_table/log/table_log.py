@@ -33,9 +33,8 @@ from tideline_table.errors import (
     parsing,
 )
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import Action, Named, State
 from tideline_table.json_text import parse_json
-from tideline_table.log.action import Named
 from tideline_table.log.body import Body
 from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
 from tideline_table.log.retention import trimmed_to

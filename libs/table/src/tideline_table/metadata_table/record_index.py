@@ -23,9 +23,8 @@ from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.file_group.versions import visible_slice
 from tideline_table.hudi.file_names import parse_base_file_name
-from tideline_table.hudi.instant import Action, time_from_instant
+from tideline_table.hudi.instant import CLUSTER, Action, time_from_instant
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat
-from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX, MetadataPartition

@@ -203,7 +203,7 @@ class Table:
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
         metadata = kept_partitions(self.options) if not self.definition.has_logs else ()
         given = {key: value for key, value in own.items() if value}
-        return {**self.sharing.hudi_options(metadata), **given}
+        return {**self.sharing.hudi_options(self.timeline.format, metadata), **given}
 
     @property
     def uid(self) -> str:

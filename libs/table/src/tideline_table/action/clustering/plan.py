@@ -39,8 +39,8 @@ from tideline_table.config import (
 )
 from tideline_table.coordination.priority import planned_update_strategy
 from tideline_table.file_group.slice import FileSlice, SliceVersion
-from tideline_table.hudi.instant import State
-from tideline_table.log.action import CLUSTER, ActionRecord
+from tideline_table.hudi.instant import CLUSTER, State
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import PRIORITY_KEY, ClusteringPlanned
 from tideline_table.log.state import TableState
 

@@ -48,9 +48,8 @@ from tideline_table.errors import (
     WriteConflict,
 )
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
-from tideline_table.log.action import CLUSTER
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import ClusteringPlanned

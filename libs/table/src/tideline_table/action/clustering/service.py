@@ -22,8 +22,7 @@ from tideline_table.config import (
 )
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.hudi.instant import Action, State
-from tideline_table.log.action import CLUSTER
+from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.log.plan import ClusteringPlanned, Plan, path_named
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table

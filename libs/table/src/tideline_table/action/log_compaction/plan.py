@@ -46,7 +46,7 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
         *state.groups_under_log_compaction(),
         *state.groups_in_move(),
     }
-    free = [s.applied for s in state.latest_slices() if s.group not in taken and is_mergeable(s)]
+    free = [s.applied for s in state.latest_slices() if s.group not in taken and _is_mergeable(s)]
     many = [s for s in free if len(s.log_files) >= files]
     if not many:
         most = max((len(s.log_files) for s in free), default=0)
@@ -75,7 +75,7 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
     return Due(CompactionPlanned(document), f"{len(many)} slice(s) have {files} log files or more")
 
 
-def is_mergeable(file_slice: FileSlice) -> bool:
+def _is_mergeable(file_slice: FileSlice) -> bool:
     """Return whether the log files of a slice can be merged into one: none of the slice before, and each by one known write."""
     named = (parse_log_file_name(log.name) for log in file_slice.log_files)
     known = all(name is not None and not name.is_cdc for name in named) and all(log.instant for log in file_slice.log_files)

@@ -81,7 +81,8 @@ def known_savepoint(state: TableState, instant: str) -> Savepoint:
 
 def check_exclusive(table: Table, procedure: str) -> None:
     """Raise `UnsupportedTable` for a table shared with Apache Hudi, whose own procedures do this."""
-    remedy = f"use Apache Hudi's procedure ({procedure}) with hoodie.write.table.version=6; Tideline follows it"
+    version = table.timeline.format.version
+    remedy = f"use Apache Hudi's procedure ({procedure}) with hoodie.write.table.version={version}; Tideline follows it"
     table.timeline.check_sole_writer(table.definition.name, remedy)
 
 

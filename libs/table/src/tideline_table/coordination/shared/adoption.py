@@ -16,11 +16,11 @@ from tideline_table.errors import CorruptMetadata, IllegalTransition, ObjectNotF
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.format import ArchivedInstant, TableFormat
 from tideline_table.hudi.formats import format_of
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State
+from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.listing import ListedTimeline, TimelineListing
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.action import CLUSTER, COMPACT, ActionRecord
+from tideline_table.log.action import COMPACT, ActionRecord
 from tideline_table.log.body import Bare, Body, Cleaned, Published, Restored
 from tideline_table.log.plan import ClusteringPlanned, RollbackStep, parse_plan
 from tideline_table.log.progress import Progress, archived_progress, progress_said_by
