@@ -26,7 +26,7 @@ def logs(file_slice):
 def test_log_files_belong_to_the_slice_they_are_named_after(history):
     (visible,) = history.state.latest_slices()
     assert (visible.base_instant, logs(visible)) == (instant(1), [instant(2), instant(3)])
-    assert visible.version == SliceVersion(instant(1), 2)
+    assert (visible.version, visible.next_log_version) == (SliceVersion(instant(1), 2), 3)
     assert visible.total_bytes == 120
     assert len(visible.paths) == 3
 
@@ -41,10 +41,12 @@ def test_a_planned_compaction_opens_a_slice(history):
     history.plan_compaction(instant(4), [G])
     (visible,) = history.state.latest_slices()
     assert visible.version == SliceVersion(instant(4), 2, awaits_base_file=True)
+    assert (visible.earlier_logs, visible.next_log_version) == (2, 1)
     assert visible.base_file.endswith(f"{instant(1)}.parquet")
     history.commit(instant(5), log_stat("g-0", instant(4)))
     (visible,) = history.state.latest_slices()
     assert (visible.base_instant, logs(visible)) == (instant(4), [instant(2), instant(3), instant(5)])
+    assert (visible.earlier_logs, visible.next_log_version) == (2, 2)
     assert history.state.latest_slice(G) == visible
     history.run_compaction(instant(4), base_stat("g-0", instant(4)))
     (visible,) = history.state.latest_slices()
