@@ -14,7 +14,7 @@ from tests.property.profile import few, some
 
 from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.file_group import FileGroupId, FileSlice
-from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.index.colocation import BucketTable, colocated_groups, colocated_join, sampled_slices, slices_by_part
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
@@ -31,7 +31,7 @@ def bucket_table(
     schema = pa.schema([(name, more.get(name, pa.string())) for name in (*key, "more")])  # type: ignore[misc]
     types = {name: schema.field(name).type for name in key}
     keygen = KeyGenerator(key, (), declared_type=KeyGeneratorType.COMPLEX if more.get("prefixed") else None)
-    pruning = BucketPruning(BucketIndex.checked(number, fields, key), keygen, types, cuts_alike=exclusive, has_plain_values=plain)
+    pruning = BucketPruning(bucket_index(number, fields, key), keygen, types, cuts_alike=exclusive, has_plain_values=plain)
     return BucketTable("t", pruning, schema)
 
 
@@ -153,7 +153,7 @@ def placed(*numbers: int) -> list[FileSlice]:
 
 
 def test_parts_and_samples_hold_each_slice_once_or_say_why_not() -> None:
-    index = BucketIndex.checked(4, key := ("id",), key)
+    index = bucket_index(4, key := ("id",), key)
     slices = placed(0, 0, 1, 2, 3, 3)
     assert [len(part) for part in slices_by_part(index, slices, 2)] == [3, 3]
     assert [len(part) for part in slices_by_part(index, slices, 4)] == [2, 1, 1, 2]

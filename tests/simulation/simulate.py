@@ -38,6 +38,7 @@ from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex, Engine
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
 from tideline_table.table import Table, TableRequest, create_table
@@ -297,7 +298,7 @@ def _check_buckets(cluster: Cluster) -> None:
         number = {"p": 3, "q": 1}.get(partition, BUCKETS) if cluster.world.seed % 2 else BUCKETS
         if cluster.world.is_resized:
             number = index.in_partition(partition).number
-        (bucket,) = BucketIndex.checked(number, ["id"], ["id"]).buckets(pa.array([key])).tolist()
+        (bucket,) = bucket_index(number, ["id"], ["id"]).buckets(pa.array([key])).tolist()
         if bucket_of_file_id(name.split("_")[0]) != bucket:
             oracle.report(f"key {key} of bucket {bucket} is in {name}")
 
@@ -315,7 +316,7 @@ def _check_rings(cluster: Cluster) -> None:
     """Each file group is that of a node, and each row is in that of its node."""
     oracle, disk = cluster.oracle, cluster.world.disk
     table = Table.open(disk.root, storage=disk, writer_id="checker")
-    index = BucketIndex.checked(BUCKETS, ["id"], ["id"], Engine.CONSISTENT)
+    index = bucket_index(BUCKETS, ["id"], ["id"], Engine.CONSISTENT)
     rings = table.rings().of({s.group.partition_path for s in table.slices()})
     known = {(partition, file_id) for partition, ring in rings.items() for file_id in ring.file_ids}
     for group in sorted(s.group for s in table.slices() if s.group not in known):
@@ -323,7 +324,7 @@ def _check_rings(cluster: Cluster) -> None:
     rows = table.read()
     keys, files = rows["_hoodie_record_key"], rows["_hoodie_file_name"].to_pylist()
     for at, (partition, name) in enumerate(zip(rows["_hoodie_partition_path"].to_pylist(), files, strict=True)):
-        (node,) = index.buckets(keys.slice(at, 1), rings[partition])
+        (node,) = index.in_partition("", rings[partition]).buckets(keys.slice(at, 1))
         if name.removeprefix(".").split("_")[0] != rings[partition].file_ids[node]:
             oracle.report(f"key {keys[at]} of node {node} is in {name}")
 

@@ -21,7 +21,8 @@ from tideline_spark.write import explain_write, write_dataframe
 from tideline_table.action import write_rows
 from tideline_table.errors import DuplicateKey, InvalidRecord
 from tideline_table.hudi.file_names import bucket_of_file_id
-from tideline_table.index import BucketIndex, Engine
+from tideline_table.index import Engine
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -61,7 +62,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 def test_the_native_expression_counts_buckets_as_the_engine_does(spark: SparkSession) -> None:
     frame = spark.createDataFrame(pa.table({"key": TEXTS}))
     for fields, key_fields in ((("id",), ("id",)), (("id",), ("id", "n")), (("id", "w"), ("id", "n", "w")), (("n",), ("id", "n"))):
-        index = BucketIndex.checked(97, fields, key_fields)
+        index = bucket_index(97, fields, key_fields)
         found = frame.select(bucket_number(f.col("key"), index, f.lit("")).alias("bucket")).toArrow()
         assert found["bucket"].to_pylist() == index.buckets(pa.array(TEXTS)).tolist(), fields
 

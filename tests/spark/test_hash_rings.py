@@ -21,6 +21,7 @@ from tideline_spark.rings import text_hash, with_nodes
 from tideline_spark.write import explain_write, write_dataframe
 from tideline_table.action import resize_rings, run_clustering, write_rows
 from tideline_table.index import BucketIndex, Engine, HashRing
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.hash_ring import RingNode
 from tideline_table.index.xx_hash import text_hashes
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -45,12 +46,12 @@ def test_the_native_expression_finds_nodes_as_the_engine_does(spark: SparkSessio
     keys = [*TEXTS, *(f"id:{n},n:{n}" for n in range(100)), *(f"{n}" for n in range(200))]
     paths = ["a", "b", "é=1"]
     source = pa.table({"key": keys * 3, "path": [path for path in paths for _ in keys]})
-    index = BucketIndex.checked(number, ("id", "w"), ("id", "n", "w"), Engine.CONSISTENT)
+    index = bucket_index(number, ("id", "w"), ("id", "n", "w"), Engine.CONSISTENT)
     changed: dict[str, HashRing] = {} if number == 1 else {"a": resized(5), "é=1": resized(1000)}
     found = with_nodes(spark.createDataFrame(source), "key", "path", "node", index, changed).toArrow()
     for path, ring in {**{path: HashRing.first(path, number) for path in paths}, **changed}.items():
         part = found.filter(pa.compute.equal(found["path"], path))
-        wanted = dict(zip(keys, index.buckets(pa.array(keys), ring).tolist(), strict=True))
+        wanted = dict(zip(keys, index.in_partition("", ring).buckets(pa.array(keys)).tolist(), strict=True))
         assert part["node"].to_pylist() == [wanted[key] for key in part["key"].to_pylist()]
 
 
@@ -75,7 +76,7 @@ def check_places(table: Table) -> None:
     rings = table.rings().of({s.group.partition_path for s in table.slices()})
     for partition, ring in rings.items():
         part = found.filter(pa.compute.equal(found["_hoodie_partition_path"], partition))
-        held = [ring.file_ids[at] for at in index.buckets(part["_hoodie_record_key"], ring).tolist()]
+        held = [ring.file_ids[at] for at in index.in_partition("", ring).buckets(part["_hoodie_record_key"]).tolist()]
         assert [name.removeprefix(".").split("_")[0] for name in part["_hoodie_file_name"].to_pylist()] == held
         ring.by_node([s for s in table.slices() if s.group.partition_path == partition])
         assert (Path(table.base_path) / ring.path).read_bytes() == ring.content

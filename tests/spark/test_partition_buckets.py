@@ -24,7 +24,8 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption
 from tideline_table.hudi.file_names import bucket_of_file_id
-from tideline_table.index import BucketIndex, PartitionRules
+from tideline_table.index import PartitionRules
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.java_pattern import java_pattern
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -139,7 +140,7 @@ def test_expressions_find_what_java_finds(spark: SparkSession) -> None:
 
 
 def test_the_native_expression_counts_buckets_by_partition(spark: SparkSession) -> None:
-    index = BucketIndex.checked(97, (), ("id",), rules=PartitionRules.parse("^a,8;b$,5;a,3"))
+    index = bucket_index(97, (), ("id",), rules=PartitionRules.parse("^a,8;b$,5;a,3"))
     keys, paths = [f"k{n}" for n in range(40)], ["a", "ab", "b", "ba", "c", ""]
     source = pa.table({"key": keys * len(paths), "path": [path for path in paths for _ in keys]})
     found = spark.createDataFrame(source).select(bucket_number(f.col("key"), index, f.col("path")).alias("bucket")).toArrow()

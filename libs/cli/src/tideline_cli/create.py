@@ -216,7 +216,7 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "bucket_engine": definition.buckets.engine.value if definition.buckets is not None else None,
                 "hash_fields": definition.buckets.fields if definition.buckets is not None else [],
                 "partition_buckets": definition.buckets.rules.text or None if definition.buckets is not None else None,
-                "several_file_groups": definition.buckets is not None and definition.buckets.has_several,
+                "several_file_groups": definition.buckets is not None and not definition.one_group_per_bucket,
                 "columns": columns,
             }
         )

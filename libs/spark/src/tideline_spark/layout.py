@@ -18,7 +18,7 @@ from tideline_spark.options import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELIS
 from tideline_table.action import may_delete
 from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.file_group import FileGroupId, FileSlice, SliceVersion
-from tideline_table.index import BucketIndex, slices_in_buckets
+from tideline_table.index import BucketIndex
 from tideline_table.table import TableRings
 from tideline_table.writer import FilePlacement, Operation, minds_known_keys
 
@@ -141,9 +141,9 @@ def bucket_layout(
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         for name, slices in partitions.items():
             ring = rings.unread(name) if rings is not None else None
-            held.update({(name, bucket): found for bucket, found in slices_in_buckets(index, slices, ring).items()})
+            held.update({(name, bucket): found for bucket, found in index.in_partition(name, ring).groups(slices).items()})
     into = None
-    if index.has_several:
+    if not index.one_group_per_bucket:
         placement = FilePlacement.of(options, visible).for_inserts(operation, options, has_logs=has_logs)
         into = InBucket(placement, frozenset(closed))
     return WriteLayout(

@@ -18,7 +18,7 @@ from tideline_spark.unit import Unit, refuse_known, refuse_twice, rows_by_unit
 from tideline_table.action import combines_input, write_partition_metafile
 from tideline_table.config import Options
 from tideline_table.errors import Recovery, TidelineError, VerificationFailed
-from tideline_table.file_group import FileSlice, in_bucket, new_bucket_file_id, new_file_id
+from tideline_table.file_group import FileSlice, in_bucket, new_file_id
 from tideline_table.index import BucketIndex, BucketPlace, HashRing, KeyScope, Location, RingStore, SimpleIndex
 from tideline_table.keygen import KeyGenerator
 from tideline_table.storage import Storage
@@ -224,8 +224,9 @@ class _RunningTask:
         deletes = context.operation is Operation.DELETE
         bucket = int(unit.name)
         held = self.shared.held.get((unit.partition, bucket), ())
-        ring = self._ring(unit.partition)
-        if (index.in_partition(unit.partition).buckets(prepared.keys, ring) != bucket).any() or not _is_of(held, ring, bucket):
+        own = index.in_partition(unit.partition, self._ring(unit.partition))
+        is_held = all(own.bucket_of(s.group.file_id) == bucket for s in held)
+        if not is_held or (own.buckets(prepared.keys) != bucket).any():
             raise VerificationFailed(
                 f"rows of partition {unit.partition!r} for which Spark computed another bucket than {index.text} gives",
                 expected=f"rows of bucket {bucket}",
@@ -240,7 +241,7 @@ class _RunningTask:
         elif held:
             yield self._write_group(unit.partition, held[0], prepared, added=0 if context.has_logs else prepared.rows.num_rows)
         elif not deletes:
-            file_id = new_bucket_file_id(context.instant, unit.partition, bucket) if ring is None else ring.file_ids[bucket]
+            file_id = own.new_file_id(context.instant, unit.partition, bucket)
             yield self._write_group(unit.partition, None, prepared, file_id, added=prepared.rows.num_rows)
 
     def _ring(self, partition: str) -> HashRing | None:
@@ -375,11 +376,6 @@ class _RunningTask:
                 f"rows of {unit.name!r} in {unit.partition!r}", expected="a file slice whose keys were looked up"
             )
         return known
-
-
-def _is_of(held: Sequence[FileSlice], ring: HashRing | None, node: int) -> bool:
-    """Return whether the slice of a unit is that of the node in the ring that was read."""
-    return ring is None or all(s.group.file_id == ring.file_ids[node] for s in held)
 
 
 def _has_each_key_once(rows: PreparedInput) -> bool:

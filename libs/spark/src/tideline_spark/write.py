@@ -347,7 +347,7 @@ class _Attempt:
         held = [r.stat for r in results if r.stat is not None and r.read is not None]
         self.contention.needs((s.file_id for s in held if not s.is_log), (s.file_id for s in held if s.is_log))
         # Two writers of one key meet in its bucket, where the rules for file groups decide, if it has one file group.
-        unique = (layout.index is None or layout.index.has_several) and promises_unique_keys(self.written_as, self.options)
+        unique = not self.table.definition.one_group_per_bucket and promises_unique_keys(self.written_as, self.options)
         look_up = _key_look_up(self.table, results, KeyScope.of(self.options)) if unique else None
         overwrite = overwrite_of(self.routing.operation, results)
         target = self.target

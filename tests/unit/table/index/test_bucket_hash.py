@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id, new_bucket_file_id
-from tideline_table.index.bucket import BucketIndex, hash_values
+from tideline_table.index.bucket_properties import bucket_index, declared_index
 from tideline_table.index.java_hash import string_hashes
+from tideline_table.index.key_values import hash_values
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 KEY_TEXT = st.one_of(TEXT, st.text("ab:,é漢😀", max_size=12), st.sampled_from(["__null__", "__empty__", "", "id:1,n:2"]))
@@ -34,7 +35,7 @@ def java_list_hash(values: list[str | None]) -> int:
 
 
 def bucket(key: str, number: int, fields: str = "id", key_fields: str = "id") -> int:
-    index = BucketIndex.checked(number, fields.split(","), key_fields.split(","))
+    index = bucket_index(number, fields.split(","), key_fields.split(","))
     (found,) = index.buckets(pa.array([key]))
     return int(found)
 
@@ -104,14 +105,14 @@ def test_string_hashes_are_those_of_java(texts: list[str | None], start: int) ->
 @given(st.lists(st.tuples(KEY_TEXT, KEY_TEXT, KEY_TEXT), min_size=1, max_size=20), st.sampled_from(["a", "b", "c", "a,c", "a,b,c"]))
 def test_composite_keys_hash_the_values_of_their_hash_fields(rows: list[tuple[str, str, str]], fields: str) -> None:
     keys = [f"a:{x},b:{y},c:{z}" for x, y, z in rows]
-    index = BucketIndex.checked(997, fields.split(","), ["a", "b", "c"])
+    index = bucket_index(997, fields.split(","), ["a", "b", "c"])
     wanted = [(java_list_hash(hash_values(key, fields.split(","))) & 0x7FFFFFFF) % 997 for key in keys]
     assert index.buckets(pa.array(keys)).tolist() == wanted
 
 
 @given(st.lists(KEY_TEXT, max_size=20), st.integers(1, 99_999))
 def test_every_simple_key_has_a_bucket(keys: list[str], number: int) -> None:
-    index = BucketIndex.checked(number, [], ["id"])
+    index = bucket_index(number, [], ["id"])
     wanted = [(java_list_hash(hash_values(key, ["id"])) & 0x7FFFFFFF) % number for key in keys]
     found = index.buckets(pa.chunked_array([keys[:3], keys[3:]], pa.string()))
     assert found.tolist() == wanted
@@ -128,11 +129,11 @@ def test_values_without_separators_come_back_whole(x: str, y: str, fields: str) 
 @pytest.mark.parametrize(("number", "fields"), [(0, "id"), (-1, "id"), (100_000, "id"), (4, "other"), (4, "id,id")])
 def test_impossible_requests_are_refused(number: int, fields: str) -> None:
     with pytest.raises(InvalidOption):
-        BucketIndex.checked(number, fields.split(","), ["id", "n"])
+        bucket_index(number, fields.split(","), ["id", "n"])
 
 
 def test_a_null_hash_field_is_named() -> None:
-    index = BucketIndex.checked(4, ["n"], ["id", "n"])
+    index = bucket_index(4, ["n"], ["id", "n"])
     index.check_values(pa.chunked_array([["id:__null__,n:1", "id:__null__x,n:__empty__"]]))
     with pytest.raises(InvalidRecord, match="null hash field"):
         index.check_values(pa.chunked_array([["id:1,n:1", "id:2,n:__null__"]]))
@@ -148,11 +149,11 @@ def test_a_null_hash_field_is_named() -> None:
     ],
 )
 def test_properties_that_no_writer_can_follow_are_refused(changed: dict[str, str]) -> None:
-    index = BucketIndex.checked(4, ["n"], ["id", "n"])
-    assert BucketIndex.of_properties(index.properties, ["id", "n"]) == index
-    assert BucketIndex.of_properties({}, ["id", "n"]) is None
+    index = bucket_index(4, ["n"], ["id", "n"])
+    assert declared_index(index.properties, ["id", "n"]) == index
+    assert declared_index({}, ["id", "n"]) is None
     with pytest.raises(UnsupportedTable, match="bucket index"):
-        BucketIndex.of_properties({**index.properties, **changed}, ["id", "n"])
+        declared_index({**index.properties, **changed}, ["id", "n"])
 
 
 def test_file_ids_begin_with_the_bucket_number() -> None:

@@ -42,7 +42,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.bucket_slices import slices_by_bucket
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -74,7 +74,7 @@ def check_places(table: Table) -> None:
     for file_slice in table.slices():
         by_partition.setdefault(file_slice.group.partition_path, []).append(file_slice)
     for slices in by_partition.values():
-        slices_by_bucket(index, slices)
+        index.group_of_each(slices)
     found = table.read()
     names = [name.split("_")[0] for name in found.column("_hoodie_file_name").to_pylist()]
     assert [bucket_of_file_id(name) for name in names] == index.buckets(found.column("_hoodie_record_key")).tolist()
@@ -466,9 +466,9 @@ TAIL = "aaaa-4bbb-8ccc-dddddddddddd-0"
     ],
 )
 def test_file_groups_that_the_index_does_not_allow_are_named(file_ids: list[str], match: str) -> None:
-    index = BucketIndex.checked(4, ["id"], ["id"])
+    index = bucket_index(4, ["id"], ["id"])
     with pytest.raises(UnsupportedTable, match=match):
-        slices_by_bucket(index, placed(*file_ids))
+        index.group_of_each(placed(*file_ids))
     state = TableState()
     for found in placed(*file_ids):
         state.slices[found.group] = {found.base_instant: found}
@@ -494,7 +494,7 @@ def test_rows_of_another_bucket_in_log_files_are_named_before_they_are_compacted
     table, _, _ = new_table(type=TableType.MOR, buckets=4)
     write(table, rows(KEYS, 1, "a"))
     right = BucketIndex.buckets_of
-    monkeypatch.setattr(BucketIndex, "buckets_of", lambda index, codes, ring=None: (right(index, codes, ring) + 1) % 4)
+    monkeypatch.setattr(BucketIndex, "buckets_of", lambda index, codes: (right(index, codes) + 1) % 4)
     write(table, rows(KEYS, 2, "b"))
     monkeypatch.undo()
     with pytest.raises(TidelineError, match="of other buckets"):

@@ -33,6 +33,8 @@ from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, 
 from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import BucketIndex, Engine
+from tideline_table.index.bucket_kinds import RingIndex
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing, RingNode, parse_ring, ring_folder
 from tideline_table.index.ring_change import RingLimits, resized_ring
 from tideline_table.index.xx_hash import text_hashes
@@ -66,7 +68,7 @@ def check_rings(table: Table) -> None:
     rings = table.rings().of({s.group.partition_path for s in table.slices()})
     for partition, ring in rings.items():
         part = found.filter(pc.equal(found["_hoodie_partition_path"], partition))
-        ids = [ring.file_ids[at] for at in index.buckets(part["_hoodie_record_key"], ring).tolist()]
+        ids = [ring.file_ids[at] for at in index.in_partition("", ring).buckets(part["_hoodie_record_key"]).tolist()]
         # The name of a log file has a dot before the file id.
         assert [name.removeprefix(".").split("_")[0] for name in part["_hoodie_file_name"].to_pylist()] == ids
         ring.by_node([s for s in table.slices() if s.group.partition_path == partition])
@@ -100,10 +102,10 @@ def test_the_hash_is_that_of_the_specification_and_of_hudi() -> None:
 )
 def test_a_key_belongs_to_the_node_that_hudi_gives_it(key: str, fields: tuple[str, ...], code: int, value: int) -> None:
     """As seen of Apache Hudi 1.2.0 (format reference 12.2)."""
-    index = BucketIndex(4, fields, ("id", "n", "w"), Engine.CONSISTENT)
+    index = bucket_index(4, fields, ("id", "n", "w"), Engine.CONSISTENT)
     ring = HashRing.first("p0", 4)
     assert index.hash_codes(pa.array(["other", key]))[1] == code
-    assert ring.nodes[index.buckets(pa.array([key]), ring)[0]].value == value
+    assert ring.nodes[index.in_partition("", ring).buckets(pa.array([key]))[0]].value == value
 
 
 def test_the_first_ring_is_that_of_hudi() -> None:
@@ -221,8 +223,8 @@ def test_torn_hashing_metadata_stops_writers_and_not_readers(caplog: pytest.LogC
 def test_rows_of_another_node_are_named_before_they_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     table, _, _ = ring_table()
     write(table, rows(KEYS, 1, "a"))
-    right = BucketIndex.buckets_of
-    monkeypatch.setattr(BucketIndex, "buckets_of", lambda index, codes, ring=None: (right(index, codes, ring) + 1) % 4)
+    right = RingIndex.buckets_of
+    monkeypatch.setattr(RingIndex, "buckets_of", lambda index, codes: (right(index, codes) + 1) % 4)
     write(table, rows(KEYS, 2, "b"))
     monkeypatch.undo()
     with pytest.raises(TidelineError, match="of other buckets"):
@@ -359,7 +361,7 @@ def test_a_writer_that_only_opens_a_node_is_repeated(monkeypatch: pytest.MonkeyP
     """It shares no file group with the resize, and the log knows which ring it went by."""
     table, storage, clock = ring_table(buckets=4)
     index, ring = index_of(table), HashRing.first("p", 4)
-    nodes = index.buckets(pa.array(KEYS), ring).tolist()
+    nodes = index.in_partition("", ring).buckets(pa.array(KEYS)).tolist()
     write(table, rows([k for k, n in zip(KEYS, nodes, strict=True) if n == 0], 1, "a"))
     other = open_table(storage, clock, "w2")
     beside(monkeypatch, lambda: resize_rings(other, options=SMALL))

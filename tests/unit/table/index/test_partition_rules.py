@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable
-from tideline_table.index.bucket import BucketIndex, Engine
+from tideline_table.index.bucket import Engine
+from tideline_table.index.bucket_properties import bucket_index, declared_index
 from tideline_table.index.java_pattern import MOST_CHARACTERS, java_pattern
 from tideline_table.index.partition_rules import PartitionRule, PartitionRules, RulesFile
 
@@ -130,17 +131,17 @@ def test_expressions_that_java_and_python_may_read_differently_are_refused(expre
 
 
 def test_an_index_of_the_table_says_no_bucket_where_partitions_have_their_own_numbers() -> None:
-    index = BucketIndex.checked(4, (), ("id",), rules=PartitionRules.parse("p0,8"))
+    index = bucket_index(4, (), ("id",), rules=PartitionRules.parse("p0,8"))
     assert [index.in_partition(name).number for name in ("p0", "p1")] == [8, 4]
     assert index.in_partition("p1").in_partition("p0").number == 4
     with pytest.raises(AssertionError, match="of a partition"):
         index.buckets_of(np.array([1, 2]))
     assert index.text == "4 bucket(s) by id, by partition p0,8"
-    assert BucketIndex.of_properties(index.properties, ("id",)) == index
+    assert declared_index(index.properties, ("id",)) == index
 
 
 def test_partitions_are_counted_off_by_their_greatest_common_divisor() -> None:
-    index = BucketIndex.checked(4, (), ("id",), rules=PartitionRules.parse("p0,8;p6,6;p9,9;p1,1"))
+    index = bucket_index(4, (), ("id",), rules=PartitionRules.parse("p0,8;p6,6;p9,9;p1,1"))
     for partitions, expected in (((), 4), (("p0",), 8), (("p0", "x"), 4), (("p0", "p6"), 2), (("p9",), 9), (("p1",), 1)):
         assert index.common_number(partitions) == expected
     for partitions in (("p0", "p9"), ("p0", "p1")):
@@ -158,9 +159,9 @@ def test_partitions_are_counted_off_by_their_greatest_common_divisor() -> None:
     ],
 )
 def test_properties_with_rules_that_cannot_be_written_are_refused(changed: dict[str, str]) -> None:
-    index = BucketIndex.checked(4, (), ("id",), rules=PartitionRules.parse("p0,8"))
+    index = bucket_index(4, (), ("id",), rules=PartitionRules.parse("p0,8"))
     with pytest.raises(UnsupportedTable, match="bucket index"):
-        BucketIndex.of_properties({**index.properties, **changed}, ("id",))
+        declared_index({**index.properties, **changed}, ("id",))
 
 
 def test_a_file_of_rules_has_the_fields_of_apache_hudi() -> None:

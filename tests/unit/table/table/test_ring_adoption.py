@@ -19,7 +19,8 @@ from tideline_locks import open_hudi_lock
 from tideline_table.action import resize_rings, write_rows
 from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
-from tideline_table.index.bucket import BucketIndex, Engine
+from tideline_table.index.bucket import Engine
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.hash_ring import HashRing, ring_folder
 from tideline_table.table import NamedBuckets, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
@@ -56,8 +57,8 @@ def hudis(folder: Path, numbers: range = range(120), hash_fields: tuple[str, ...
 def nodes_of(number: int) -> set[int]:
     """The nodes of a row by each choice of hash fields."""
     ring, keys = HashRing.first(f"x{number % 2}", 3), ("user", "page")
-    indexes = [BucketIndex(3, fields, keys, Engine.CONSISTENT) for fields in (("user",), ("page",), keys)]
-    return {int(index.buckets(pa.array([f"user:u{number % 40},page:p{number}"]), ring)[0]) for index in indexes}
+    indexes = [bucket_index(3, fields, keys, Engine.CONSISTENT) for fields in (("user",), ("page",), keys)]
+    return {int(index.in_partition("", ring).buckets(pa.array([f"user:u{number % 40},page:p{number}"]))[0]) for index in indexes}
 
 
 @pytest.mark.parametrize("fields", [("user",), ("page",), ("user", "page")])
@@ -79,7 +80,7 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, fields: tuple
     assert index is not None
     for partition, ring in found.rings().of(["x0", "x1"]).items():
         part = read.filter(pc.equal(read["part"], partition))
-        ids = [ring.file_ids[at] for at in index.buckets(part["_hoodie_record_key"], ring).tolist()]
+        ids = [ring.file_ids[at] for at in index.in_partition("", ring).buckets(part["_hoodie_record_key"]).tolist()]
         assert [name.removeprefix(".").split("_")[0] for name in part["_hoodie_file_name"].to_pylist()] == ids
 
 

@@ -1,7 +1,7 @@
 """Indexes: which file group holds a record key."""
 
-from tideline_table.index.bucket import BucketIndex, Engine, check_index
-from tideline_table.index.bucket_slices import slices_by_bucket, slices_in_buckets
+from tideline_table.index.bucket import BucketIndex, Engine
+from tideline_table.index.bucket_properties import bucket_index, check_index
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.partition_rules import PartitionRules
@@ -23,10 +23,9 @@ __all__ = [
     "RingStore",
     "SimpleIndex",
     "asks_record_index",
+    "bucket_index",
     "check_index",
     "check_scope",
     "key_hashes",
     "moves_rows",
-    "slices_by_bucket",
-    "slices_in_buckets",
 ]

@@ -5,20 +5,18 @@ record key, hashed as a Java list of strings, and counted off by the number of b
 are the bucket number. A bucket is one file group (pattern 1 of the RFC), so tagging reads no file, or several (pattern 2),
 among which key ranges and Bloom filters find the one of a key.
 
-With consistent hashing (12.2), the same values have another hash, and a ring for each partition says to which bucket it belongs
-(`hash_ring`). A bucket number is then the position of a node in the ring of its partition.
-
-With rules (12.3), the path of a partition says how many buckets it has: `BucketIndex.in_partition` returns the index to use there.
+`BucketIndex` is the index of most tables; what only tables with hash rings or with several file groups in a bucket meet is in
+`bucket_kinds`. With rules (12.3), the path of a partition says how many buckets it has. Therefore code asks the index of a
+partition (`BucketIndex.in_partition`) for buckets, file groups and file ids, and never which kind of index it is.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,16 +29,14 @@ from tideline_table.config import (
     BUCKET_PARTITION_RULE_TYPE,
     BUCKET_PARTITION_RULES,
     INDEX_TYPE,
-    Options,
-    column_list,
 )
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
-from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id
-from tideline_table.index.hash_ring import MAX_NODES, HashRing
-from tideline_table.index.java_hash import string_hashes
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id, new_bucket_file_id, new_file_id
+from tideline_table.index.hash_ring import HashRing
+from tideline_table.index.key_values import Texts, hash_values, list_hashes
 from tideline_table.index.partition_rules import NO_RULES, RULE_TYPE, PartitionRules
-from tideline_table.index.xx_hash import text_hashes
-from tideline_table.keygen import EMPTY_KEY, NULL_KEY
+from tideline_table.keygen import NULL_KEY
 
 BUCKET = "BUCKET"
 RESIZING = "tideline.bucket.index.resizing"
@@ -51,8 +47,7 @@ PLAIN_KEYS = "tideline.bucket.index.plain.keys"
 """Property of a table all of whose writers refuse what `BucketIndex.check_plain` refuses."""
 BY_PARTITION = ", by partition "
 """In `BucketIndex.text`: before the rules."""
-_SEVERAL = ", several file groups each"
-_RESTORE = "restore hoodie.properties as the table was created, or write the table with Apache Hudi"
+_OTHER_WRITER = "a writer with other settings wrote the table: read it, and write its rows into a new table"
 
 
 class Engine(enum.StrEnum):
@@ -71,27 +66,26 @@ class BucketIndex:
     one."""
     fields: tuple[str, ...]
     key_fields: tuple[str, ...]
-    engine: Engine = Engine.SIMPLE
     rules: PartitionRules = NO_RULES
     """Numbers of buckets by partition path. With rules, only the index of a partition (`in_partition`) has bucket numbers."""
-    has_several: bool = False
-    """Whether a bucket may have several file groups of a partition (pattern 2 of RFC-29). A key is then looked up in those of its
-    bucket."""
 
-    @property
-    def is_consistent(self) -> bool:
-        """Whether the ring of a partition says which bucket a row belongs to; `ring` arguments then need that ring."""
-        return self.engine is Engine.CONSISTENT
+    engine: ClassVar[Engine] = Engine.SIMPLE
+    most: ClassVar[int] = MAX_BUCKETS
+    has_rules: ClassVar[bool] = True
+    """Whether partitions may have numbers of buckets of their own, by rules."""
+    one_group_per_bucket: ClassVar[bool] = True
+    """Whether the bucket of a key names its file group. Otherwise the key is looked up in those of its bucket."""
+    adjective: ClassVar[str] = ""
+    suffix: ClassVar[str] = ""
 
     @property
     def text(self) -> str:
         """The number of buckets, the hash fields and the rules, for messages and comparison."""
         rules = f"{BY_PARTITION}{self.rules.text}" if self.rules else ""
-        kind = "consistent " if self.is_consistent else ""
-        return f"{self.number} {kind}bucket(s) by {','.join(self.fields)}{rules}{_SEVERAL if self.has_several else ''}"
+        return f"{self.number} {self.adjective}bucket(s) by {','.join(self.fields)}{rules}{self.suffix}"
 
-    def in_partition(self, partition_path: str) -> BucketIndex:
-        """Return the index of one partition, which has no rules."""
+    def in_partition(self, partition_path: str, ring: HashRing | None = None) -> BucketIndex:  # noqa: ARG002 - of hash rings
+        """Return the index of one partition, which has no rules. `ring` is that of the partition if there is consistent hashing."""
         if not self.rules:
             return self
         return replace(self, number=self.rules.number_of(partition_path, self.number), rules=NO_RULES)
@@ -114,67 +108,6 @@ class BucketIndex:
             )
         return found
 
-    @classmethod
-    def checked(
-        cls,
-        number: int,
-        fields: Sequence[str],
-        key_fields: Sequence[str],
-        engine: Engine = Engine.SIMPLE,
-        rules: PartitionRules = NO_RULES,
-        *,
-        has_several: bool = False,
-    ) -> BucketIndex:
-        """Return the index.
-
-        Raises `InvalidOption` for a number out of range, for hash fields outside the record key, and for rules or several file
-        groups in each bucket with a hash ring, which fixes the file ids.
-        """
-        if has_several and engine is Engine.CONSISTENT:
-            raise InvalidOption(
-                "several file groups in each bucket, with consistent hashing",
-                expected="one of them: consistent hashing splits a bucket that outgrows its size",
-            )
-        largest = MAX_NODES if engine is Engine.CONSISTENT else MAX_BUCKETS
-        if not 1 <= number <= largest:
-            raise InvalidOption(f"{number} buckets", expected=f"1 to {largest}")
-        unknown = [name for name in fields if name not in key_fields]
-        if unknown or len(set(fields)) < len(fields):
-            raise InvalidOption(
-                f"hash fields {', '.join(fields)}", expected=f"each once, and columns of the record key ({', '.join(key_fields)})"
-            )
-        if rules and engine is not Engine.SIMPLE:
-            raise InvalidOption(f"the partition rules {rules.text} with consistent hashing", expected="the simple engine")
-        # Hudi takes the values in the order of the key, whatever the order of the hash fields.
-        own = tuple(name for name in key_fields if not fields or name in fields)
-        return cls(number, own, tuple(key_fields), engine, rules, has_several)
-
-    @classmethod
-    def of_properties(cls, properties: Mapping[str, str], key_fields: Sequence[str]) -> BucketIndex | None:
-        """Return the index that a table's properties declare, None if they declare none.
-
-        Raises `UnsupportedTable` for an engine, a number, hash fields or partition rules that cannot be written.
-        """
-        is_resizing = RESIZING in properties
-        if properties.get(INDEX_TYPE.key, "").upper() != BUCKET and not is_resizing:
-            return None
-        engine = properties.get(BUCKET_ENGINE.key, Engine.SIMPLE).upper()
-        number = properties[RESIZING] if is_resizing else properties.get(BUCKET_NUMBER.key, "")
-        kind = properties.get(BUCKET_PARTITION_RULE_TYPE.key, RULE_TYPE)
-        if engine not in set(Engine) or not (number.isascii() and number.isdecimal()) or kind != RULE_TYPE:
-            raise UnsupportedTable(
-                f"a bucket index with {BUCKET_ENGINE.key}={engine}, {BUCKET_NUMBER.key}={number} and "
-                f"{BUCKET_PARTITION_RULE_TYPE.key}={kind}",
-                expected=f"the engine {' or '.join(Engine)}, a number of buckets and, for partition rules, {RULE_TYPE}",
-                remedy=_RESTORE,
-            )
-        try:
-            rules = PartitionRules.parse(properties.get(BUCKET_PARTITION_RULES.key, ""))
-            fields, several = column_list(properties.get(BUCKET_HASH_FIELD.key, "")), SEVERAL_FILE_GROUPS in properties
-            return cls.checked(int(number), fields, key_fields, Engine(engine), rules, has_several=several)
-        except InvalidOption as error:
-            raise UnsupportedTable(f"a bucket index with {error.found}", expected=error.expected, remedy=_RESTORE) from None
-
     @property
     def properties(self) -> dict[str, str]:
         """The properties that keep the index with the table. Apache Hudi's Spark writers take them as defaults of their options."""
@@ -183,30 +116,94 @@ class BucketIndex:
             BUCKET_ENGINE.key: self.engine.value,
             BUCKET_NUMBER.key: str(self.number),
             BUCKET_HASH_FIELD.key: ",".join(self.fields),
-            **self._rule_properties,
-            **({SEVERAL_FILE_GROUPS: "true"} if self.has_several else {}),
+            **self._own_properties,
         }
 
     @property
-    def _rule_properties(self) -> dict[str, str]:
+    def _own_properties(self) -> dict[str, str]:
         """An empty text without rules: with the key in its place, Apache Hudi refuses writers whose options name rules."""
-        if self.is_consistent:
-            return {}
         return {BUCKET_PARTITION_RULES.key: self.rules.given, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if self.rules else {})}
 
-    def buckets(self, keys: pa.ChunkedArray | pa.Array, ring: HashRing | None = None) -> np.ndarray:
-        """Return the bucket number of each record key, of the partition with this `ring` if there is consistent hashing."""
-        return self.buckets_of(self.hash_codes(keys), ring)
-
-    def buckets_of(self, codes: np.ndarray, ring: HashRing | None = None) -> np.ndarray:
-        """Return the bucket number of each result of `hash_codes`."""
-        assert (ring is not None) == self.is_consistent, "a ring for consistent hashing, and for nothing else"
-        assert not self.rules, "the index of a partition says the bucket"
-        return codes % self.number if ring is None else ring.nodes_of(codes)
-
-    def hash_codes(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    def hash_codes(self, keys: Texts) -> np.ndarray:
         """Return the hash of each record key, 0 to 2^31 - 1, which decides its bucket."""
-        return _positive(text_hashes(self._joined(keys)) if self.is_consistent else self._hashes(keys)).astype(np.int64)
+        return list_hashes(keys, self.fields, self.key_fields)
+
+    def buckets(self, keys: Texts) -> np.ndarray:
+        """Return the bucket number of each record key of a partition."""
+        return self.buckets_of(self.hash_codes(keys))
+
+    def buckets_of(self, codes: np.ndarray) -> np.ndarray:
+        """Return the bucket number of each result of `hash_codes`."""
+        assert not self.rules, "the index of a partition says the bucket"
+        return codes % self.number
+
+    def bucket_of(self, file_id: str) -> int | None:
+        """Return the bucket number of a file group of a partition, None if it has none."""
+        return bucket_of_file_id(file_id)
+
+    def new_file_id(self, instant: str, partition_path: str, bucket: int) -> str:
+        """Return the id of the first file group of a bucket."""
+        return new_bucket_file_id(instant, partition_path, bucket)
+
+    def moved_file_id(self, file_id: str, instant: str, partition_path: str, task: int) -> str:
+        """Return the id of the file group to which a clustering task moves the rows of one, in the same bucket."""
+        bucket = bucket_of_file_id(file_id)
+        return new_file_id(instant, str(task)) if bucket is None else self.new_file_id(instant, partition_path, bucket)
+
+    def groups(self, slices: Iterable[FileSlice]) -> dict[int, list[FileSlice]]:
+        """Return the slices of each bucket of one partition: one, unless the index allows several.
+
+        Raises `UnsupportedTable` for a file group that the index does not allow: without a bucket number, with one that is too
+        large, or a second one in a bucket that has one only. A row must not be written there, because no look-up by key would
+        find it.
+        """
+        found: dict[int, list[FileSlice]] = {}
+        for file_slice in slices:
+            partition, file_id = file_slice.group
+            own = self.in_partition(partition)
+            bucket, problem = bucket_of_file_id(file_id), ""
+            if bucket is None:
+                problem = f"file group {file_id} in {partition!r} has no bucket number"
+            elif bucket >= own.number:
+                problem = f"file group {file_id} in {partition!r} is of bucket {bucket}, and the table has {own.text}"
+            elif bucket in found and self.one_group_per_bucket:
+                problem = f"file groups {found[bucket][0].group.file_id} and {file_id} in {partition!r} are of one bucket"
+            if problem or bucket is None:
+                one = "one file group for each of " if self.one_group_per_bucket else ""
+                raise UnsupportedTable(problem, expected=f"{one}{own.text}", remedy=_OTHER_WRITER)
+            found.setdefault(bucket, []).append(file_slice)
+        return found
+
+    def group_of_each(self, slices: Iterable[FileSlice]) -> dict[int, FileSlice]:
+        """Return the slice of each bucket of one partition, of an index with one file group in each. Raises as `groups`."""
+        return {bucket: found for bucket, (found,) in self.groups(slices).items()}
+
+    def skew(self, partitions: Iterable[Sequence[FileSlice]]) -> float | None:
+        """Return the rows of the largest bucket in multiples of the mean of its partition, over the partitions with rows.
+
+        1 for none, None for an index whose numbers do not say how many buckets there are. `partitions` holds the slices of each
+        partition, one at least.
+        """
+        worst = 1.0
+        for members in partitions:
+            number = self.in_partition(members[0].group.partition_path).number
+            rows = np.zeros(number)
+            for file_slice in members:
+                bucket = bucket_of_file_id(file_slice.group.file_id)
+                if bucket is not None and bucket < number:
+                    rows[bucket] += max(file_slice.rows, 0)
+            if rows.sum() >= 10 * number:
+                worst = max(worst, float(rows.max() / rows.mean()))
+        return worst
+
+    def check_resizable(self, name: str) -> None:
+        """Raise `UnsupportedTable` if the table `name` cannot get a named number of buckets."""
+
+    def check_shareable(self, name: str) -> None:
+        """Raise `UnsupportedTable` if Apache Hudi's writers could not write the table `name`."""
+
+    def check_comparable(self, root: str) -> None:
+        """Raise `UnsupportedTable` if equal hashes say nothing about the buckets of the table at `root` and of another one."""
 
     def check_values(self, keys: pa.ChunkedArray) -> None:
         """Raise `InvalidRecord` if a hash field is null in one of these composite keys.
@@ -245,147 +242,27 @@ class BucketIndex:
                     remedy="change the value, or create the table with all key columns as hash fields",
                 )
 
-    def check_members(self, file_id: str, keys: pa.ChunkedArray, ring: HashRing | None = None) -> None:
-        """Raise `UnsupportedTable` if a file group holds a record key of another bucket: a writer with other settings wrote it."""
-        bucket = bucket_of_file_id(file_id) if ring is None else ring.position_of(file_id)
-        strays = len(keys) if bucket is None else int((self.buckets(keys, ring) != bucket).sum())
+    def check_members(self, file_id: str, keys: pa.ChunkedArray) -> None:
+        """Raise `UnsupportedTable` if a file group of a partition holds a record key of another bucket.
+
+        A writer with other settings wrote it.
+        """
+        bucket = self.bucket_of(file_id)
+        strays = len(keys) if bucket is None else int((self.buckets(keys) != bucket).sum())
         if strays:
             raise UnsupportedTable(
                 f"file group {file_id} holds {strays} row(s) of other buckets",
                 expected=f"rows of one of {self.text}",
-                remedy="a writer with other settings wrote the table: read it, and write its rows into a new table",
+                remedy=_OTHER_WRITER,
             )
 
-    def _hashes(self, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
-        """Return `List.hashCode` of the hash values of each key: 31 + the value's hash for one value, and so on for more."""
-        column = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
-        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-        hashes = string_hashes(column) + np.uint32(31)
-        composite = np.flatnonzero(
-            np.asarray(pc.and_(pc.match_substring(column, ","), pc.match_substring(column, ":"))).astype(bool)
-        )
-        if len(composite):
-            hashes[composite] = self._composite_hashes(column.take(pa.array(composite)))
-        return hashes
-
-    def _joined(self, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-        """Return the hash values of each key as one text, without separator. A null value reads `null`, as in Java."""
-        composite = pc.and_(pc.match_substring(keys, ","), pc.match_substring(keys, ":"))
-        if not pc.any(composite).as_py():
-            return keys
-        texts = keys.to_pylist()
-        for row in np.flatnonzero(np.asarray(composite)).tolist():
-            texts[row] = "".join("null" if v is None else v for v in hash_values(texts[row], self.fields))
-        return pa.array(texts, pa.string())
-
-    def _composite_hashes(self, keys: pa.Array) -> np.ndarray:
-        hashes = np.ones(len(keys), dtype=np.uint32)
-        parts = pc.extract_regex(keys, pattern=self._plain_pattern())
-        for at, name in enumerate(self.key_fields):
-            if name in self.fields:
-                value = parts.field(f"v{at}")
-                # `hashCode` of an empty string and of null is 0.
-                none = pc.is_in(value, value_set=pa.array([NULL_KEY, EMPTY_KEY]))
-                hashes = hashes * np.uint32(31) + np.where(np.asarray(none), np.uint32(0), string_hashes(value))
-        for row in np.flatnonzero(~np.asarray(pc.is_valid(parts))).tolist():
-            hashes[row] = _list_hash(hash_values(keys[row].as_py(), self.fields))
-        return hashes
-
-    def _plain_pattern(self) -> str:
-        """Match composite keys whose values hold no separator: the usual ones, which need no walk."""
-        return "^" + ",".join(f"{re.escape(name)}:(?P<v{at}>[^:,]*)" for at, name in enumerate(self.key_fields)) + "$"
+    def check_rewritten(self, partition_path: str, file_id: str, keys: pa.ChunkedArray) -> None:
+        """Check the keys of a base file of which a write makes the next one, as `check_members`."""
+        self.in_partition(partition_path).check_members(file_id, keys)
 
 
-def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of the hash `fields` in the text of a record key, as Apache Hudi 1.2 cuts them out.
-
-    A key without ',' or without ':' is one value. Otherwise it is read as `name:value` pairs: a value may hold ':' and ',', and
-    ends at the last ',' before the ':' of the next name. The text decides, not the key generator: a value that looks like a
-    pair is one.
-    """
-    if "," not in key or ":" not in key:
-        return [key]
-    values: list[str | None] = []
-    start = 0
-    while start < len(key):
-        colon = key.index(":", start)
-        name, end = key[start:colon], _value_end(key, colon)
-        if name in fields:
-            value = key[colon + 1 : end]
-            values.append(None if value == NULL_KEY else "" if value == EMPTY_KEY else value)
-        start = end + 1
-    return values or [key]
-
-
-def _value_end(key: str, colon: int) -> int:
-    """Return the end of the value after `colon`: the ',' before the next name, or the end of the key."""
-    following = key.find(":", colon + 1)
-    while following >= 0:
-        comma = key.rfind(",", colon, following)
-        if comma >= 0:
-            return comma
-        following = key.find(":", following + 1)
-    return len(key)
-
-
-def _list_hash(values: Sequence[str | None]) -> np.uint32:
-    hashes = (int(own) for own in string_hashes(pa.array(values, pa.string())))
-    return np.uint32(reduce(_java_step, hashes, 1))
-
-
-def _java_step(total: int, own: int) -> int:
-    return (31 * total + own) % 2**32
-
-
-def _positive(hashes: np.ndarray) -> np.ndarray:
-    return hashes & np.uint32(0x7FFFFFFF)
-
-
-def resizing_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a table while its buckets are split: Apache Hudi finds no bucket index in them."""
-    hidden = {INDEX_TYPE.key, BUCKET_NUMBER.key}
-    return {**{k: v for k, v in properties.items() if k not in hidden}, RESIZING: properties[BUCKET_NUMBER.key]}
-
-
-def with_numbers_of(index: BucketIndex, text: str) -> BucketIndex:
-    """Return `index` with the numbers of buckets in `text`, a `BucketIndex.text` with the same hash fields."""
-    head, _, rules = text.removesuffix(_SEVERAL).partition(BY_PARTITION)
-    return replace(index, number=int(head.partition(" ")[0]), rules=PartitionRules.parse(rules))
-
-
-def with_numbers(properties: Mapping[str, str], number: int, rules: str) -> dict[str, str]:
-    """Return properties that declare a bucket index with this number of buckets and text of partition rules (or none)."""
-    kept = {k: v for k, v in properties.items() if k not in (RESIZING, BUCKET_PARTITION_RULE_TYPE.key)}
-    declared = {INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number), BUCKET_PARTITION_RULES.key: rules}
-    return {**kept, **declared, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if rules else {})}
-
-
-def check_index(index: BucketIndex | None, options: Options) -> None:
-    """Raise `InvalidOption` if a writer's options name another index, number of buckets or hash fields than the table has."""
-    given = options.given()
-    if index is None:
-        if given.get(INDEX_TYPE.key) == BUCKET:
-            raise InvalidOption(
-                f"{INDEX_TYPE.key}={BUCKET} for a table without a bucket index",
-                expected="the index that the table was created with",
-                remedy="create a table with it: tideline create PATH --index bucket --buckets N",
-            )
-        return
-    wrong = []
-    if given.get(INDEX_TYPE.key, BUCKET) != BUCKET:
-        wrong.append(f"{INDEX_TYPE.key}={given[INDEX_TYPE.key]}")
-    if given.get(BUCKET_ENGINE.key, index.engine.value) != index.engine.value:
-        wrong.append(f"{BUCKET_ENGINE.key}={given[BUCKET_ENGINE.key]}")
-    if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
-        wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
-    rules = PartitionRules.parse(given.get(BUCKET_PARTITION_RULES.key, ""))
-    if rules and rules.closed(index.number) != index.rules.closed(index.number):
-        wrong.append(f"{BUCKET_PARTITION_RULES.key}={given[BUCKET_PARTITION_RULES.key]}")
-    if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):
-        wrong.append(f"{BUCKET_HASH_FIELD.key}={given[BUCKET_HASH_FIELD.key]}")
-    if wrong:
-        raise InvalidOption(
-            f"{', '.join(wrong)} for a table with a bucket index",
-            expected=f"{index.text}, as the table was created",
-            remedy="leave these options out: the table keeps them",
-        )
+def rows_by_bucket(buckets: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each bucket number of `buckets` (one for each row) with the positions of its rows, ascending."""
+    order = np.argsort(buckets, kind="stable")
+    numbers, starts = np.unique(buckets[order], return_index=True)
+    yield from zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.file_names import MAX_BUCKETS
 from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.partition_rules import PartitionRules
 
 _MOST_SUBSETS = 6
@@ -37,10 +38,10 @@ class RuledEvidence:
     def of(cls, number: int, rules: PartitionRules, fields: Sequence[str], key_fields: Sequence[str]) -> RuledEvidence:
         """Begin with the hash `fields`, or without any with each choice of key columns.
 
-        Raises `InvalidOption` as `BucketIndex.checked`.
+        Raises `InvalidOption` as `bucket_index`.
         """
         choices = [tuple(fields)] if fields else hash_field_choices(key_fields)
-        return cls([BucketIndex.checked(number, chosen, key_fields, rules=rules) for chosen in choices])
+        return cls([bucket_index(number, chosen, key_fields, rules=rules) for chosen in choices])
 
     def add(self, partition_path: str, bucket: int, keys: pa.ChunkedArray | pa.Array) -> None:
         """Add record keys of a file group of this bucket and partition."""
@@ -86,13 +87,13 @@ class BucketEvidence:
 
     def __post_init__(self) -> None:
         # Checks what was named.
-        BucketIndex.checked(self.number or 1, self.fields, self.key_fields)
+        bucket_index(self.number or 1, self.fields, self.key_fields)
         self._divisors = dict.fromkeys(self._candidates(), 0)
 
     def _candidates(self) -> Iterator[tuple[str, ...]]:
         if self.fields or self.number:
             # Without hash fields, Apache Hudi takes the whole key.
-            yield BucketIndex.checked(1, self.fields, self.key_fields).fields
+            yield bucket_index(1, self.fields, self.key_fields).fields
             return
         yield from hash_field_choices(self.key_fields)
 

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.bucket_slices import slices_in_buckets
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.reader.expression import Values, demands
@@ -75,9 +74,9 @@ class BucketPruning:
     def _held(self, partition: str, slices: Iterable[FileSlice], wanted: frozenset[int]) -> list[FileSlice]:
         """Return the slices of a partition that can hold rows with these hashes."""
         ring = self.ring_of(partition) if self.ring_of is not None else None
-        index = self.index.in_partition(partition)
-        by_bucket = slices_in_buckets(index, slices, ring)
-        buckets = index.buckets_of(np.array(sorted(wanted), dtype=np.int64), ring)
+        index = self.index.in_partition(partition, ring)
+        by_bucket = index.groups(slices)
+        buckets = index.buckets_of(np.array(sorted(wanted), dtype=np.int64))
         return [held for bucket in set(buckets.tolist()) & by_bucket.keys() for held in by_bucket[bucket]]
 
     def _wanted(self, schema: pa.Schema, where: pc.Expression | None, keys: pa.Array | None) -> frozenset[int] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.bucket_slices import slices_by_bucket
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.partition_rules import PartitionRules
 
 
@@ -30,7 +30,7 @@ def resized_index(index: BucketIndex, number: int | None, rules: str | None, *, 
         )
     # A table that has rules keeps the form with rules: one for all partitions takes the place of none.
     closed = named.closed(default) if named or not index.rules else PartitionRules.of_all(default)
-    checked = BucketIndex.checked(default, index.fields, index.key_fields, index.engine)
+    checked = bucket_index(default, index.fields, index.key_fields, index.engine)
     return replace(index, number=checked.number, rules=PartitionRules.parse(closed.text))
 
 
@@ -75,7 +75,7 @@ class BucketChange:
         """
         old, common = self.before.in_partition(partition_path), self.common_number(partition_path)
         classes: dict[int, list[FileSlice]] = {}
-        for bucket, file_slice in sorted(slices_by_bucket(old, slices).items()):
+        for bucket, file_slice in sorted(old.group_of_each(slices).items()):
             classes.setdefault(bucket % common, []).append(file_slice)
         yield from classes.values()
 

@@ -19,7 +19,6 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_pruning import BucketPruning, keeps_text
-from tideline_table.index.bucket_slices import slices_in_buckets
 from tideline_table.keygen import EMPTY_KEY, NULL_KEY, KeyGeneratorType
 
 _SHUFFLE = "read the table and let Spark shuffle it: tideline_spark.read.read"
@@ -210,18 +209,18 @@ def slices_by_part(index: BucketIndex, slices: Iterable[FileSlice], parts: int) 
 
     `parts` divides the number of buckets of each partition.
 
-    Raises `UnsupportedTable` as `slices_in_buckets` if a file group does not fit the index, because its rows may be in any bucket.
+    Raises `UnsupportedTable` as `BucketIndex.groups` if a file group does not fit the index, because its rows may be in any bucket.
     """
     given = tuple(slices)
     partitions: dict[str, list[FileSlice]] = {}
     for file_slice in given:
         partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
     for found in partitions.values():
-        slices_in_buckets(index, found)
+        index.groups(found)
     chosen: list[list[FileSlice]] = [[] for _ in range(parts)]
     for file_slice in given:
         bucket = bucket_of_file_id(file_slice.group.file_id)
-        assert bucket is not None, "checked by slices_in_buckets"
+        assert bucket is not None, "checked by BucketIndex.groups"
         chosen[bucket % parts].append(file_slice)
     return [tuple(part) for part in chosen]
 

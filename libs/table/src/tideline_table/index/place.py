@@ -21,7 +21,7 @@ class BucketPlace(NamedTuple):
     def of(cls, group: FileGroupId) -> BucketPlace:
         """Return the bucket of a file group, whose id begins with its number."""
         bucket = bucket_of_file_id(group.file_id)
-        assert bucket is not None, "checked by slices_in_buckets"
+        assert bucket is not None, "checked by BucketIndex.groups"
         return cls(group.partition_path, bucket)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from tideline_table.config import MAX_FILE_SIZE
 from tideline_table.errors import ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id
+from tideline_table.hudi.file_names import MAX_BUCKETS
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.index.bucket import BucketIndex, hash_values
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.key_values import hash_values
 from tideline_table.reader.base_file import FooterRange
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField
 from tideline_table.storage import Storage
@@ -125,7 +126,7 @@ def advise(table: Table) -> Advice:
     footers = [found for s in sample if s.base_file and (found := _footer(table.storage, s.path)) is not None]
     overlap = _overlap([_range_of(metadata, MetaField.RECORD_KEY, pa.string()) for metadata in footers])
     kind, reasons = choose(writes, overlap, number, max(sizes), spread)
-    held = None if index is None or index.is_consistent else bucket_skew(index, by_partition.values())
+    held = None if index is None else index.skew(by_partition.values())
     if held is not None and held > _SKEWED:
         reasons = (*reasons, f"the largest bucket of a partition holds {held:.1f} times the mean of its rows")
     return Advice(
@@ -169,24 +170,6 @@ def spread_of(keys: pa.Array, key_fields: Sequence[str], number: int) -> tuple[H
             HashFields(fields, len(counts), pc.max(counts).as_py() / len(keys), float(rows.max() / max(rows.mean(), 1e-9)))
         )
     return tuple(sorted(found, key=lambda f: (round(f.skew, 1), round(f.largest_share, 3), -len(f.fields))))
-
-
-def bucket_skew(index: BucketIndex, partitions: Iterable[Sequence[FileSlice]]) -> float:
-    """Return the rows of the largest bucket in multiples of the mean of its partition, over the partitions with rows; 1 for none.
-
-    `partitions` holds the slices of each partition, one at least.
-    """
-    worst = 1.0
-    for members in partitions:
-        number = index.in_partition(members[0].group.partition_path).number
-        rows = np.zeros(number)
-        for file_slice in members:
-            bucket = bucket_of_file_id(file_slice.group.file_id)
-            if bucket is not None and bucket < number:
-                rows[bucket] += max(file_slice.rows, 0)
-        if rows.sum() >= 10 * number:
-            worst = max(worst, float(rows.max() / rows.mean()))
-    return worst
 
 
 def choose(

@@ -14,7 +14,6 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_detection import BucketEvidence, RuledEvidence
-from tideline_table.index.bucket_slices import slices_by_bucket
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
@@ -87,7 +86,7 @@ class BucketAdoption:
         for file_slice in found.slices:
             partitions.setdefault(file_slice.group.partition_path, []).append(file_slice)
         for slices in partitions.values():
-            slices_by_bucket(index, slices)
+            index.group_of_each(slices)
         return index
 
     def keep_rules(self) -> None:

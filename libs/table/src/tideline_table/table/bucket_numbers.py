@@ -20,7 +20,8 @@ from tideline_table.coordination import ActiveTimeline
 from tideline_table.errors import ObjectExists, TidelineError
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.properties import change_properties, read_properties
-from tideline_table.index.bucket import RESIZING, BucketIndex, resizing_properties, with_numbers_of
+from tideline_table.index.bucket import RESIZING, BucketIndex
+from tideline_table.index.bucket_properties import resizing_properties, with_numbers_of
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.log.state import TableState
 from tideline_table.table.definition import TableDefinition

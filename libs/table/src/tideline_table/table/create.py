@@ -27,6 +27,7 @@ from tideline_table.hudi.properties import (
     format_properties,
 )
 from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex, Engine
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
@@ -207,7 +208,7 @@ def requested_index(request: TableRequest) -> BucketIndex | None:
         raise InvalidOption(
             f"numbers of buckets by partition ({rules.text}) in a table without partitions", expected="partition columns"
         )
-    return BucketIndex.checked(
+    return bucket_index(
         request.buckets,
         request.hash_fields,
         request.key_fields,

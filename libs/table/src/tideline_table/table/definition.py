@@ -12,7 +12,9 @@ from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.formats import check_writable, format_of, is_written, version_of
 from tideline_table.hudi.properties import read_properties
-from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex, with_numbers
+from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex
+from tideline_table.index.bucket_kinds import RingIndex
+from tideline_table.index.bucket_properties import declared_index, with_numbers
 from tideline_table.index.scope import kept_type
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.log.bucket_resize import BucketResize
@@ -98,17 +100,17 @@ class TableDefinition:
     @cached_property
     def buckets(self) -> BucketIndex | None:
         """The bucket index that the properties declare, None for none. Raises `UnsupportedTable` for one that cannot be written."""
-        return BucketIndex.of_properties(self.properties, self.keygen.key_fields)
+        return declared_index(self.properties, self.keygen.key_fields)
 
     @property
     def one_group_per_bucket(self) -> bool:
         """Whether the bucket of a key names its file group, so that two writers of one key meet in it."""
-        return self.buckets is not None and not self.buckets.has_several
+        return self.buckets is not None and self.buckets.one_group_per_bucket
 
     @property
-    def ring_index(self) -> BucketIndex | None:
+    def ring_index(self) -> RingIndex | None:
         """The bucket index of a table with consistent hashing, None for any other table."""
-        return self.buckets if self.buckets is not None and self.buckets.is_consistent else None
+        return self.buckets if isinstance(self.buckets, RingIndex) else None
 
     @property
     def has_plain_keys(self) -> bool:

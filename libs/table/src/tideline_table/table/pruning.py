@@ -11,7 +11,7 @@ import pyarrow as pa
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import CREATE_SCHEMA
-from tideline_table.index.bucket import with_numbers_of
+from tideline_table.index.bucket_properties import with_numbers_of
 from tideline_table.index.bucket_pruning import BucketPruning
 from tideline_table.log.state import TableState
 from tideline_table.schema import arrow_from_avro, field_path, named_field

@@ -122,16 +122,14 @@ class Snapshot:
         Raises `UnsupportedTable` for a table without a bucket index, with one by consistent hashing, where equal hashes of two
         tables say nothing about their buckets, or whose rows may be elsewhere than it says.
         """
-        if self.buckets is None or self.buckets.index.is_consistent:
+        if self.buckets is None:
             raise UnsupportedTable(
-                f"no bucket index that a query of {self.storage.root} can rely on"
-                if self.buckets is None
-                else f"{self.storage.root} has a bucket index by consistent hashing",
+                f"no bucket index that a query of {self.storage.root} can rely on",
                 expected="a table created with --index bucket and the simple engine, adopted with `tideline share` if Apache "
-                "Hudi created it, and "
-                "unchanged since",
+                "Hudi created it, and unchanged since",
                 remedy="read the table without buckets",
             )
+        self.buckets.index.check_comparable(self.storage.root)
         if self.buckets.check is not None:
             self.buckets.check()
         return self.buckets

@@ -12,6 +12,8 @@ from tideline_table.coordination.shared.hudi_rules import check_rings
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex, Engine
+from tideline_table.index.bucket_kinds import RingIndex
+from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing, check_number
 from tideline_table.index.ring_store import RingStore
 from tideline_table.schema.meta_fields import MetaField
@@ -37,7 +39,7 @@ class RingAdoption:
     def __post_init__(self) -> None:
         keys = tuple(self.table.definition.keygen.key_fields)
         if self.fields:
-            self._fitting = [BucketIndex.checked(1, self.fields, keys).fields]
+            self._fitting = [bucket_index(1, self.fields, keys).fields]
             return
         sizes = range(len(keys), 0, -1) if len(keys) <= _MOST_SUBSETS else (len(keys), 1)
         self._fitting = [chosen for size in sizes for chosen in itertools.combinations(keys, size)]
@@ -79,8 +81,8 @@ class RingAdoption:
         return ring
 
     def _fits(self, fields: tuple[str, ...], keys: pa.Array, ring: HashRing, node: int) -> bool:
-        index = BucketIndex(ring.number, fields, tuple(self.table.definition.keygen.key_fields), Engine.CONSISTENT)
-        return bool(np.all(index.buckets(keys, ring) == node))
+        index = RingIndex(ring.number, fields, tuple(self.table.definition.keygen.key_fields), ring=ring)
+        return bool(np.all(index.buckets(keys) == node))
 
     def _index(self, number: int) -> BucketIndex:
         if not self._fitting:
@@ -97,4 +99,4 @@ class RingAdoption:
                 remedy="name those of its Hudi writers: tideline share PATH --buckets N --hash-fields a,b",
             )
         keys = tuple(self.table.definition.keygen.key_fields)
-        return BucketIndex.checked(number, self._fitting[0], keys, Engine.CONSISTENT)
+        return bucket_index(number, self._fitting[0], keys, Engine.CONSISTENT)

@@ -92,12 +92,8 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, bu
     _check_ours(table.definition.name, table.state)
     if table.capabilities.keeps_log:
         _check_late_rows(table.definition, table.state)
-    if table.capabilities.keeps_log and table.definition.buckets is not None and table.definition.buckets.has_several:
-        raise UnsupportedTable(
-            f"table {table.definition.name!r} with {table.definition.buckets.text}",
-            expected="one file group in each bucket: Apache Hudi's writers know no other",
-            remedy="write its rows into a new table without several file groups in a bucket, and share that",
-        )
+    if table.capabilities.keeps_log and table.definition.buckets is not None:
+        table.definition.buckets.check_shareable(table.definition.name)
     adoption = BucketAdoption(table, named)
     if not table.capabilities.keeps_log and adoption.applies(_bucketing(table)):
         # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.

@@ -44,8 +44,8 @@ def write_file_group(
     if task.base is not None:
         assert not task.base.log_files, "rows are added only to groups without log files"
         base = _base_rows(context, task.base.path, storage)
-        if context.buckets is not None and not context.buckets.is_consistent:  # of merge-on-read tables: compaction checks those
-            context.buckets.in_partition(task.partition_path).check_members(task.file_id, base.column(MetaField.RECORD_KEY))
+        if context.buckets is not None:
+            context.buckets.check_rewritten(task.partition_path, task.file_id, base.column(MetaField.RECORD_KEY))
     merged = _merge(context, base, incoming)
     if merged is None:
         return FileGroupResult(None, b"")

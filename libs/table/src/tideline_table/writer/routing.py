@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.hudi.file_names import new_bucket_file_id, new_file_id
-from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.bucket_slices import rows_by_bucket, slices_by_bucket
+from tideline_table.hudi.file_names import new_file_id
+from tideline_table.index.bucket import BucketIndex, rows_by_bucket
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.place import PlaceT, file_id_in, partition_of
 from tideline_table.index.simple import Location
@@ -168,19 +167,17 @@ def route_to_buckets(
         rows = by_partition[partition]
         if not len(rows):
             continue
-        ring = rings.get(partition)
-        own = index.in_partition(partition)
-        held = {} if operation.overwrites else slices_by_bucket(own, slices.get(partition, ()), ring)
-        for bucket, members in rows_by_bucket(own.buckets_of(codes[rows], ring)):
+        own = index.in_partition(partition, rings.get(partition))
+        held = {} if operation.overwrites else own.group_of_each(slices.get(partition, ()))
+        for bucket, members in rows_by_bucket(own.buckets_of(codes[rows])):
             positions = rows[members]
             base = held.get(bucket)
             if base is None and operation is Operation.DELETE:
                 continue
-            opened = ring.file_ids[bucket] if ring is not None else new_bucket_file_id(instant, partition, bucket)
             task = FileGroupTask(
                 number=len(tasks),
                 partition_path=partition,
-                file_id=base.group.file_id if base is not None else opened,
+                file_id=base.group.file_id if base is not None else own.new_file_id(instant, partition, bucket),
                 base=base,
                 adds=base is None or not has_logs,
                 log_inserts=len(positions) if base is None and inserts_to_log else 0,

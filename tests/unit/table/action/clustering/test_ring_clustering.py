@@ -68,7 +68,7 @@ def filled(**more: Any) -> tuple[Table, MemoryStorage, Any]:
 
 def node_of(table: Table, key: str, partition: str = "p") -> int:
     ring = table.rings().at(partition)
-    return int(index_of(table).buckets(pa.array([key]), ring)[0])
+    return int(index_of(table).in_partition("", ring).buckets(pa.array([key]))[0])
 
 
 def planned(table: Table, options: dict[str, Any] = SORTED) -> str:
@@ -168,7 +168,7 @@ def test_only_nodes_that_changed_are_clustered_again() -> None:
 def test_rows_of_a_node_without_files_go_to_the_file_group_that_it_always_had() -> None:
     table, storage, clock = ring_table()
     index, ring = index_of(table), HashRing.first("p", 4)
-    nodes = index.buckets(pa.array(KEYS), ring).tolist()
+    nodes = index.in_partition("", ring).buckets(pa.array(KEYS)).tolist()
     write(table, rows([k for k, n in zip(KEYS, nodes, strict=True) if n == 0], 1, "a"))
     planned(table)
     cluster(table)
@@ -191,7 +191,7 @@ def test_a_write_that_was_routed_by_the_ring_before_is_repeated(monkeypatch: pyt
 
 def test_a_write_that_opens_a_node_of_a_clustered_partition_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     table, storage, clock = ring_table()
-    nodes = index_of(table).buckets(pa.array(KEYS), HashRing.first("p", 4)).tolist()
+    nodes = index_of(table).in_partition("p", HashRing.first("p", 4)).buckets(pa.array(KEYS)).tolist()
     write(table, rows([k for k, n in zip(KEYS, nodes, strict=True) if n == 0], 1, "a"))
     other = open_table(storage, clock, "other")
     planned(other)

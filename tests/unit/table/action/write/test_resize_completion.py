@@ -19,7 +19,8 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.errors import StorageError, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
-from tideline_table.index.bucket import RESIZING, with_numbers
+from tideline_table.index.bucket import RESIZING
+from tideline_table.index.bucket_properties import with_numbers
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import Storage
 from tideline_table.table import Table, TableDefinition, TableType, bucket_numbers, share_table

@@ -147,7 +147,7 @@ def _in_files(task: ClusteringTask, storage: Storage, folder: Path, limit_bytes:
 def _check_bucket(task: ClusteringTask, rows: pa.Table) -> None:
     if task.buckets is not None:
         partition, file_id = task.inputs[0].group
-        task.buckets.in_partition(partition).check_members(file_id, rows.column(MetaField.RECORD_KEY), task.ring)
+        task.buckets.in_partition(partition, task.ring).check_members(file_id, rows.column(MetaField.RECORD_KEY))
 
 
 def _scan(task: ClusteringTask, storage: Storage, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -23,9 +23,6 @@ from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.file_names import (
     base_file_name,
-    bucket_of_file_id,
-    in_bucket,
-    new_bucket_file_id,
     new_file_id,
     parse_base_file_name,
     parse_log_file_name,
@@ -34,7 +31,6 @@ from tideline_table.hudi.file_names import (
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import HashRing
-from tideline_table.index.ring_change import renewed_file_id
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import checked_path, root_spellings
 
@@ -72,15 +68,11 @@ class ClusteringTask:
 
     def output(self, number: int) -> tuple[str, str]:
         """Return the file id and the path of the output file with this number, from 0."""
-        bucket = bucket_of_file_id(self.inputs[0].group.file_id) if self.buckets is not None else None
-        if self.ring is not None:
-            file_id = renewed_file_id(self.ring, self.inputs[0].group.file_id, self.instant)
-        elif bucket is not None and self.buckets is not None and self.buckets.has_several:
-            file_id = in_bucket(new_file_id(self.instant, str(self.number), number), bucket)
-        elif bucket is not None:
-            file_id = new_bucket_file_id(self.instant, self.partition_path, bucket)
-        else:
+        if self.buckets is None:
             file_id = new_file_id(self.instant, str(self.number), number)
+        else:
+            own, moved = self.buckets.in_partition(self.partition_path, self.ring), self.inputs[0].group.file_id
+            file_id = own.moved_file_id(moved, self.instant, self.partition_path, self.number)
         name = base_file_name(file_id, write_token(self.number, self.attempt), self.instant)
         return file_id, join_path(self.partition_path, name)
 

@@ -246,7 +246,7 @@ def _compact_slice(task: CompactionTask, storage: Storage, rule: LogRule, pairs:
     scan = SliceRows(scan_slice(storage, file_slice, schema, rule))
     rows = encoded_table(scan, schema, rule)
     if task.buckets is not None:
-        task.buckets.in_partition(group.partition_path).check_members(group.file_id, rows.column(MetaField.RECORD_KEY), task.ring)
+        task.buckets.in_partition(group.partition_path, task.ring).check_members(group.file_id, rows.column(MetaField.RECORD_KEY))
     path = task.path
     name = repeated(path.rsplit("/", 1)[-1], rows.num_rows)
     position = schema.get_field_index(MetaField.FILE_NAME)

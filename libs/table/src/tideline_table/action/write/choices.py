@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, INDEX_TYPE, INSERT_DUP_POLICY, Options
 from tideline_table.errors import SchemaMismatch, UnsupportedTable, WriteConflict
-from tideline_table.index.bucket import check_index
+from tideline_table.index.bucket_properties import check_index
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
 from tideline_table.schema.nested import field_path
 from tideline_table.table.facade import Table

@@ -103,18 +103,7 @@ def resizable_index(table: Table) -> BucketIndex:
     index = table.definition.buckets
     if index is None:
         raise UnsupportedTable(f"table {table.definition.name!r} without a bucket index", expected="a table with one")
-    if index.is_consistent:
-        raise UnsupportedTable(
-            f"table {table.definition.name!r} with {index.text}",
-            expected="no number of buckets: the sizes of its buckets decide which are split and merged",
-            remedy="tideline resize-buckets PATH --option hoodie.bucket.index.max.num.buckets=N",
-        )
-    if index.has_several:
-        raise UnsupportedTable(
-            f"table {table.definition.name!r} with {index.text}",
-            expected="one file group in each bucket: a bucket with several grows by file groups",
-            remedy="for another number, write the rows into a new table",
-        )
+    index.check_resizable(table.definition.name)
     return index
 
 

@@ -193,22 +193,22 @@ class _Resize:
         return {self.slices[name][at].group for at in move.sources}
 
     def _move(self, begun: WriteTransaction, name: str, change: RingChange, move: RingMove, number: int) -> list[FileGroupResult]:
-        schema, before = with_meta_fields(self.table.schema), self.rings.at(name)
+        schema, own = with_meta_fields(self.table.schema), self.index.in_partition(name, self.rings.at(name))
         read = []
         for at in move.sources:
             found = self.slices[name][at]
             rows = read_slice(self.table.storage, found, schema, self.table.log_rule())
-            self.index.check_members(found.group.file_id, rows.column(MetaField.RECORD_KEY), before)
+            own.check_members(found.group.file_id, rows.column(MetaField.RECORD_KEY))
             read.append(rows)
         rows = pa.concat_tables(read)
         ids = change.ring.file_ids
-        nodes = self.index.buckets(rows.column(MetaField.RECORD_KEY), change.ring)
+        nodes = self.index.in_partition(name, change.ring).buckets(rows.column(MetaField.RECORD_KEY))
         results: list[FileGroupResult] = []
         for node in sorted(set(nodes.tolist())):
             if ids[node] not in {f"{target.prefix}-0" for target in move.targets}:
+                sources = ", ".join(self.slices[name][at].group.file_id for at in move.sources)
                 raise VerificationFailed(
-                    f"rows of file group(s) {', '.join(before.file_ids[at] for at in move.sources)} that node {ids[node]} would "
-                    "get",
+                    f"rows of file group(s) {sources} that node {ids[node]} would get",
                     expected=f"rows of {', '.join(target.prefix for target in move.targets)} only",
                 )
             results.append(write_moved(self.table, begun, number + len(results), name, rows, nodes == node, ids[node]))

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +19,7 @@ from tideline_table.action.write.executor import RoutedWrite, ThisProcess, Write
 from tideline_table.action.write.key_look_up import key_look_up
 from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
-from tideline_table.action.write.tagging import tag_for_buckets, tag_in_buckets, tag_input
+from tideline_table.action.write.tagging import TaggedInput, tag_for_buckets, tag_in_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
 from tideline_table.config import INSERT_TO_LOG, Options
 from tideline_table.coordination.committed import Committed
@@ -31,8 +30,8 @@ from tideline_table.errors import (
     MetadataDamaged,
     UnsupportedTable,
 )
-from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.index import Location, PlaceT
+from tideline_table.file_group.slice import FileGroupId
+from tideline_table.index import PlaceT
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.scope import KeyScope
@@ -231,13 +230,14 @@ class _Attempt:
         view = self.table.view(self.choices.options)
         index = view.definition.buckets
         if index is not None:
-            return (self._route_in_buckets if index.has_several else self._route_to_buckets)(transaction, view, index)
+            return (self._route_to_buckets if index.one_group_per_bucket else self._route_in_buckets)(transaction, view, index)
         try:
-            tagged = tag_input(self.table, view, self.prepared, self.choices.operation, self.executor)
+            return self._placed(
+                transaction, view, tag_input(self.table, view, self.prepared, self.choices.operation, self.executor)
+            )
         except MetadataDamaged as error:
             check_index_state(self.table.view(), self.kept, error)
             raise
-        return _Routed(view, self._placed(transaction, view, tagged.by_partition, tagged.locations, tagged.slices), tagged.rows)
 
     def _route_to_buckets(self, transaction: WriteTransaction, view: TableView, index: BucketIndex) -> _Routed:
         found = self.table.rings()  # before the slices: of a resize in between, the newer ones show it
@@ -247,12 +247,12 @@ class _Attempt:
         opens, overwrites, rings = operation is not Operation.DELETE, operation.overwrites, dict[str, HashRing]()
         try:
             if found is not None:
-                rings = found.routing(tagged.by_partition, transaction.instant, opens_groups=opens, overwrites=overwrites)
+                rings = found.routing(tagged.by_place, transaction.instant, opens_groups=opens, overwrites=overwrites)
             tasks = route_to_buckets(
                 transaction.instant,
                 operation,
                 index,
-                tagged.by_partition,
+                tagged.by_place,
                 index.hash_codes(self.prepared.keys),
                 tagged.slices,
                 rings,
@@ -263,28 +263,22 @@ class _Attempt:
             if found is not None:
                 found.check_unchanged(self.table.state)
             raise
-        return _Routed(view, tasks, tagged.rows, found, tagged.by_partition)
+        return _Routed(view, tasks, tagged.rows, found, tagged.by_place)
 
     def _route_in_buckets(self, transaction: WriteTransaction, view: TableView, index: BucketIndex) -> _Routed:
         """Route the rows of each bucket to its file groups, as those of a partition without buckets."""
         named, operation = self.choices.named, self.choices.operation
         tagged = tag_in_buckets(self.table, self.prepared, named, operation, view.options, self.executor, index)
-        return _Routed(view, self._placed(transaction, view, tagged.by_place, tagged.locations, tagged.slices), self.prepared.rows)
+        return self._placed(transaction, view, tagged)
 
-    def _placed(
-        self,
-        transaction: WriteTransaction,
-        view: TableView,
-        by_place: Mapping[PlaceT, np.ndarray],
-        locations: Mapping[PlaceT, Location],
-        slices: Mapping[PlaceT, Sequence[FileSlice]],
-    ) -> list[RoutedTask]:
-        """Return the tasks of rows that were looked up, as `route_input` does."""
+    def _placed(self, transaction: WriteTransaction, view: TableView, tagged: TaggedInput[PlaceT]) -> _Routed:
+        """Route rows that were looked up, as `route_input` does."""
         state, operation = view.state, self.choices.operation
         placement = self._placement(view, FilePlacement.of(transaction.placing(view.options), state.latest_slices()))
         placement = placement.measured(self.prepared.rows, view.options)
         closed = closed_to_inserts(state)
-        return route_input(transaction.instant, operation, by_place, locations, slices, placement, closed)
+        instant, places = transaction.instant, (tagged.by_place, tagged.locations, tagged.slices)
+        return _Routed(view, route_input(instant, operation, *places, placement, closed), tagged.rows)
 
     def _placement(self, view: TableView, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""

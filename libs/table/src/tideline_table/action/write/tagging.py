@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,7 @@ from tideline_table.action.write.live_keys import deleted_keys, split_by_life, w
 from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
 from tideline_table.errors import DuplicateKey, MetadataDamaged, WriteConflict
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.bucket_slices import rows_by_bucket, slices_in_buckets
+from tideline_table.index.bucket import BucketIndex, rows_by_bucket
 from tideline_table.index.place import BucketPlace, PlaceT
 from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index, moves_rows
 from tideline_table.index.simple import Location, partition_rows
@@ -39,14 +39,14 @@ from tideline_table.writer.input import with_purges
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedInput:
-    """The rows of one attempt, with partitions and locations in the form that `route_input` takes."""
+class TaggedInput(Generic[PlaceT]):
+    """The rows of one attempt, with places and locations in the form that `route_input` takes."""
 
     rows: pa.Table
     """The rows of `PreparedInput.rows`, followed by deletions of rows that move away."""
-    by_partition: Mapping[str, np.ndarray]
-    locations: Mapping[str, Location]
-    slices: Mapping[str, Sequence[FileSlice]]
+    by_place: Mapping[PlaceT, np.ndarray]
+    locations: Mapping[PlaceT, Location]
+    slices: Mapping[PlaceT, Sequence[FileSlice]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ class _IndexedState:
             return cls(record_index_of(state), state.latest_slices())
 
 
-def tag_input(table: Table, view: TableView, prepared: PreparedInput, operation: Operation, executor: WriteExecutor) -> TaggedInput:
+def tag_input(
+    table: Table, view: TableView, prepared: PreparedInput, operation: Operation, executor: WriteExecutor
+) -> TaggedInput[str]:
     """Tag `prepared` on the current state of `table`, with the options of `view`.
 
     Raises `DuplicateKey` if the duplicate policy refuses a key.
@@ -101,7 +103,7 @@ def _tagged(
     operation: Operation,
     executor: WriteExecutor,
     indexed: _IndexedState | None,
-) -> TaggedInput:
+) -> TaggedInput[str]:
     """`indexed` is the state to tag on, None without a record index of Tideline."""
     options = view.options
     by_partition = dict(partition_rows(prepared.partition_paths)) if prepared.rows.num_rows else {}
@@ -145,7 +147,7 @@ def _tagged(
 
 def tag_for_buckets(
     table: Table, prepared: PreparedInput, named: Operation, operation: Operation, options: Options, executor: WriteExecutor
-) -> TaggedInput:
+) -> TaggedInput[str]:
     """Return the rows by partition, for a table with a bucket index.
 
     Reads no file, unless a duplicate policy asks which keys exist.
@@ -160,15 +162,6 @@ def tag_for_buckets(
     return TaggedInput(prepared.rows, by_partition, {}, slices)
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedBuckets:
-    """The rows of one attempt by bucket, for an index with several file groups in a bucket."""
-
-    by_place: Mapping[BucketPlace, np.ndarray]
-    locations: Mapping[BucketPlace, Location]
-    slices: Mapping[BucketPlace, Sequence[FileSlice]]
-
-
 def tag_in_buckets(
     table: Table,
     prepared: PreparedInput,
@@ -177,7 +170,7 @@ def tag_in_buckets(
     options: Options,
     executor: WriteExecutor,
     index: BucketIndex,
-) -> TaggedBuckets:
+) -> TaggedInput[BucketPlace]:
     """Look the keys of each bucket up in its file groups, by key ranges and Bloom filters: no file of another bucket is read.
 
     Arguments and errors as for `tag_for_buckets`; raises `UnsupportedTable` for file groups that the index does not allow.
@@ -188,7 +181,7 @@ def tag_in_buckets(
     slices: dict[BucketPlace, Sequence[FileSlice]] = {}
     for partition, rows in by_partition.items():
         own = index.in_partition(partition)
-        held = {} if operation.overwrites else slices_in_buckets(own, of_partition[partition])
+        held = {} if operation.overwrites else own.groups(of_partition[partition])
         for bucket, positions in rows_by_bucket(own.buckets_of(codes[rows])):
             place = BucketPlace(partition, bucket)
             by_place[place] = rows[positions]
@@ -201,7 +194,7 @@ def tag_in_buckets(
         locations = {place: without_deleted(table, found[place], keys) for place, keys in wanted.items()}
         if not operation.looks_up_keys:
             by_place, locations = without_known(table, wanted, by_place, locations, policy)
-    return TaggedBuckets(by_place, locations, slices)
+    return TaggedInput(prepared.rows, by_place, locations, slices)
 
 
 def _by_partition(

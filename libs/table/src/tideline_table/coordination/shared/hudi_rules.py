@@ -29,8 +29,8 @@ from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.properties import read_properties
-from tideline_table.index.bucket import BucketIndex
-from tideline_table.index.bucket_slices import slices_by_bucket
+from tideline_table.index.bucket_kinds import RingIndex
+from tideline_table.index.bucket_properties import declared_index
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 
@@ -174,18 +174,18 @@ def check_buckets(state: TableState, properties: Mapping[str, str]) -> None:
     if their options say otherwise. Where other writers ignore it, this shows their file groups, and the next write of a base
     file their rows.
     """
-    index = BucketIndex.of_properties(properties, column_list(properties.get(p.KEY_FIELDS, "")))
+    index = declared_index(properties, column_list(properties.get(p.KEY_FIELDS, "")))
     if index is None:
         check_not_bucketed(state, properties)
         return
-    if index.is_consistent:
+    if isinstance(index, RingIndex):
         check_rings(state)
         return
     by_partition: dict[str, list[FileSlice]] = {}
     for file_slice in state.latest_slices():
         by_partition.setdefault(file_slice.group.partition_path, []).append(file_slice)
     for slices in by_partition.values():
-        slices_by_bucket(index, slices)
+        index.group_of_each(slices)
 
 
 def check_rings(state: TableState) -> None:

@@ -17,6 +17,7 @@ from tideline_table.hudi.formats import format_of
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_properties import declared_index
 from tideline_table.index.partition_rules import FIRST_INSTANT, RULES_FOLDER, RulesFile
 from tideline_table.storage import Storage
 
@@ -52,8 +53,8 @@ def check_numbers(storage: Storage, properties: Mapping[str, str]) -> None:
 
     Lists one folder.
     """
-    index = BucketIndex.of_properties(properties, column_list(properties.get(p.KEY_FIELDS, "")))
-    if index is None or index.is_consistent:
+    index = declared_index(properties, column_list(properties.get(p.KEY_FIELDS, "")))
+    if index is None or not index.has_rules:
         return
     found = newest_rules(storage, format_of(properties))
     for rules in found:
