@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 
@@ -26,17 +27,9 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine."""
 
-    def now(self) -> datetime:
-        """See `Clock.now`."""
-        return datetime.now(UTC)
-
-    def monotonic_s(self) -> float:
-        """See `Clock.monotonic_s`."""
-        return time.monotonic()
-
-    def sleep(self, duration_s: float) -> None:
-        """See `Clock.sleep`."""
-        time.sleep(duration_s)
+    now = staticmethod(partial(datetime.now, UTC))
+    monotonic_s = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
 
 
 class ManualClock:

@@ -57,7 +57,7 @@ class ExclusiveTimeline(ActiveTimeline):
 
     def __init__(self, replica: LogReplica, rule: LogRule | None = None) -> None:
         """`rule` merges the log files of the table: partitions of the metadata table depend on its rows."""
-        self.replica = replica
+        super().__init__(replica)
         self.rule = rule or LogRule()
         self.records = LogRecords(replica.storage, replica.log.format)
         self._materialised = 0

@@ -23,7 +23,7 @@ class HudiTimeline(ActiveTimeline):
 
     def __init__(self, replica: LogReplica, properties: Mapping[str, str], *, was_exclusive: bool = False) -> None:
         """`was_exclusive`: the table was Tideline's alone until Apache Hudi upgraded it."""
-        self.replica = replica
+        super().__init__(replica)
         self._was_exclusive = was_exclusive
         self._properties = properties
         self._state = hudi_written_state(replica.storage, properties)

@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, TypeVar, overload
 
-from tideline_table.clock import Clock
-from tideline_table.config import Options
 from tideline_table.coordination.capabilities import Capabilities
-from tideline_table.coordination.checked_clock import CheckedClock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reserve import release_reserve
 from tideline_table.errors import StorageFull
-from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.write_stats import WriteStat
@@ -27,11 +23,11 @@ from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import Entry
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import Draft, TableLog
+from tideline_table.log.table_log import Draft
 from tideline_table.metadata_table import LogRecords
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.reader.read_plan import LogRule
-from tideline_table.storage import Folder, Storage
+from tideline_table.storage import Folder
 
 Facts = TypeVar("Facts")
 Decide = Callable[[TableState], Draft]
@@ -41,8 +37,6 @@ Decide = Callable[[TableState], Draft]
 class ActiveTimeline(ABC):
     """The timeline of one table as this process knows it. Thread-safe."""
 
-    replica: LogReplica
-    """This process's copy of the table log."""
     rule: LogRule = LogRule()
     """How the log files of an exclusive table are merged: partitions of its metadata table depend on its rows."""
     records: LogRecords | None = None
@@ -54,37 +48,13 @@ class ActiveTimeline(ABC):
     If not, a process that adopts the rollback cannot take it for the rollback of a live write (`shared.eager_rollback`).
     """
 
+    def __init__(self, replica: LogReplica) -> None:
+        """`replica`: this process's copy of the table log."""
+        self.replica, self.log, self.format = replica, replica.log, replica.log.format
+        self.storage, self.options = replica.storage, replica.options
+        self.clock, self.time = replica.clock, replica.time
+
     # --- reading ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def storage(self) -> Storage:
-        """The storage of the table."""
-        return self.replica.storage
-
-    @property
-    def clock(self) -> Clock:
-        """The clock of this process."""
-        return self.replica.clock
-
-    @property
-    def options(self) -> Options:
-        """The options of the table."""
-        return self.replica.options
-
-    @property
-    def time(self) -> CheckedClock:
-        """The clock of this process, checked against the store's time."""
-        return self.replica.time
-
-    @property
-    def log(self) -> TableLog:
-        """The entries of the table log."""
-        return self.replica.log
-
-    @property
-    def format(self) -> TableFormat:
-        """The names and places of the files of the table's version."""
-        return self.replica.log.format
 
     @property
     def state(self) -> TableState:

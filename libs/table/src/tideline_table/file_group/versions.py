@@ -16,7 +16,7 @@ def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: 
     `slices` are keyed by base instant. `compaction` is the pending compaction of the group, if any. Its slice has no base file yet,
     so its log files are merged after those of the previous slice (11.2), and its instant is the base instant of new log files.
     """
-    instants = sorted((i for i in slices if not as_of or i <= as_of), reverse=True)
+    instants = sorted([i for i in slices if not as_of or i <= as_of], reverse=True)
     logs: list[LogFile] = []
     own = 0
     for at, instant in enumerate(instants):

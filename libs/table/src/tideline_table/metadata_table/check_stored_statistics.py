@@ -18,7 +18,7 @@ from tideline_table.metadata_table.index_definitions import read_indexed_columns
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.reader.base_file import FooterRange, read_column_ranges, read_statistics
-from tideline_table.statistics import ColumnStatistics, FileStatistics, kind_of, stored_value
+from tideline_table.statistics import ColumnStatistics, FileStatistics, stored_value
 from tideline_table.storage import Storage
 
 _FOOTERS_AT_ONCE = 16
@@ -113,7 +113,7 @@ def _as_record(path: str, name: str, footer: FooterRange) -> dict[str, Any] | No
     """Return the footer's range as a record, so that both compare; None if a record cannot hold its type."""
     try:
         low, high = (stored_value(pa.scalar(value, footer.kind)) for value in (footer.minimum, footer.maximum))
-        held = FileStatistics(1, {name: ColumnStatistics(kind_of(footer.kind), low, high, 0)})
+        held = FileStatistics(1, {name: ColumnStatistics(str(footer.kind), low, high, 0)})
         if not has_records_of(held, name):
             return None
         datum = statistics_datum(path.rpartition("/")[2], name, held)

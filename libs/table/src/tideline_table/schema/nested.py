@@ -65,6 +65,8 @@ def in_null_struct(rows: pa.Table, name: str) -> pa.Array | pa.ChunkedArray | No
 
 def named_values(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return those of the columns and fields of structs `names` that `rows` have, as columns of these names, each once."""
+    if set(names) <= set(rows.column_names):
+        return rows.select(list(dict.fromkeys(names)))
     present = [name for name in dict.fromkeys(names) if field_path(rows.schema, name)]
     return pa.table([field_values(rows, name) for name in present], names=present) if present else rows.select([])
 

@@ -4,7 +4,7 @@ from tideline_table.statistics.bounds import ColumnArrays, ColumnBounds, bounds_
 from tideline_table.statistics.collect import StatisticsCollector, of_footer
 from tideline_table.statistics.column import ColumnStatistics, FileStatistics
 from tideline_table.statistics.document import statistics_from, statistics_json
-from tideline_table.statistics.kinds import Stored, is_supported, kind_of, stored_value, type_of
+from tideline_table.statistics.kinds import Stored, is_supported, stored_value, type_of
 from tideline_table.statistics.partitions import PARTS, PartitionBounds, by_partition
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "bounds_of",
     "by_partition",
     "is_supported",
-    "kind_of",
     "of_footer",
     "statistics_from",
     "statistics_json",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tideline_table.schema.nested import field_of, field_path, field_values
+from tideline_table.schema.nested import field_of, field_path, named_values
 from tideline_table.statistics.column import ColumnStatistics, FileStatistics
-from tideline_table.statistics.kinds import Stored, is_supported, kind_of, stored_value
+from tideline_table.statistics.kinds import is_supported, stored_value
 
 _OWN_WRITER = "parquet-cpp-arrow "
 """How `created_by` begins in footers of Arrow, whose statistics leave out NaN and say nothing of columns without values.
@@ -35,28 +35,23 @@ def of_column(values: pa.ChunkedArray, *, is_whole: bool = False) -> ColumnStati
         nans = pc.sum(not_a_number).as_py() or 0
         values = values.filter(pc.invert(not_a_number)) if nans else values
     ends = pc.min_max(values)
-    low, high = stored_value(ends["min"]), stored_value(ends["max"])
-    # The two zeros are equal in comparisons; which of them `min_max` returns is left open.
-    return ColumnStatistics(kind_of(values.type), _one_zero(low), _one_zero(high), nulls, nans)
-
-
-def _one_zero(value: Stored | None) -> Stored | None:
-    return 0.0 if isinstance(value, float) and value == 0 else value
+    return ColumnStatistics(str(values.type), stored_value(ends["min"]), stored_value(ends["max"]), nulls, nans)
 
 
 @dataclass(slots=True)
 class StatisticsCollector:
     """Takes the statistics of `columns` (or fields of structs, by dotted paths) from the rows of one file, which come in parts."""
 
-    columns: Collection[str]
+    columns: Sequence[str]
     _found: FileStatistics = field(default_factory=lambda: FileStatistics(0))
 
     def add(self, rows: pa.Table, whole: Collection[str] = ()) -> None:
         """Add rows of the file. `whole`: the columns that are dictionaries of which each value occurs."""
+        wanted = named_values(rows, self.columns)
         known = {
-            name: of_column(field_values(rows, name), is_whole=name in whole)
-            for name in self.columns
-            if (path := field_path(rows.schema, name)) and is_supported(field_of(rows.schema, path).type)
+            field.name: of_column(wanted.column(field.name), is_whole=field.name in whole)
+            for field in wanted.schema
+            if is_supported(field.type)
         }
         self._found = self._found.union(FileStatistics(rows.num_rows, known))
 
@@ -76,8 +71,10 @@ class StatisticsCollector:
 def column_sizes(footer: pq.FileMetaData) -> dict[str, tuple[int, int]]:
     """Return the bytes of each column, or field of structs by its dotted path, in a base file, compressed and not."""
     sizes: dict[str, tuple[int, int]] = {}
-    for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
-        for chunk in (group.column(at) for at in range(group.num_columns)):
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for at in range(group.num_columns):
+            chunk = group.column(at)
             size, plain = sizes.get(chunk.path_in_schema, (0, 0))
             sizes[chunk.path_in_schema] = (size + chunk.total_compressed_size, plain + chunk.total_uncompressed_size)
     return sizes
@@ -111,12 +108,12 @@ def _of_chunk(known: Any, rows: int, kind: pa.DataType) -> ColumnStatistics | No
     if known is None or not known.has_null_count:
         return None
     if not known.has_min_max:
-        return ColumnStatistics(kind_of(kind), None, None, known.null_count, nans) if known.null_count == rows else None
+        return ColumnStatistics(str(kind), None, None, known.null_count, nans) if known.null_count == rows else None
     try:
         low, high = (stored_value(pa.scalar(value, kind)) for value in (known.min, known.max))
     except (ValueError, TypeError, OverflowError, pa.ArrowException):  # a value that the stored type cannot hold
         return None
-    return ColumnStatistics(kind_of(kind), _one_zero(low), _one_zero(high), known.null_count, nans)
+    return ColumnStatistics(str(kind), low, high, known.null_count, nans)
 
 
 def _together(parts: Iterable[ColumnStatistics | None]) -> ColumnStatistics | None:

@@ -16,7 +16,7 @@ _LAST, _SURROGATES = 0x10FFFF, range(0xD800, 0xE000)
 class ColumnStatistics:
     """What is known of one column in one file. Every value that is neither null nor NaN lies between the bounds (both inclusive).
 
-    `kind` names the type (`kind_of`). The bounds are stored values, both None if the column has no such value. They are values of
+    `kind` names the type (`type_of`). The bounds are stored values, both None if the column has no such value. They are values of
     the column, but for long texts and bytes: `minimum` is then a prefix, `maximum` is above all values with the prefix.
     `nans` is -1 if unknown. Sizes are those of the column in a base file, 0 in a log file.
     """

@@ -30,6 +30,7 @@ _SIZED = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=1024)
 def is_supported(kind: pa.DataType) -> bool:
     """Return whether columns of this type have statistics: all types without parts but null, half floats and durations.
 
@@ -38,11 +39,6 @@ def is_supported(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return is_supported(kind.value_type)
     return str(kind) in _FIXED or _SIZED.fullmatch(str(kind)) is not None
-
-
-def kind_of(kind: pa.DataType) -> str:
-    """Return the name of a supported type in documents."""
-    return str(kind)
 
 
 @functools.cache
@@ -62,11 +58,14 @@ def type_of(name: str) -> pa.DataType:
 
 
 def stored_value(value: pa.Scalar) -> Stored | None:
-    """Return the stored value of a scalar of a supported type, None for a null."""
+    """Return the stored value of a scalar of a supported type, None for a null.
+
+    The two zeros are equal in comparisons; which of them `min_max` returns is left open, so both are stored as one.
+    """
     if not value.is_valid:
         return None
     found: Stored = value.value if pa.types.is_temporal(value.type) else value.as_py()
-    return found
+    return 0.0 if isinstance(found, float) and found == 0 else found
 
 
 def array_of(values: Sequence[Stored | None], kind: pa.DataType) -> pa.Array:

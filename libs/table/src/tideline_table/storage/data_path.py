@@ -94,7 +94,7 @@ def check_size(path: str, size_bytes: int) -> None:
     if not ranges:
         return
     assert isinstance(path, DataPath)
-    end = max(r.end for r in ranges)
+    end = max([r.start + r.size_bytes for r in ranges])
     may_be_longer = bool(path.record) and not ranges[0].digest
     if size_bytes < end or (size_bytes > end and not may_be_longer):
         least = "at least " if may_be_longer else ""

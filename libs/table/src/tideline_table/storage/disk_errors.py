@@ -31,12 +31,18 @@ def failed_access(error: OSError, place: str) -> StorageError:
     return StorageError(f"{error.strerror or error} at {place}", remedy="check the disk and its permissions, then retry")
 
 
+def place_of(path: str, root: object) -> str:
+    """Return the place of an object, for messages."""
+    return f"{path!r} below {str(root)!r}"
+
+
 @contextmanager
-def writing(place: str) -> Iterator[None]:
-    """Translate operating system errors while a file that is not visible yet is written to `place`."""
+def writing(path: str, root: object = None) -> Iterator[None]:
+    """Translate operating system errors while a file that is not visible yet is written to `path`, below `root` if there is one."""
     try:
         yield
     except OSError as error:
+        place = path if root is None else place_of(path, root)
         failed = refused_write(error, place) or failed_access(error, place)
         failed.changed_nothing = True
         raise failed from error

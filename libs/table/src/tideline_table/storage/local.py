@@ -12,7 +12,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow as pa
 import tenacity
 
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath
-from tideline_table.storage.disk_errors import failed_access, refused_write, writing
+from tideline_table.storage.disk_errors import failed_access, place_of, refused_write, writing
 from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path, entity_tag
 
 _LOGGER = logging.getLogger(__name__)
@@ -87,8 +87,9 @@ class LocalStorage:
             staged = self._write_staged(path, target, data)
             try:
                 self._install(staged, path, target)
-            finally:
+            except BaseException:
                 _discard(staged)
+                raise
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         target = self.local_path(path)
@@ -96,14 +97,14 @@ class LocalStorage:
             staged = self._write_staged(path, target, data)
             try:
                 # link(2) fails if the name exists, on every POSIX file system. The content of the losing writer is never visible.
-                self._name(path, target, lambda: os.link(staged, target))
+                self._name(path, target, os.link, staged)
             except FileExistsError:
                 # An earlier attempt of the caller may have created the name and failed to sync it.
                 _sync_folder(target.parent)
                 raise ObjectExists(path) from None
             finally:
                 _discard(staged)
-            self._sync_name(target)
+            _sync_folder(target.parent)
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         content = self.read(path)
@@ -147,6 +148,7 @@ class LocalStorage:
     def list_folder(self, path: str) -> Folder:
         folders: list[str] = []
         objects: list[ObjectStat] = []
+        within = f"{path}/" if path else ""
         with _translated(path):
             try:
                 entries = sorted(os.scandir(self.local_path(path) if path else self._root), key=attrgetter("name"))
@@ -162,7 +164,7 @@ class LocalStorage:
                     continue
                 # A file that was deleted between the listing and the stat is left out.
                 with contextlib.suppress(FileNotFoundError):
-                    objects.append(_object_stat(_join(path, entry.name), entry.stat()))
+                    objects.append(_object_stat(within + entry.name, entry.stat()))
         return Folder(tuple(folders), tuple(objects))
 
     def open_input(self, path: str) -> pa.NativeFile:
@@ -172,20 +174,21 @@ class LocalStorage:
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
         target = self.local_path(path)
-        with self._staging_of(path):
-            staged = self._staged_name(target)
+        staged = self._staging / uuid.uuid4().hex
         try:
-            with self._staging_of(path):
-                file = _StagedFile(staged, lambda: self._staging_of(path))
+            with writing(path, self._root):
+                self._make_folders(target.parent, self._staging)
+                file = _StagedFile(staged, path, self._root)
             with io.BufferedWriter(file) as sink:
                 yield sink
                 sink.flush()
-                with self._staging_of(path):
+                with writing(path, self._root):
                     os.fsync(sink.fileno())
             with _translated(path):
                 self._install(staged, path, target)
-        finally:
+        except BaseException:
             _discard(staged)
+            raise
 
     @contextmanager
     def _guarded(self, path: str) -> Iterator[None]:
@@ -193,8 +196,8 @@ class LocalStorage:
 
         Raises `StorageError` if another process holds the guard for too long.
         """
-        with self._staging_of(path):
-            self._make_folder(self._guard.parent)
+        with writing(path, self._root):
+            self._make_folders(self._guard.parent)
             descriptor = _locked(self._guard)
         try:
             yield
@@ -204,51 +207,32 @@ class LocalStorage:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
-    def _staging_of(self, path: str) -> AbstractContextManager[None]:
-        """Translate errors of steps that cannot have changed anything at `path`."""
-        return writing(self._place(path))
+    def _install(self, staged: Path, path: str, target: Path) -> None:
+        self._name(path, target, os.replace, staged)
+        (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
+        _sync_folder(target.parent)
 
-    @contextmanager
-    def _naming(self, path: str) -> Iterator[None]:
-        """Translate rejections of a link or rename to `path`. After other errors it may have happened (network file systems)."""
+    def _name(self, path: str, target: Path, act: Callable[[Path, Path], None], staged: Path) -> None:
+        """Give a staged object its name by `act`. Another process may have deleted the folder since this one made it.
+
+        Translates rejections. After other errors it may have happened (network file systems).
+        """
         try:
-            yield
+            try:
+                act(staged, target)
+            except FileNotFoundError:
+                self._make_folders(target.parent)
+                act(staged, target)
         except OSError as error:
-            refused = refused_write(error, self._place(path))
+            refused = refused_write(error, place_of(path, self._root))
             if refused is None:
                 raise
             raise refused from error
 
-    def _place(self, path: str) -> str:
-        return f"{path!r} below {str(self._root)!r}"
-
-    def _install(self, staged: Path, path: str, target: Path) -> None:
-        self._name(path, target, lambda: os.replace(staged, target))
-        (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
-        self._sync_name(target)
-
-    def _name(self, path: str, target: Path, act: Callable[[], None]) -> None:
-        """Give a staged object its name by `act`. Another process may have deleted the folder since this one made it."""
-        with self._naming(path):
-            try:
-                act()
-            except FileNotFoundError:
-                self._make_folder(target.parent)
-                act()
-
-    def _sync_name(self, target: Path) -> None:
-        # If another process has deleted the folder by now, it has deleted the object with it.
-        with contextlib.suppress(FileNotFoundError):
-            _sync_folder(target.parent)
-
-    def _staged_name(self, target: Path) -> Path:
-        self._make_folder(target.parent)
-        self._make_folder(self._staging)
-        return self._staging / uuid.uuid4().hex
-
     def _write_staged(self, path: str, target: Path, data: bytes) -> Path:
-        with self._staging_of(path):
-            staged = self._staged_name(target)
+        with writing(path, self._root):
+            self._make_folders(target.parent, self._staging)
+            staged = self._staging / uuid.uuid4().hex
             try:
                 with staged.open("xb") as file:
                     file.write(data)
@@ -259,37 +243,38 @@ class LocalStorage:
                 raise
         return staged
 
-    def _make_folder(self, folder: Path) -> None:
-        if folder in self._made and folder.exists():
-            return
-        inside = [p for p in (folder, *folder.parents) if self._root in p.parents]
-        missing = [p for p in (folder, *folder.parents) if not p.exists()]
-        self._made.difference_update(missing)
-        if len(self._made) > _MOST_MADE:
-            self._made.clear()
-        folder.mkdir(parents=True, exist_ok=True)
-        # Sync existing folders too, once: the process that created them may have stopped before it made their names durable.
-        unsure = [p for p in inside if p not in self._made]
-        for named in dict.fromkeys([*unsure, *missing]):
-            _sync_folder(named.parent)
-        self._made.update(inside)
+    def _make_folders(self, *folders: Path) -> None:
+        for folder in folders:
+            if folder in self._made and folder.exists():
+                continue
+            inside = [p for p in (folder, *folder.parents) if self._root in p.parents]
+            missing = [p for p in (folder, *folder.parents) if not p.exists()]
+            self._made.difference_update(missing)
+            if len(self._made) > _MOST_MADE:
+                self._made.clear()
+            folder.mkdir(parents=True, exist_ok=True)
+            # Sync existing folders too, once: the process that created them may have stopped before it made their names durable.
+            unsure = [p for p in inside if p not in self._made]
+            for named in dict.fromkeys([*unsure, *missing]):
+                _sync_folder(named.parent)
+            self._made.update(inside)
 
     def _walk(self, prefix: str) -> Iterator[ObjectStat]:
         level = self.list_folder(prefix)
         yield from level.objects
         for name in level.folders:
-            yield from self._walk(_join(prefix, name))
+            yield from self._walk(f"{prefix}/{name}" if prefix else name)
 
 
 class _StagedFile(io.FileIO):
     """A new file whose writes raise errors of the storage port, even if Arrow or a buffer calls them."""
 
-    def __init__(self, file: Path, translated: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, file: Path, path: str, root: Path) -> None:
         super().__init__(file, "xb")
-        self._translated = translated
+        self._path, self._root = path, root
 
     def write(self, data: Any, /) -> int:
-        with self._translated():
+        with writing(self._path, self._root):
             return super().write(data)
 
 
@@ -363,16 +348,15 @@ def _discard(staged: Path) -> None:
         staged.unlink()
 
 
-def _join(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
-
-
 def _object_stat(path: str, stat: os.stat_result) -> ObjectStat:
     return ObjectStat(path, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC))
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return  # another process has deleted it, and with it the name that was to be made durable
     try:
         os.fsync(descriptor)
     finally:

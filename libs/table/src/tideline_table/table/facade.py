@@ -132,16 +132,15 @@ class Table:
 
     def view(self, options: Options | Mapping[str, object] | None = None) -> TableView:
         """Return the table as of the last refresh; a mapping overrides the options with which it is open."""
-        view = self._view_of(self.state)
+        state, known, of = self.timeline.view(), self._viewed, (self._declared, self.identity, self.options)
+        is_current = known is not None and known[0].state is state and known[1:] == (state.sequence, of)
+        view = known[0] if known is not None and is_current else self._viewed_now(state)
         if not options:
             return view
         return replace(view, options=options if isinstance(options, Options) else self.options.merged(options))
 
-    def _view_of(self, state: TableState) -> TableView:
-        known, of = self._viewed, (self._declared, self.identity, self.options)
-        if known is not None and known[0].state is state and known[1:] == (state.sequence, of):
-            return known[0]
-        declared, identity, options = of
+    def _viewed_now(self, state: TableState) -> TableView:
+        declared, identity, options = of = self._declared, self.identity, self.options
         with state.held():
             found = TableView(
                 self.base_path,

@@ -77,7 +77,7 @@ class SharedTimeline(ActiveTimeline):
     """The timeline of a table that Apache Hudi writes, too: its files are the truth, the log follows. Read-only without a lock."""
 
     def __init__(self, replica: LogReplica, lock: HudiTableLock | None) -> None:
-        self.replica = replica
+        super().__init__(replica)
         self._lock = lock
         self.follower = LogFollower(replica)
         self._view: tuple[int, TableState] | None = None
