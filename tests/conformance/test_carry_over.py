@@ -29,7 +29,7 @@ from tideline_table.action import (
     run_clustering,
     write_rows,
 )
-from tideline_table.log.carried import CARRIED_KEY
+from tideline_table.log.body import CARRIED_KEY
 from tideline_table.table import Table, TableType, create_table
 from tideline_table.writer import Operation
 

@@ -29,7 +29,8 @@ from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import is_dead
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State, instant_from_time
-from tideline_table.log import checkpoint, transition
+from tideline_table.log import checkpoint
+from tideline_table.log import state as log_state
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import TableLog
 from tideline_table.writer.marker import marked_files
@@ -316,7 +317,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "compactions are taken from the living": sabotage((planned_run, "is_dead", _compactions_have_no_owner)),
     "rollbacks are taken from the living": sabotage((rollback, "is_dead", _rollbacks_have_no_owner)),
     "two roll the same instant back": sabotage(
-        (rollback, "_target", _target_without_fence), (transition, "_check_rollback", _rollback_of_anything)
+        (rollback, "_target", _target_without_fence), (log_state, "_check_rollback", _rollback_of_anything)
     ),
     "who lost a clustering rolls it back": sabotage((services, "roll_back", _roll_back_whoever_has_it)),
     "lock ignored": sabotage((ProviderLock, "hold", _unlocked)),

@@ -16,7 +16,7 @@ from tests.simulation.world import World
 
 from tideline_table.action.write.run import _Attempt
 from tideline_table.coordination import conflict
-from tideline_table.coordination.bucket_conflict import resized_meanwhile
+from tideline_table.coordination.conflict import resized_meanwhile
 from tideline_table.coordination.write_set import WriteSet
 from tideline_table.errors import WriteConflict
 from tideline_table.log.state import TableState

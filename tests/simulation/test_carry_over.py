@@ -12,8 +12,7 @@ from tests.simulation.simulate import Sabotage, simulate, story
 
 from tideline_table.action.clustering import carried_file
 from tideline_table.action.clustering.carry_over import CarryOver
-from tideline_table.log.body import Published
-from tideline_table.log.carried import carried_by_path
+from tideline_table.log.body import Published, carried_by_path
 from tideline_table.log.state import TableState
 
 SEEDS = range(1, 41)

@@ -21,8 +21,7 @@ from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import CLUSTER, State
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.ring_change import renewed_ring
-from tideline_table.log.body import Published
-from tideline_table.log.carried import CARRIED_KEY
+from tideline_table.log.body import CARRIED_KEY, Published
 from tideline_table.table.rings import TableRings
 
 SEEDS = range(1, 41)
@@ -50,7 +49,7 @@ def test_a_resize_that_misses_writes_is_found() -> None:
 
     @contextmanager
     def without_the_rule(_: World) -> Iterator[None]:
-        with patch("tideline_table.coordination.bucket_conflict._split_group_changed", lambda *_: None):
+        with patch("tideline_table.coordination.conflict._split_group_changed", lambda *_: None):
             yield
 
     found = next((o for o in (simulate(seed, without_the_rule, "rings") for seed in SEEDS) if o.problems), None)

@@ -58,7 +58,7 @@ WEAKENINGS = {
         "restored and upsert",
     ),
     "a split of replaced file groups": Weakening(
-        f"{ENGINE}/coordination/bucket_conflict.py",
+        f"{ENGINE}/coordination/conflict.py",
         "if changed or visible.keys() != own.splits.keys():",
         "if changed:",
         f"{TABLE}/action/write/test_bucket_resize.py",

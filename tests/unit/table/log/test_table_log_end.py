@@ -13,6 +13,7 @@ from tests.unit.table.tables import contents, new_table, open_table, write
 
 from tideline_table.clock import ManualClock
 from tideline_table.config import LOG_RETENTION_S
+from tideline_table.coordination.replica import UNPROVEN_S, LogEnd
 from tideline_table.errors import CorruptMetadata, InvalidOption
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
@@ -20,7 +21,6 @@ from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER
 from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, LOG_FOLDER, Entry, entry_path
-from tideline_table.log.log_end import UNPROVEN_S, LogEnd
 from tideline_table.log.retention import trim
 from tideline_table.log.table_log import Draft, TableLog
 

@@ -18,7 +18,7 @@ from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
-from tideline_table.coordination.log_maintenance import LogMaintenance
+from tideline_table.coordination.replica import LogMaintenance
 from tideline_table.errors import CommitUnknown, CorruptMetadata, StorageError, StorageRefused, TransactionRolledBack
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State

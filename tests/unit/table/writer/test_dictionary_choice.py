@@ -13,8 +13,7 @@ from tideline_table.config import Options
 from tideline_table.schema import META_FIELDS
 from tideline_table.storage import MemoryStorage
 from tideline_table.writer import base_file
-from tideline_table.writer.base_file import write_base_file
-from tideline_table.writer.dictionary_choice import dictionary_columns
+from tideline_table.writer.base_file import dictionary_columns, write_base_file
 
 ROWS = 40_000
 CHANCE = np.random.default_rng(7)

@@ -74,7 +74,6 @@ from .service import Inline, Ran, Rewrite, Service, Step
 from .services import REWRITES, SERVICES
 from .soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
 from .write.attempt import OnConflict, in_transaction, write_with_retries
-from .write.backlog import hold_back
 from .write.choices import (
     WriteChoices,
     check_index_state,
@@ -83,7 +82,7 @@ from .write.choices import (
     in_buckets,
     index_state,
 )
-from .write.contention import Contention
+from .write.contention import Contention, hold_back
 from .write.executor import RoutedWrite, ThisProcess
 from .write.live_keys import all_deleted_keys, may_delete
 from .write.partition import write_partition_metafile

@@ -17,7 +17,7 @@ from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import StorageError, TidelineError
 from tideline_table.hudi.instant import State
 from tideline_table.index.hash_ring import HashRing
-from tideline_table.log.ring_resize import rings_metadata
+from tideline_table.log.resizes import rings_metadata
 from tideline_table.table.facade import Table
 from tideline_table.table.rings import TableRings
 

@@ -4,21 +4,157 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
 
 from tideline_table.clock import Clock
-from tideline_table.config import Options
+from tideline_table.config import CHECKPOINT_INTERVAL, LOG_RETAINED_ENTRIES, LOG_RETENTION_S, Options
 from tideline_table.coordination.checked_clock import CheckedClock
-from tideline_table.coordination.log_maintenance import LogMaintenance
+from tideline_table.coordination.reserve import fill_reserve
 from tideline_table.errors import CorruptMetadata, TableIncomplete, TidelineError
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import State
-from tideline_table.log.checkpoint import POINTER, RESTORE_LOG, read_opening
+from tideline_table.log.checkpoint import (
+    POINTER,
+    RESTORE_LOG,
+    TAIL_BYTES,
+    Checkpoint,
+    latest_checkpoint,
+    read_opening,
+    tail_bytes,
+    write_checkpoint,
+    write_tail,
+)
 from tideline_table.log.entry import Entry
 from tideline_table.log.known_statistics import KnownStatistics
-from tideline_table.log.log_end import LogEnd
+from tideline_table.log.retention import Mark, Retention, trim, trim_floor
 from tideline_table.log.state import TableState
+from tideline_table.log.statistics import ReadEntry, keep_statistics
+from tideline_table.log.statistics_file import BROKEN
 from tideline_table.log.table_log import Draft, TableLog
 from tideline_table.storage import Storage
+
+
+class LogMaintenance:
+    """The latest checkpoint and the entries after it, and their maintenance. Used under the mutex of its timeline."""
+
+    def __init__(self, storage: Storage, clock: Clock, options: Options, read_entry: ReadEntry) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._options = options
+        self._read_entry = read_entry
+        self._checkpoint = Checkpoint()
+        self._tail: list[bytes] = []
+
+    def start(self, checkpoint: Checkpoint) -> None:
+        """Record that the table was opened at `checkpoint`."""
+        self._checkpoint = checkpoint
+        self._tail = []
+
+    def saw(self, entry: Entry) -> None:
+        """Record that `entry` was folded."""
+        if entry.sequence == self._checkpoint.sequence + len(self._tail) + 1:
+            self._tail.append(tail_bytes(entry))
+
+    def keep(self, entry: Entry, state: TableState) -> None:
+        """Write a checkpoint and trim the log if due after an append of this process, else store the entries after the checkpoint.
+
+        Raises what storage raises; a failure does no harm.
+        """
+        interval = self._options[CHECKPOINT_INTERVAL]
+        if entry.sequence == 1:
+            fill_reserve(self._storage)
+        on_turn = entry.sequence % interval == 0
+        if len(self._tail) > interval and not on_turn:
+            self._adopt(latest_checkpoint(self._storage))
+        # The writer of an interval's last entry writes the checkpoint. Later writers do so if it is missing or entries are large.
+        overdue = len(self._tail) >= 2 * interval or sum(map(len, self._tail)) > max(TAIL_BYTES, self._checkpoint.size_bytes)
+        if on_turn or overdue:
+            self._write(entry, state)
+        else:
+            write_tail(self._storage, self._checkpoint, self._tail)
+
+    def _adopt(self, newer: Checkpoint) -> None:
+        known = self._checkpoint.sequence
+        if known < newer.sequence <= known + len(self._tail):
+            self._tail = self._tail[newer.sequence - known :]
+            self._checkpoint = newer
+
+    def _write(self, entry: Entry, state: TableState) -> None:
+        self._keep_statistics(state)
+        # Not the time in the entry: its put may have been slow, and a process that refreshed meanwhile would miss trimmed entries.
+        marks = (*self._checkpoint.marks, Mark(entry.sequence, self._clock.now().isoformat()))
+        self._checkpoint, oldest = write_checkpoint(self._storage, state, marks)
+        self._tail = []
+        fill_reserve(self._storage)
+        retention = Retention(self._options[LOG_RETAINED_ENTRIES], self._options[LOG_RETENTION_S])
+        # A process that opened the oldest checkpoint reads the entries after it; a transaction reads everything since its begin.
+        needed = min([oldest + 1, *(action.started_sequence for action in state.pending())])
+        floor = trim_floor(marks, retention, state.sequence, needed, self._clock.now())
+        if floor:
+            trimmed = trim(self._storage, floor)
+            self._checkpoint = replace(
+                self._checkpoint, marks=tuple(mark for mark in self._checkpoint.marks if mark.sequence > trimmed)
+            )
+            _LOGGER.debug("table log trimmed up to entry %d", trimmed)
+
+    def _keep_statistics(self, state: TableState) -> None:
+        """Write a statistics file before the log is trimmed. Without one, queries read more data files."""
+        if state.sharing is not None:
+            return
+        try:
+            keep_statistics(self._storage, self._read_entry, state)
+        except BROKEN as error:
+            _LOGGER.warning("no statistics file at entry %d: %s (the next checkpoint will write one)", state.sequence, error)
+
+
+UNPROVEN_S = 60.0
+"""Less than the minimum of `tideline.log.retention`: entries appended after a proof younger than this are not trimmed yet."""
+
+
+class LogEnd:
+    """Reader of new entries after a sequence that the caller keeps. Not thread-safe."""
+
+    def __init__(self, log: TableLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._proven = self._time()
+
+    def start(self) -> None:
+        """Set the time of the last proof to now. The caller reads a checkpoint or a trim marker after this call."""
+        self._proven = self._time()
+
+    def read_on(self, sequence: int, limit: int) -> list[Entry] | None:
+        """Return at most `limit` entries after `sequence`, or None if the log was trimmed past it, which makes entries there void.
+
+        Costs one GET per entry and one for the end, and one listing if the last proof is a minute old after the reads. Raises
+        `CorruptMetadata` for an unreadable entry, and the errors of storage.
+        """
+        asked = self._time()
+        try:
+            found = list(islice(self._log.after(sequence), limit))
+        except CorruptMetadata:
+            # Trimming deletes bodies, too, so a void entry that was left behind may lack its body.
+            if self._log.trimmed_to() > sequence:
+                return None
+            raise
+        # Check after the reads: a process that was suspended during them may have taken a trimmed place for the end.
+        must_prove = self._is_unproven()
+        if must_prove and self._log.trimmed_to() > sequence:
+            return None
+        if must_prove or found:
+            self._proven = asked
+        return found
+
+    def _time(self) -> tuple[float, datetime]:
+        return self._clock.monotonic_s(), self._clock.now()
+
+    def _is_unproven(self) -> bool:
+        # Use both clocks: the monotonic clock may stop while the machine is suspended, and the wall clock may be set back.
+        monotonic_s, wall = self._time()
+        return max(monotonic_s - self._proven[0], (wall - self._proven[1]).total_seconds()) >= UNPROVEN_S
+
 
 _LOGGER = logging.getLogger(__name__)
 _BATCH = 500

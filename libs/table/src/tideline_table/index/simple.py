@@ -6,24 +6,90 @@ immutable files are kept in a bounded cache, so that a writer that returns to th
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.possible_keys import FilteredKeys, RangedKeys
-from tideline_table.reader.base_file import BaseFileFooter, read_base_file
+from tideline_table.bloom import KeyBytes
+from tideline_table.file_group.slice import FileGroupId, FileSlice
+from tideline_table.hudi.file_names import bucket_of_file_id, in_bucket
+from tideline_table.reader.base_file import BaseFileFooter, read_base_file, read_footer
 from tideline_table.reader.log_index import LogIndexes, WantedKeys
 from tideline_table.reader.log_keys import held_keys
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import Storage
+
+
+def read_plain_footer(storage: Storage, path: str) -> BaseFileFooter:
+    """Return the footer without its Bloom filter."""
+    return read_footer(storage, path)
+
+
+def read_filtered_footer(storage: Storage, path: str) -> BaseFileFooter:
+    """Return the footer with its Bloom filter."""
+    return read_footer(storage, path, with_bloom=True)
+
+
+class RangedKeys:
+    """Wanted keys, compared with key ranges: a file may hold all of them or none."""
+
+    read_footer = staticmethod(read_plain_footer)
+
+    def __init__(self, keys: pa.ChunkedArray) -> None:
+        self._low, self._high = (str(v) for v in pc.min_max(keys).as_py().values())
+        self._all = np.arange(len(keys))
+
+    def possible(self, footer: BaseFileFooter) -> np.ndarray:
+        """Return the numbers of the keys that the file may hold."""
+        return self._all if footer.rows and footer.may_hold(self._low, self._high) else self._all[:0]
+
+
+class FilteredKeys:
+    """Wanted keys, each compared with the key range and the Bloom filter of a file. They are hashed once, for all files."""
+
+    read_footer = staticmethod(read_filtered_footer)
+
+    def __init__(self, keys: pa.ChunkedArray) -> None:
+        self._keys = one_chunk(keys)
+
+    def possible(self, footer: BaseFileFooter) -> np.ndarray:
+        """Return the numbers of the keys that the file may hold: all of its range if it has no usable filter."""
+        begin, end = 0, len(self._keys)
+        if footer.bounds is not None:
+            begin = bisect.bisect_left(range(end), footer.bounds[0], key=self._sorted_key)
+            end = bisect.bisect_right(range(end), footer.bounds[1], key=self._sorted_key)
+        if not footer.rows or begin >= end:
+            return self._order[:0]
+        if footer.bloom is None:
+            return self._order[begin:end]
+        held: np.ndarray = self._order[footer.bloom.held(self._octets, np.arange(begin, end))]
+        return held
+
+    def _sorted_key(self, place: int) -> str:
+        return str(self._ordered[place].as_py())
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        order: np.ndarray = np.asarray(pc.sort_indices(self._keys)).astype(np.int64)
+        return order
+
+    @cached_property
+    def _ordered(self) -> pa.Array:
+        return self._keys.take(pa.array(self._order))
+
+    @cached_property
+    def _octets(self) -> KeyBytes:
+        return KeyBytes(self._ordered)
+
 
 CACHE_BYTES = 256 * 1024 * 1024
 _Cached = TypeVar("_Cached", bound=BaseFileFooter | pa.ChunkedArray)
@@ -145,3 +211,31 @@ def partition_rows(paths: pa.ChunkedArray) -> Mapping[str, np.ndarray]:
     order = np.argsort(indices, kind="stable")
     bounds = np.searchsorted(indices[order], np.arange(len(codes.dictionary) + 1))
     return {str(name): order[bounds[i] : bounds[i + 1]] for i, name in enumerate(codes.dictionary.to_pylist())}
+
+
+class BucketPlace(NamedTuple):
+    """A bucket of a partition, where a bucket index allows several file groups in a bucket."""
+
+    partition_path: str
+    bucket: int
+
+    @classmethod
+    def of(cls, group: FileGroupId) -> BucketPlace:
+        """Return the bucket of a file group, whose id begins with its number."""
+        bucket = bucket_of_file_id(group.file_id)
+        assert bucket is not None, "checked by BucketIndex.groups"
+        return cls(group.partition_path, bucket)
+
+
+PlaceT = TypeVar("PlaceT", str, BucketPlace)
+"""A partition path, or a bucket."""
+
+
+def partition_of(place: str | BucketPlace) -> str:
+    """Return the partition path of a place."""
+    return place if isinstance(place, str) else place.partition_path
+
+
+def file_id_in(place: str | BucketPlace, file_id: str) -> str:
+    """Return the id of a new file group of a place: `file_id`, with the bucket number in it."""
+    return file_id if isinstance(place, str) else in_bucket(file_id, place.bucket)

@@ -10,10 +10,12 @@ so checks them. A malformed body raises one of the exceptions in `errors.MALFORM
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tideline_table.errors import CorruptMetadata
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.adopted import AdoptedTable
@@ -284,3 +286,26 @@ def parse_body(action: Action, after: State, document: Document) -> Body:
     if "plan" in document:
         return parse_plan(action, document)
     return RestoreBegun(Rewind.from_json(document["rewind"])) if "rewind" in document else Bare()
+
+
+CARRIED_KEY = "tideline.carried"
+"""Key in the extra metadata of a clustering: JSON of the instant of each write → the paths of the log files with its rows."""
+
+
+def carried_text(files: Mapping[str, list[str]]) -> str:
+    """Return the value of `CARRIED_KEY` for these files: instant of the write → paths."""
+    return json.dumps(files, sort_keys=True)
+
+
+def carried_by_path(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return path → instant of the write for the log files that a clustering names; empty for other commits.
+
+    Raises `CorruptMetadata` for a value that `carried_text` does not write.
+    """
+    text = extra.get(CARRIED_KEY, "")
+    if not text:
+        return {}
+    try:
+        return {str(path): str(instant) for instant, paths in json.loads(text).items() for path in paths}
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise CorruptMetadata(f"{CARRIED_KEY} {text[:80]!r}", expected="instants of writes with paths of log files") from None

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.versions import is_gone
+from tideline_table.file_group.slice import FileGroupId, FileSlice, is_gone
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 
 

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.versions import visible_slice, visible_slices
+from tideline_table.file_group.slice import FileGroupId, FileSlice, visible_slice, visible_slices
 from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.log.action import PENDING, ActionRecord
-from tideline_table.log.bucket_resize import BucketResize
 from tideline_table.log.metadata import MetadataTable
 from tideline_table.log.plan import (
     ArchivalPlanned,
@@ -27,7 +25,7 @@ from tideline_table.log.plan import (
     RollbackStep,
 )
 from tideline_table.log.progress import Progress
-from tideline_table.log.ring_resize import made_by
+from tideline_table.log.resizes import BucketResize, made_by
 from tideline_table.log.savepoint import Saved, Savepoint, saved_by_log
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.undo import Rewritten

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import CorruptMetadata
-from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.file_group.versions import visible_slice
+from tideline_table.file_group.slice import FileGroupId, FileSlice, visible_slice
 from tideline_table.hudi.file_names import parse_base_file_name
 from tideline_table.hudi.instant import CLUSTER, Action, time_from_instant
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, CommitMetadata, WriteStat

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +17,199 @@ import pyarrow as pa
 
 from tideline_table.errors import CorruptMetadata, SchemaMismatch
 from tideline_table.schema.arrow import is_list, is_text
-from tideline_table.schema.avro_types import parse_record, record_to_arrow
 from tideline_table.schema.meta_fields import META_FIELDS, without_meta_fields
+
+_MAX_DEPTH = 64
+_MAX_TEXT = 16 * 1024 * 1024
+_MAX_NODES = 100_000
+"""Maximum number of types with all references expanded. A few named types that refer to each other can expand to very many."""
+_MAX_FIXED_BYTES = 2**31 - 1
+
+_PRIMITIVE: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "null": pa.null(),
+}
+_LOGICAL: dict[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+
+
+def parse_record(text: str) -> dict[str, Json]:
+    """Return the JSON of a record schema, whose `fields` is a list of objects. Raises `CorruptMetadata` for any other text."""
+    if len(text) > _MAX_TEXT:
+        raise _corrupt(f"an Avro schema of {len(text)} characters", f"at most {_MAX_TEXT}")
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(f"an Avro schema that cannot be read ({error})", "Avro schema JSON") from None
+    if not isinstance(record, dict) or record.get("type") != "record":
+        raise _corrupt("an Avro schema that is not a record", "a record schema")
+    fields = record.get("fields")
+    if not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
+        raise _corrupt("an Avro record schema without a list of fields", '"fields": [...]')
+    return record
+
+
+def record_to_arrow(record: dict[str, Json]) -> pa.Schema:
+    """Return the Arrow schema of a result of `parse_record`, including meta fields.
+
+    Raises `CorruptMetadata`, which names the malformed or recursive type or the union of several types.
+    """
+    try:
+        found = _Reader().record(record, "", 0).kind
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+        raise _corrupt(f"an Avro schema that cannot be read ({error})", "Avro schema JSON") from None
+    return pa.schema(list(found))
+
+
+def _corrupt(found: str, expected: str) -> CorruptMetadata:
+    return CorruptMetadata(found, expected=expected)
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """An Arrow type and the number of types that it contains, including itself."""
+
+    kind: pa.DataType
+    nodes: int = 1
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The state of parsing one schema: the named types that were declared so far."""
+
+    named: dict[str, _Type | None] = field(default_factory=dict)
+    """The value is None while the type is parsed; a reference to it is then a recursion."""
+
+    def type(self, avro: Json, namespace: str, depth: int) -> tuple[_Type, bool]:
+        """Return the type and whether it may be null."""
+        if depth > _MAX_DEPTH:
+            raise _corrupt(f"an Avro schema nested deeper than {_MAX_DEPTH} levels", "a flatter schema")
+        if isinstance(avro, list):
+            branches = [b for b in avro if b not in ("null", {"type": "null"})]
+            if len(branches) != 1:
+                names = ", ".join(_name_of(b) for b in branches[:4]) or "null"
+                raise _corrupt(f"an Avro union of {len(branches)} types ({names})", "a type or a nullable type")
+            return self.type(branches[0], namespace, depth + 1)[0], len(branches) < len(avro)
+        if isinstance(avro, str):
+            found = self._reference(avro, namespace)
+        elif isinstance(avro, dict):
+            found = self._declared(avro, namespace, depth)
+        else:
+            raise _corrupt(f"Avro type {avro!r:.40}", "a name, a union or a declaration")
+        return found, pa.types.is_null(found.kind)
+
+    def record(self, avro: dict[str, Json], namespace: str, depth: int) -> _Type:
+        """Return a record as a struct. Its members may refer to types that were declared before."""
+        full = _full_name(avro, namespace)
+        self.named[full] = None
+        inside = full.rpartition(".")[0]
+        members: list[pa.Field] = []
+        nodes = 1
+        for member in avro["fields"]:
+            name = member["name"]
+            if not isinstance(name, str):
+                raise _corrupt(f"an Avro field named {name!r:.40}", "text")
+            kind, nullable = self.type(member["type"], inside, depth + 1)
+            members.append(pa.field(name, kind.kind, nullable=nullable))
+            nodes = _counted(nodes + kind.nodes)
+        if len({m.name for m in members}) < len(members):
+            raise _corrupt(f"Avro record {full!r} that names a field twice", "each name once")
+        return self._define(full, _Type(pa.struct(members), nodes))
+
+    def _reference(self, name: str, namespace: str) -> _Type:
+        primitive = _PRIMITIVE.get(name)
+        if primitive is not None:
+            return _Type(primitive)
+        for full in (f"{namespace}.{name}" if namespace and "." not in name else name, name):
+            if full in self.named:
+                found = self.named[full]
+                if found is None:
+                    raise _corrupt(
+                        f"Avro type {full!r} that contains itself", "no recursive types, which Arrow and Parquet do not support"
+                    )
+                return found
+        raise _corrupt(f"Avro type {name!r:.80}", "a primitive or a type that was declared before")
+
+    def _declared(self, avro: dict[str, Json], namespace: str, depth: int) -> _Type:
+        kind = avro["type"]
+        if kind == "record":
+            return self.record(avro, namespace, depth)
+        if kind == "array":
+            item, nullable = self.type(avro["items"], namespace, depth + 1)
+            return _Type(pa.list_(pa.field("array", item.kind, nullable=nullable)), _counted(item.nodes + 1))
+        if kind == "map":
+            item, nullable = self.type(avro["values"], namespace, depth + 1)
+            return _Type(pa.map_(pa.string(), pa.field("value", item.kind, nullable=nullable)), _counted(item.nodes + 1))
+        if kind == "enum":
+            return self._define(_full_name(avro, namespace), _Type(pa.string()))
+        if kind == "fixed":
+            return self._define(_full_name(avro, namespace), _Type(_decimal(avro) or _fixed(avro)))
+        if kind == "bytes":
+            return _Type(_decimal(avro) or pa.binary())
+        logical = avro.get("logicalType")
+        if isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL:
+            return _Type(_LOGICAL[kind, logical])
+        return self.type(kind, namespace, depth + 1)[0]
+
+    def _define(self, full: str, found: _Type) -> _Type:
+        self.named[full] = found
+        return found
+
+
+def _counted(nodes: int) -> int:
+    if nodes > _MAX_NODES:
+        raise _corrupt(f"an Avro schema of more than {_MAX_NODES} types", "a smaller schema")
+    return nodes
+
+
+def _full_name(avro: dict[str, Json], namespace: str) -> str:
+    name = avro["name"]
+    own = avro.get("namespace", namespace)
+    if not isinstance(name, str) or not name or not isinstance(own, str):
+        raise _corrupt(f"an Avro {avro['type']} named {name!r:.40} in namespace {own!r:.40}", "text")
+    return name if "." in name or not own else f"{own}.{name}"
+
+
+def _name_of(avro: Json) -> str:
+    if isinstance(avro, dict):
+        avro = avro.get("name") or avro.get("type")
+    return f"{avro!s:.40}"
+
+
+def _decimal(avro: dict[str, Json]) -> pa.DataType | None:
+    if avro.get("logicalType") != "decimal":
+        return None
+    precision, scale = avro["precision"], avro.get("scale", 0)
+    if not (_is_count(precision) and _is_count(scale) and scale <= precision and 1 <= precision <= 76):
+        raise _corrupt(
+            f"an Avro decimal of precision {precision!r:.20} and scale {scale!r:.20}", "a precision of 1 to 76 and a scale up to it"
+        )
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def _fixed(avro: dict[str, Json]) -> pa.DataType:
+    size = avro["size"]
+    if not (_is_count(size) and 1 <= size <= _MAX_FIXED_BYTES):
+        raise _corrupt(f"an Avro fixed of size {size!r:.20}", f"1 to {_MAX_FIXED_BYTES} bytes")
+    return pa.binary(size)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
 
 Json = Any
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

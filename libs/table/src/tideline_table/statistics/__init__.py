@@ -1,10 +1,18 @@
 """Column statistics of data files: what they are, how they are taken from rows and footers, and their form in JSON."""
 
 from tideline_table.statistics.bounds import ColumnArrays, ColumnBounds, bounds_of
-from tideline_table.statistics.collect import StatisticsCollector, of_footer
-from tideline_table.statistics.column import ColumnStatistics, FileStatistics
-from tideline_table.statistics.document import statistics_from, statistics_json
-from tideline_table.statistics.kinds import Stored, is_supported, stored_value, type_of
+from tideline_table.statistics.column import (
+    ColumnStatistics,
+    FileStatistics,
+    StatisticsCollector,
+    Stored,
+    is_supported,
+    of_footer,
+    statistics_from,
+    statistics_json,
+    stored_value,
+    type_of,
+)
 from tideline_table.statistics.partitions import PARTS, PartitionBounds, by_partition
 
 __all__ = [

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.statistics.column import ColumnStatistics, FileStatistics
-from tideline_table.statistics.kinds import array_of, type_of
+from tideline_table.statistics.column import ColumnStatistics, FileStatistics, array_of, type_of
 
 _UNFIT = (ValueError, TypeError, OverflowError, pa.ArrowException)
 

@@ -9,7 +9,7 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, merge_mode
-from tideline_table.schema.avro_types import parse_record
+from tideline_table.schema.avro import parse_record
 
 _MODELS = "org.apache.hudi.common.model."
 _MODES = {mode.value: mode for mode in MergeMode}

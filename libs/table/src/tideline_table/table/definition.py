@@ -17,7 +17,7 @@ from tideline_table.index.bucket_kinds import RingIndex
 from tideline_table.index.bucket_properties import declared_index, with_numbers
 from tideline_table.index.scope import kept_type
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
-from tideline_table.log.bucket_resize import BucketResize
+from tideline_table.log.resizes import BucketResize
 from tideline_table.merge import MergeMode, Merging
 from tideline_table.storage import Storage
 from tideline_table.table.declared_keys import KEY_SETTINGS, keygen_properties, read_keygen

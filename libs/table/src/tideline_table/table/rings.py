@@ -11,7 +11,7 @@ from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import FIRST_INSTANT, HashRing
 from tideline_table.index.ring_change import renewed_ring
 from tideline_table.index.ring_store import RingStore
-from tideline_table.log.ring_resize import made_by
+from tideline_table.log.resizes import made_by
 from tideline_table.log.state import TableState
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import xxhash
 
 from tideline_table.bloom import BloomFilter, BloomType, KeyBytes
 from tideline_table.config import (
@@ -20,9 +24,13 @@ from tideline_table.config import (
     BLOOM_FILTER_TYPE,
     BLOOM_FILTERS,
     BLOOM_MAX_ENTRIES,
+    COLUMN_STATISTICS,
+    COLUMN_STATISTICS_LIST,
+    COLUMN_STATISTICS_MOST,
     COMPRESSION_CODEC,
     ROW_GROUP_ROWS,
     Options,
+    column_list,
 )
 from tideline_table.errors import CorruptMetadata
 from tideline_table.reader.base_file import DICTIONARY
@@ -36,12 +44,149 @@ from tideline_table.reader.key_footer import (
     is_ordered_alike,
     parsed_filter,
 )
-from tideline_table.schema.meta_fields import MetaField
-from tideline_table.statistics import FileStatistics, StatisticsCollector
-from tideline_table.storage import Storage
-from tideline_table.writer.column_statistics import collector_of
-from tideline_table.writer.dictionary_choice import dictionary_columns
-from tideline_table.writer.recording_sink import RecordingSink
+from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD, MetaField
+from tideline_table.schema.nested import field_of, field_path
+from tideline_table.statistics import FileStatistics, StatisticsCollector, is_supported
+from tideline_table.storage import ByteRange, Storage, digest_of, record_text
+
+META_COLUMNS = (MetaField.COMMIT_TIME.value, MetaField.PARTITION_PATH.value, MetaField.RECORD_KEY.value)
+"""The meta fields that always have statistics, as in Apache Hudi."""
+
+
+def statistics_columns(schema: pa.Schema, options: Options) -> tuple[str, ...]:
+    """Return the columns of `schema` that have statistics; none if the options switch them off.
+
+    Fields of structs, by their dotted paths, have some only if the options name them, as in Apache Hudi.
+    """
+    if not options[COLUMN_STATISTICS]:
+        return ()
+    named = column_list(options[COLUMN_STATISTICS_LIST]) or schema.names
+    most = len(named) if column_list(options[COLUMN_STATISTICS_LIST]) else options[COLUMN_STATISTICS_MOST]
+    paths = {name: field_path(schema, name) for name in named if name not in (*META_FIELDS, OPERATION_FIELD)}
+    chosen = [name for name, path in paths.items() if path and is_supported(field_of(schema, path).type)][:most]
+    return (*(name for name in META_COLUMNS if name in schema.names), *chosen)
+
+
+def collector_of(schema: pa.Schema, options: Options) -> StatisticsCollector | None:
+    """Return a collector of the statistics of a file with `schema`; None if the options switch them off."""
+    columns = statistics_columns(schema, options)
+    return StatisticsCollector(columns) if columns else None
+
+
+_UNIQUE_COLUMNS = (MetaField.COMMIT_SEQNO.value, MetaField.RECORD_KEY.value)
+_BLOCKS = 8
+_BLOCK_ROWS = 256
+_LEAST_ROWS = 8 * _BLOCKS * _BLOCK_ROWS
+"""Fewer rows are encoded in the time that the choice takes."""
+_CLEARLY_REPEATED = 0.75
+_LENGTH_BYTES = 4
+"""Bytes that Parquet adds to a text."""
+
+
+def dictionary_columns(rows: pa.Table) -> list[str]:
+    """Return the columns to encode with a dictionary in a base file that begins with `rows`, which include the meta fields."""
+    names = [name for name in rows.schema.names if name not in _UNIQUE_COLUMNS]
+    if rows.num_rows < _LEAST_ROWS:
+        return names
+    gap = (rows.num_rows - _BLOCK_ROWS) // (_BLOCKS - 1)
+    return [name for name in names if _is_shorter(rows.column(name), gap)]
+
+
+def _is_shorter(column: pa.ChunkedArray, gap: int) -> bool:
+    """Return whether a dictionary shortens the column, by blocks that begin `gap` rows apart.
+
+    It stays where the sample cannot tell.
+    """
+    width = _width(column.type)
+    if width is None or _is_repeated(column.slice(len(column) // 2, _BLOCK_ROWS)):
+        return True
+    blocks = [column.slice(at * gap, _BLOCK_ROWS) for at in range(_BLOCKS)]
+    sample = pa.chunked_array([chunk for block in blocks for chunk in block.chunks], column.type)
+    if _is_repeated(sample):
+        return True
+    filled, different = len(sample) - sample.null_count, _distinct(sample)
+    if width == 0:
+        width = _LENGTH_BYTES + sample.nbytes / len(sample)
+    # Repetitions among neighbours, as in rows that are sorted by another column, and repetitions all over the rows.
+    near = filled if different == filled else sum(map(_distinct, blocks))
+    repeated = near - different
+    count = len(column) * filled / len(sample)
+    distinct = count * near / filled
+    if repeated:
+        # Pairs of blocks show so many repetitions if all rows have about this number of equally frequent values.
+        values = near**2 * (1 - 1 / _BLOCKS) / (2 * repeated)
+        distinct = values * -math.expm1(-distinct / values)
+    number_bits = math.ceil(math.log2(max(2.0, distinct)))
+    return bool(distinct * width + count * number_bits / 8 < count * width)
+
+
+def _is_repeated(values: pa.ChunkedArray) -> bool:
+    return bool(_distinct(values) <= _CLEARLY_REPEATED * (len(values) - values.null_count))
+
+
+def _distinct(values: pa.ChunkedArray) -> int:
+    return int(pc.count_distinct(values).as_py())
+
+
+def _width(kind: pa.DataType) -> float | None:
+    """Return the bytes of a plain value in Parquet; 0 where they depend on the value, None for types that are not examined."""
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return 0
+    if pa.types.is_decimal(kind):
+        return math.ceil((int(kind.precision) * math.log2(10) + 1) / 8)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)):
+        return None
+    return max(4, int(kind.bit_width) // 8)
+
+
+_TRAILER = struct.Struct("<I4s")
+
+
+class RecordingSink:
+    """Passes bytes on to another sink. Closes nothing: the context of that sink publishes the object or discards it."""
+
+    closed = False
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self._sink = sink
+        self._body = xxhash.xxh3_64()
+        self._tail: list[bytes] | None = None
+        self.size_bytes = 0
+        """The number of bytes written."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write bytes."""
+        self._sink.write(data)
+        self.size_bytes += len(data)
+        if self._tail is None:
+            self._body.update(data)
+        else:
+            self._tail.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing, as `close`."""
+
+    def close(self) -> None:
+        """Do nothing: the object is published when the context of its sink ends."""
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+        return self.size_bytes
+
+    def begin_end(self) -> None:
+        """Say that only the end of the file follows: page indexes and the footer."""
+        self._tail = []
+
+    def record(self) -> str:
+        """Return the record of the complete file: what is before its footer, then the footer with its length and magic."""
+        tail = b"".join(self._tail or ())
+        footer_bytes = _TRAILER.unpack(tail[-_TRAILER.size :])[0] + _TRAILER.size
+        self._body.update(tail[:-footer_bytes])
+        start = self.size_bytes - footer_bytes
+        footer = ByteRange(start, footer_bytes, digest_of(tail[-footer_bytes:]))
+        return record_text([ByteRange(0, start, self._body.hexdigest()), footer])
+
 
 _ZSTD_LEVEL = 1
 """Level 1 encodes nearly as fast as snappy into smaller files; higher levels cost writers more than readers gain."""

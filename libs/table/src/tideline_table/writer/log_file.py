@@ -31,7 +31,7 @@ from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.schema.nested import field_values, top_columns
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import ByteRange, Storage, digest_of, record_text
-from tideline_table.writer.column_statistics import collector_of
+from tideline_table.writer.base_file import collector_of
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.operation import Operation
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext, live_rows, result_of, stored_rows

@@ -15,7 +15,7 @@ from tideline_table.log_format import BlockType, delete_block
 from tideline_table.reader.file_slice import MergedLog
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
-from tideline_table.writer.column_statistics import collector_of
+from tideline_table.writer.base_file import collector_of
 from tideline_table.writer.log_file import FramedBlock, blocks_record, data_blocks, put_index, write_blocks
 
 

@@ -13,8 +13,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.file_names import new_file_id
 from tideline_table.index.bucket import BucketIndex, rows_by_bucket
 from tideline_table.index.hash_ring import HashRing
-from tideline_table.index.place import PlaceT, file_id_in, partition_of
-from tideline_table.index.simple import Location
+from tideline_table.index.simple import Location, PlaceT, file_id_in, partition_of
 from tideline_table.writer.operation import Operation, promises_unique_keys
 from tideline_table.writer.row_size import measured_row_bytes
 from tideline_table.writer.task import FileGroupTask

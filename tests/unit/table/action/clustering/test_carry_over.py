@@ -38,7 +38,7 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import ClusteringFirst, UnsupportedTable, VerificationFailed, WriteConflict
-from tideline_table.log.carried import CARRIED_KEY
+from tideline_table.log.body import CARRIED_KEY
 from tideline_table.log.checkpoint import write_checkpoint
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.storage import LocalStorage

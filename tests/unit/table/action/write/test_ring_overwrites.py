@@ -20,7 +20,7 @@ from tideline_table.errors import StorageError, UnsupportedTable
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.hash_ring import marker_path, parse_ring
 from tideline_table.index.ring_store import RingStore
-from tideline_table.log.ring_resize import kept_resizes, made_by
+from tideline_table.log.resizes import kept_resizes, made_by
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 

@@ -31,7 +31,7 @@ from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
-from tideline_table.writer.column_statistics import collector_of
+from tideline_table.writer.base_file import collector_of
 from tideline_table.writer.log_file import FramedBlock, blocks_record, put_index, write_blocks
 from tideline_table.writer.marker import MarkerType, create_marker
 

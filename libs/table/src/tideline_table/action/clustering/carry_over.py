@@ -28,7 +28,7 @@ from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.index.key_hash import key_hashes
 from tideline_table.index.simple import SimpleIndex
-from tideline_table.log.carried import CARRIED_KEY, carried_text
+from tideline_table.log.body import CARRIED_KEY, carried_text
 from tideline_table.log.state import TableState
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.row_digest import digest_rows, seed_of

@@ -21,7 +21,7 @@ from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.schema.nested import named_field
 from tideline_table.table.facade import Table
 from tideline_table.writer import check_indexed_keys
-from tideline_table.writer.column_statistics import META_COLUMNS, statistics_columns
+from tideline_table.writer.base_file import META_COLUMNS, statistics_columns
 
 Result = TypeVar("Result")
 _TURNS = 10

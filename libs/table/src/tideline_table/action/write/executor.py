@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from tideline_table.errors import VerificationFailed
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.index.place import PlaceT
-from tideline_table.index.simple import Location
+from tideline_table.index.simple import Location, PlaceT
 from tideline_table.table.facade import Table
 from tideline_table.writer import FileGroupResult, RoutedTask, WriteContext, write_file_group
 

@@ -6,17 +6,22 @@ in two file groups, of which a later update must change only one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.action.write.transaction import LookUp
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.index.simple import Location, SimpleIndex
+from tideline_table.index.scope import KeyScope
+from tideline_table.index.simple import Location, SimpleIndex, partition_rows
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.table.facade import Table
 from tideline_table.table.query import Snapshot
+from tideline_table.writer import PreparedInput
 
 
 def deleted_keys(table: Table, file_slice: FileSlice, keys: pa.ChunkedArray | pa.Array) -> np.ndarray:
@@ -70,3 +75,23 @@ def split_by_life(table: Table, location: Location, keys: pa.ChunkedArray) -> tu
     revived = [(file_slice, hits[~live[hits]]) for file_slice, hits in dead]
     revived = [(file_slice, hits) for file_slice, hits in revived if len(hits)]
     return live, Location(tuple(s for s, _ in revived), tuple(h for _, h in revived), location.keys)
+
+
+def key_look_up(table: Table, prepared: PreparedInput) -> LookUp:
+    """Return a look-up of the keys of `prepared` in slices that another write added."""
+
+    def find(written: Sequence[FileSlice]) -> str | None:
+        rows = partition_rows(prepared.partition_paths)
+        for file_slice in written:
+            partition = file_slice.group.partition_path
+            if prepared.scope is KeyScope.TABLE:
+                keys = prepared.keys
+            elif partition in rows:
+                keys = prepared.keys.take(pa.array(rows[partition]))
+            else:
+                continue
+            if table.index.locate(keys, [file_slice]).slices:
+                return partition
+        return None
+
+    return LookUp(prepared.scope, find)

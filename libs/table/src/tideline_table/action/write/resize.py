@@ -23,7 +23,7 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import new_bucket_file_id
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_resize import BucketChange, resized_index
-from tideline_table.log.bucket_resize import BucketResize
+from tideline_table.log.resizes import BucketResize
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.table.bucket_numbers import RESIZE_OPERATION, complete_resize, hide_index

@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 
 from tideline_table.action.new_rings import NewRings
 from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
-from tideline_table.action.write.backlog import hold_back
 from tideline_table.action.write.choices import WriteChoices, check_index_state, combines_input, index_state, meets_record_index
-from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.contention import Contention, hold_back
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
-from tideline_table.action.write.key_look_up import key_look_up
+from tideline_table.action.write.live_keys import key_look_up
 from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.tagging import TaggedInput, tag_for_buckets, tag_in_buckets, tag_input

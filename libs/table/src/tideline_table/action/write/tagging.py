@@ -22,9 +22,8 @@ from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, O
 from tideline_table.errors import DuplicateKey, MetadataDamaged, WriteConflict
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex, rows_by_bucket
-from tideline_table.index.place import BucketPlace, PlaceT
 from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index, moves_rows
-from tideline_table.index.simple import Location, partition_rows
+from tideline_table.index.simple import BucketPlace, Location, PlaceT, partition_rows
 from tideline_table.log.metadata import MetadataPartition
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top
 from tideline_table.metadata_table import is_advertised, record_index_of

@@ -38,7 +38,7 @@ from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.schema import arrow_from_avro
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import Storage
-from tideline_table.writer.column_statistics import statistics_columns
+from tideline_table.writer.base_file import statistics_columns
 
 _LOGGER = logging.getLogger(__name__)
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tideline_table.errors import parsing
 from tideline_table.json_text import parse_json
@@ -58,3 +59,36 @@ def check_rings(entry: Entry) -> None:
     """Raise `CorruptMetadata` for an entry whose metadata names partitions in another form."""
     if isinstance(entry.body, Published):
         resized_in(entry.body.metadata.extra, entry.instant)
+
+
+BUCKET_NUMBER_KEY = "tideline.bucket.number"
+"""Key in the metadata of the commit that gave the table other numbers of buckets: the number of partitions without a rule."""
+BUCKET_RULES_KEY = "tideline.bucket.rules"
+"""Key beside it with the text of the partition rules; absent if the table has none since."""
+
+
+class BucketResize(NamedTuple):
+    """The numbers of buckets from the instant of a resize on."""
+
+    instant: str
+    number: int
+    rules: str = ""
+    """The text of the partition rules; empty for one number in all partitions."""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the commit of the resize says."""
+        return {BUCKET_NUMBER_KEY: str(self.number), **({BUCKET_RULES_KEY: self.rules} if self.rules else {})}
+
+    @property
+    def text(self) -> str:
+        """The numbers, for messages."""
+        return f"{self.number} bucket(s){', by partition ' if self.rules else ''}{self.rules}"
+
+
+def resize_in(extra: Mapping[str, str], instant: str) -> BucketResize | None:
+    """Return the numbers that the commit `instant` gave the table, None for a commit that is no resize."""
+    number = str(extra.get(BUCKET_NUMBER_KEY, ""))
+    if not (number.isascii() and number.isdecimal()):
+        return None
+    return BucketResize(instant, int(number), str(extra.get(BUCKET_RULES_KEY, "")))
