@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import reduce
 
 import numpy as np
@@ -12,9 +13,13 @@ from hypothesis import strategies as st
 
 from tideline_table.errors import InvalidOption, InvalidRecord, UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id, new_bucket_file_id
-from tideline_table.index.bucket_properties import bucket_index, declared_index
+from tideline_table.index.bucket import BucketIndex
+from tideline_table.index.bucket_kinds import RingIndex, SeveralGroupsIndex
+from tideline_table.index.bucket_properties import bucket_index, declared_index, with_numbers_of
+from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.java_hash import string_hashes
 from tideline_table.index.key_values import hash_values
+from tideline_table.index.ring_change import renewed_ring
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 KEY_TEXT = st.one_of(TEXT, st.text("ab:,é漢😀", max_size=12), st.sampled_from(["__null__", "__empty__", "", "id:1,n:2"]))
@@ -162,3 +167,25 @@ def test_file_ids_begin_with_the_bucket_number() -> None:
     assert bucket_of_file_id(first) == 7
     assert first != new_bucket_file_id("20240101000000000", "p1", 7)
     assert bucket_of_file_id("5f1d2a9c-6c4b-5c0e-9d8e-0b6f3b1f7a11-0") is None
+
+
+@pytest.mark.parametrize("kind", [BucketIndex, RingIndex, SeveralGroupsIndex])
+def test_each_kind_of_index_is_declared_as_itself_and_knows_its_file_groups(kind: type[BucketIndex]) -> None:
+    index = bucket_index(4, (), ("id",), kind.engine, has_several=kind is SeveralGroupsIndex)
+    same = [declared_index(index.properties, ("id",)), with_numbers_of(index, index.text), pickle.loads(pickle.dumps(index))]
+    assert [(type(found), found) for found in same] == 3 * [(kind, index)]
+    ring = HashRing.first("p", 4) if kind is RingIndex else None
+    own = index.in_partition("p", ring)
+    first = own.new_file_id("20260101000000000", "p", 2)
+    assert own.bucket_of(first) == 2
+    own.check_members(first, pa.chunked_array([keys_of(own, 2)]))
+    with pytest.raises(UnsupportedTable, match="row\\(s\\) of other buckets"):
+        own.check_members(first, pa.chunked_array([keys_of(own, 3)]))
+    moved = own.moved_file_id(first, "20260102000000000", "p", 0)
+    after = index.in_partition("p", None if ring is None else renewed_ring(ring, "20260102000000000"))
+    assert (moved != first, after.bucket_of(moved)) == (True, 2)
+
+
+def keys_of(own: BucketIndex, bucket: int) -> pa.Array:
+    keys = pa.array([f"k{number}" for number in range(64)])
+    return keys.filter(pa.array(own.buckets(keys) == bucket))

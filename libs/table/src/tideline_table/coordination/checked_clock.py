@@ -29,6 +29,7 @@ class CheckedClock:
     def __init__(self, storage: Storage, clock: Clock, options: Options) -> None:
         self._storage = storage
         self._clock = clock
+        self.monotonic_s, self.sleep = clock.monotonic_s, clock.sleep
         self._allowed = timedelta(seconds=options[INSTANT_SKEW_S])
         self.unit = timedelta(seconds=0 if storage.root.startswith(("file:", "memory:")) else 1)
         """The rounding of the store's times: object stores keep whole seconds."""
@@ -38,14 +39,6 @@ class CheckedClock:
     def now(self) -> datetime:
         """See `Clock.now`."""
         return max(self._clock.now(), self._least())
-
-    def monotonic_s(self) -> float:
-        """See `Clock.monotonic_s`."""
-        return self._clock.monotonic_s()
-
-    def sleep(self, duration_s: float) -> None:
-        """See `Clock.sleep`."""
-        self._clock.sleep(duration_s)
 
     def by_store(self) -> datetime:
         """Return the time that the store gives to a file written now: this clock's, within what is known of the store's time."""

@@ -38,6 +38,10 @@ class HudiTimeline(ActiveTimeline):
         """The state as of the last `refresh_view`."""
         return self._state
 
+    def view(self) -> TableState:
+        """See `ActiveTimeline.view`."""
+        return self._state
+
     def refresh_view(self) -> TableState:
         """See `ActiveTimeline.refresh_view`; reads the whole timeline and lists the table."""
         self._state = hudi_written_state(self.storage, self._properties)

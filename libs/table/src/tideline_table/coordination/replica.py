@@ -1,4 +1,11 @@
-"""The copy of the table log that one process keeps: the entries that it read, folded to the state of the table."""
+"""The copy of the table log that one process keeps: the entries that it read, folded to the state of the table.
+
+`LogEnd` follows the end of the log. A missing next entry means that nothing was appended, or that the entry was trimmed already.
+The trimming process uses its own options and clock, and this process may be suspended between any two requests. So it relies only
+on the minimum of the retention option: reads within a minute of the last proof are valid, later ones need the marker.
+
+`LogMaintenance` keeps checkpoints and trims.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class ActiveTimeline(ABC):
 
     def view(self) -> TableState:
         """Return the result of the last `refresh_view`, or a newer state."""
-        return self.state
+        return self.replica.state
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""File groups and their slices."""
+"""File groups and their slices over time: adding files, the slice that a query sees, and the slice that a clean removed."""
 
 from __future__ import annotations
 

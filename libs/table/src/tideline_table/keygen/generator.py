@@ -1,4 +1,4 @@
-"""`KeyGenerator`: derivation of record keys and partition paths of the rows of a table."""
+"""`KeyGenerator`: derivation of record keys and partition paths of the rows of a table, and the texts of their values."""
 
 from __future__ import annotations
 

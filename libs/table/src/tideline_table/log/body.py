@@ -289,7 +289,11 @@ def parse_body(action: Action, after: State, document: Document) -> Body:
 
 
 CARRIED_KEY = "tideline.carried"
-"""Key in the extra metadata of a clustering: JSON of the instant of each write → the paths of the log files with its rows."""
+"""Key in the extra metadata of a clustering: JSON of the instant of each write → the paths of the log files with its rows.
+
+It wrote these files on behalf of writes that ran beside it. The state files each of them under the write that its rows are of, so
+that a restore or a query as of an instant treats the rows as part of that write, wherever they are.
+"""
 
 
 def carried_text(files: Mapping[str, list[str]]) -> str:

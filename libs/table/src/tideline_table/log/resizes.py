@@ -1,4 +1,7 @@
-"""Which partitions a commit gave another hash ring, as its metadata says (docs/design/consistent-hashing.md)."""
+"""Which partitions a commit gave another hash ring, and which numbers of buckets a table, as its metadata says.
+
+See docs/design/consistent-hashing.md for rings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""State of a table after a prefix of its log: actions, file groups, replaced groups. Folded entry by entry, without I/O."""
+"""State of a table after a prefix of its log: actions, file groups, replaced groups. Folded entry by entry, without I/O.
+
+`check_step` says which steps may follow. Writers ask it before an append, and the fold before an entry counts.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def repeated_texts(schema: pa.Schema, merging: Merging) -> frozenset[str]:
     """
     if merging.partial is not None:
         return frozenset()
-    return frozenset(f.name for f in schema if f.type == pa.string()) - _UNIQUE - {*merging.ordering_fields}
+    return frozenset({f.name for f in schema if f.type == pa.string()} - _UNIQUE - {*merging.ordering_fields})
 
 
 def encoded_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema, rule: LogRule) -> pa.Table:

@@ -19,6 +19,7 @@ from tideline_table.errors import CorruptMetadata, SchemaMismatch
 from tideline_table.schema.arrow import is_list, is_text
 from tideline_table.schema.meta_fields import META_FIELDS, without_meta_fields
 
+Json = Any
 _MAX_DEPTH = 64
 _MAX_TEXT = 16 * 1024 * 1024
 _MAX_NODES = 100_000
@@ -211,7 +212,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-Json = Any
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _MAX_DECIMAL_PRECISION = 38
 """The limit of Spark, and so of Hudi."""

@@ -27,7 +27,8 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     columns: list[pa.ChunkedArray] = []
     for field in schema:
         if field.name in rows.column_names:
-            columns.append(_conformed(rows.column(field.name), field))
+            column = rows.column(field.name)
+            columns.append(column if column.type == field.type else _conformed(column, field))
         else:
             _check_absent(field, field.name, rows.num_rows)
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)], field.type))
@@ -35,8 +36,6 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _conformed(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    if column.type == field.type:
-        return column
     return pa.chunked_array([_convert(chunk, field.type, field.name) for chunk in column.chunks], field.type)
 
 

@@ -1,4 +1,7 @@
-"""Column statistics from rows that are written, and from footers of base files that Tideline wrote."""
+"""Statistics of columns: their types and values, their form in JSON, and how rows that are written and footers give them.
+
+A *stored value* is what a statistic holds: the number behind a date, a time or a timestamp, else the value itself.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +175,7 @@ def _above(prefix: str | bytes) -> str | bytes | None:
 
 def statistics_json(files: Mapping[str, FileStatistics]) -> dict[str, Any]:
     """Return the JSON document of statistics by path of a file."""
-    columns = list(dict.fromkeys((name, held.kind) for file in files.values() for name, held in file.columns.items()))
+    columns = list({(name, held.kind): None for file in files.values() for name, held in file.columns.items()})
     return {
         "columns": [list(column) for column in columns],
         "files": {path: [file.rows, [_values(file, *column) for column in columns]] for path, file in files.items()},

@@ -1,4 +1,4 @@
-"""Writing of Parquet base files (format reference 8.2)."""
+"""Writing of Parquet base files (format reference 8.2): which columns have statistics and dictionaries, the digests, the footer."""
 
 from __future__ import annotations
 

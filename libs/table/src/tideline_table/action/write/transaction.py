@@ -146,19 +146,19 @@ class WriteTransaction:
         in `WriteSet`. Raises `WriteConflict`, `ProgressMoved` or `TransactionRolledBack` (nothing became visible; call
         `roll_back`), `CommitUnknown` without an answer.
         """
-        written = list(results)
+        written, stats = list(results), _stats(results)
         schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
         named = {**extra, **(progress.metadata if progress else {}), SCHEMA_KEY: schema_json}
         # Records of a write that replaces file groups also depend on what it replaces.
-        kept = () if overwrites is not None or splits is not None else _stats(written)
+        kept = () if overwrites is not None or splits is not None else stats
         # Step 6: prepare the records of the metadata table beside what follows, so that the append need not wait for them.
         with self.timeline.preparing(self.action, self.instant, kept):
             self._delete_unnamed_files(written)
             if self.action is Action.DELTA_COMMIT:
                 rewrites = any(r.read is not None and r.stat is not None and not r.stat.is_log for r in written)
-                base = max((s.prev_commit if s.is_log else self.instant for s in _stats(written)), default="")
+                base = max((s.prev_commit if s.is_log else self.instant for s in stats), default="")
                 pass_instant(self.timeline, base, opens=rewrites)
-            inserted_in = {s.partition_path for s in _stats(written) if s.num_inserts}
+            inserted_in = {s.partition_path for s in stats if s.num_inserts}
             checked = _InsertsSince(self.timeline, self.begin_sequence, inserted_in, look_up)
             scope = look_up.scope if look_up is not None else None
             # Step 7: under the lock (which only makes writers queue) check what the log got since the begin, then append. The
