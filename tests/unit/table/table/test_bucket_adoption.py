@@ -19,11 +19,12 @@ from tideline_table.action import run_compaction, write_rows
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
+from tideline_table.index import bucket
 from tideline_table.index.partition_rules import FIRST_INSTANT, RULES_FOLDER, RulesFile
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import NamedBuckets, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.table.sharing import why_unsharable
-from tideline_table.writer import Operation, routing
+from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([("user", pa.string()), ("page", pa.string()), ("part", pa.string()), ("ts", pa.int64())])
 SHARING = Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5)
@@ -37,13 +38,13 @@ RULES = "^x0$,9;x1,2"
 @pytest.fixture(autouse=True)
 def hudis_file_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """File ids are random UUIDs, as Apache Hudi's: of version 4."""
-    made = routing.new_bucket_file_id
+    made = bucket.new_bucket_file_id
 
     def of_version_4(*given: Any) -> str:
         found = made(*given)
         return f"{found[:14]}4{found[15:]}"
 
-    monkeypatch.setattr(routing, "new_bucket_file_id", of_version_4)
+    monkeypatch.setattr(bucket, "new_bucket_file_id", of_version_4)
 
 
 def rows(numbers: range, ts: int) -> pa.Table:
