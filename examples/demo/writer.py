@@ -11,7 +11,7 @@ from types import FrameType
 from examples.demo.fleet import Batch, Writer, writer_named
 from examples.demo.protocol import Progress, send
 
-from tideline_locks.table_lock import BESIDE_TABLE, attach_lock
+from tideline_locks.table_lock import attach_lock
 from tideline_spark.session import local_session, stop_session
 from tideline_spark.write import write_dataframe
 from tideline_table.action import write_rows
@@ -47,7 +47,7 @@ def main() -> None:
 def _write(writer: Writer, base_path: str, commit: Commit) -> None:
     options = {**dict(writer.options), "tideline.write.conflict.retries": _RETRIES}
     table = Table.open(base_path, options=options, writer_id=writer.name)
-    attach_lock(table, BESIDE_TABLE)
+    attach_lock(table)
     batches = list(writer.batches())
     for number, batch in enumerate(batches, 1):
         committed = commit(table, batch)

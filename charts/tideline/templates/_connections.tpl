@@ -81,7 +81,7 @@
   value: {{ printf "%s://%s/%d" (ternary "rediss" "redis" $redis.tls) $redis.address (int $redis.database) | quote }}
 {{- else -}}
 - name: TIDELINE_LOCKS
-  value: "storage:"
+  value: ""
 {{- end -}}
 {{- end -}}
 

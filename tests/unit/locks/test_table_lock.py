@@ -22,7 +22,7 @@ from tideline_locks import (
 )
 from tideline_locks.redis_reservations import RedisReservations
 from tideline_locks.reservations import InProcessReservations, StorageReservations
-from tideline_locks.table_lock import LockProviders, ProviderLock, attach_lock, lock_name
+from tideline_locks.table_lock import LOCKS_VARIABLE, LockProviders, ProviderLock, attach_lock, lock_name
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock, SystemClock
@@ -74,10 +74,20 @@ def test_reservations_lie_where_the_leases_lie(tmp_path: Path, url: str, kind: t
     assert other.reservations.claim(Reservation("9", frozenset({"group"}))) == [reservation]
 
 
-def test_without_a_url_there_is_no_lock(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
-    attach_lock(table, "")
-    assert isinstance(table.lock, NoLock)
+def test_without_a_url_there_are_reservations_and_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LOCKS_VARIABLE, raising=False)
+    for url in ("", None):
+        table = table_at(tmp_path)
+        attach_lock(table, url)
+        assert (type(table.lock), type(table.reservations)) == (NoLock, StorageReservations)
+
+
+def test_the_variable_names_the_locks_where_the_caller_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOCKS_VARIABLE, "memory:named")
+    for url, kind in ((None, ProviderLock), ("", NoLock)):
+        table = table_at(tmp_path)
+        attach_lock(table, url)
+        assert type(table.lock) is kind
 
 
 def test_wait_goes_on_asking_as_long_as_it_may(tmp_path: Path) -> None:

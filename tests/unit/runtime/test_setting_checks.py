@@ -27,7 +27,7 @@ def load(**explicit: object) -> CleanerSettings:
         ("locks", {"locks": "redis://user:hunter22@host.example:x/0"}, "cannot be parsed"),
         ("locks", {"locks": "hudi-filesystem:"}, "hudi-filesystem"),
         ("locks", {"locks": "storage:ftp://host.example/a"}, "ftp"),
-        ("locks", {"shard_leases": LEASED}, "storage: and 'shard_leases.enabled' is true"),
+        ("locks", {"shard_leases": LEASED, "locks": "storage:"}, "storage: and 'shard_leases.enabled' is true"),
         ("locks", {"shard_leases": LEASED, "locks": "https://locks.example"}, "https:"),
         ("shard_leases.store", {"shard_leases": {**LEASED, "store": "redis://user:hunter22@host.example:x/0"}}, "cannot be parsed"),
         ("shard_index", {"shard_leases": LEASED, "locks": SHARED, "shard_count": 2, "shard_index": 1}, "shard_index' is 1"),
@@ -36,7 +36,7 @@ def load(**explicit: object) -> CleanerSettings:
         ("tables", {"tables": ("/a/*", "!/a/tmp*")}, "no pattern can exclude"),
         ("cleaner.options", {"options": {"hoodie.cleaner.commits.retaned": "3"}}, "unknown option"),
         ("cleaner.options", {"options": {"hoodie.cleaner.commits.retained": "many"}}, "'many'"),
-        ("cleaner.options", {"options": {"tideline.lock.unreachable": "fail"}}, "locks on storage:"),
+        ("cleaner.options", {"options": {"tideline.lock.unreachable": "fail"}}, "no lock"),
     ],
 )
 def test_what_a_start_would_refuse_is_refused(name: str, explicit: dict[str, object], reason: str) -> None:

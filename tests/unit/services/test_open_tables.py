@@ -109,7 +109,7 @@ def test_tables_of_others_are_not_listed_at_every_look(fleet, monkeypatch):
 
 def test_commits_of_services_hold_the_lock_beside_the_table_with_the_options_of_locks(fleet):
     fleet.create()
-    tables = opened(fleet)
+    tables = opened(fleet, locks="storage:")
     (table,) = tables.each()
     with table.lock.hold(table.timeline.head_sequence) as kept:
         lease = StorageLockProvider(table.storage, clock=fleet.clock).read(lock_name(table.uid))

@@ -287,10 +287,13 @@ def test_requests_that_make_no_sense_are_rejected(tmp_path: Path) -> None:
         made.maintenance.share("zookeeper")
 
 
-def test_locks_by_url_serve_a_table(tmp_path: Path) -> None:
-    made = tideline.create(tmp_path / "t", schema=SCHEMA, key="id", locks="storage:")
-    made.upsert(trips_of(*FIRST))
-    assert list((tmp_path / "t/.hoodie/.tideline/locks").iterdir())
+def test_locks_by_url_serve_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = tmp_path / "t/.hoodie/.tideline/locks"
+    tideline.create(tmp_path / "t", schema=SCHEMA, key="id", locks="").upsert(trips_of(*FIRST))
+    assert not leases.exists()
+    monkeypatch.setenv("TIDELINE_LOCKS", "storage:")
+    tideline.open(tmp_path / "t").upsert(trips_of(*FIRST))
+    assert list(leases.iterdir())
     with pytest.raises(InvalidInput):
         tideline.open(tmp_path / "t", locks="zookeeper:")
 

@@ -33,8 +33,7 @@ LockUrl = Annotated[
         metavar="URL",
         envvar=LOCKS_VARIABLE,
         help="Queue for commits at a lock: storage:, redis://host:port/db, or http://host:port of a lock service. Without a "
-        "lock writes are as safe: the "
-        "table log decides, and a writer that loses repeats its attempt.",
+        "lock writes are as safe, because the table log decides, and writers of the same file groups wait for each other.",
     ),
 ]
 

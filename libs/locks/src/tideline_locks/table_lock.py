@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ from tideline_table.errors import InvalidOption
 from tideline_table.table import Table
 
 LOCKS_VARIABLE = "TIDELINE_LOCKS"
-"""Environment variable with the lock URL, as the services' setting `locks`. Unset or empty: only the table log decides."""
+"""Environment variable with the lock URL, as the services' setting `locks`."""
+NO_LOCK = ""
+"""The lock URL where nothing names one: commits take no lock, since the table log decides; reservations are beside each table."""
 BESIDE_TABLE = "storage:"
 """The lock URL without a location: leases are stored beside each table."""
 
@@ -50,7 +53,7 @@ class ProviderLock:
 
 
 class LockProviders:
-    """The providers of one `locks` setting: one for all tables or, for `storage:`, one beside each table. Thread-safe."""
+    """The providers of one `locks` setting: one for all tables, or one beside each table. Thread-safe."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._url = url
@@ -62,7 +65,7 @@ class LockProviders:
     @property
     def is_per_table(self) -> bool:
         """Whether each table has its own provider, which knows only the lock of that table."""
-        return self._url == BESIDE_TABLE
+        return self._url in (NO_LOCK, BESIDE_TABLE)
 
     @property
     def _keeps_leases_only(self) -> bool:
@@ -91,7 +94,7 @@ class LockProviders:
         return FallbackReservations(first, open_reservations(f"{BESIDE_TABLE}{base_path}", name, clock=self._clock), self._outage)
 
     def attach(self, table: Table) -> None:
-        """Make `table` commit under its lock and post its reservations beside it, by its options `tideline.lock.*`.
+        """Make `table` post its reservations and commit under its lock, if there is one, by its options `tideline.lock.*`.
 
         A shared table gets only the reservations of Tideline's writers: its steps take the lock of Hudi's writers, which nothing
         replaces. A table that only Hudi writes is unchanged. Raises as `of`; for a shared table `InvalidOption` for the URL only.
@@ -101,14 +104,15 @@ class LockProviders:
                 table.reservations = self._shared_reservations(table)
             return
         name, on_unreachable = lock_name(table.uid), OnUnreachable(table.options[LOCK_UNREACHABLE])
-        table.lock = ProviderLock(
-            self.of(table.base_path, on_unreachable),
-            name,
-            table.timeline.log.writer_id,
-            ttl_s=table.options[LOCK_TTL_S],
-            wait_s=table.options[LOCK_WAIT_S],
-        )
         table.reservations = self.reservations(table.base_path, name, on_unreachable)
+        if self._url:
+            table.lock = ProviderLock(
+                self.of(table.base_path, on_unreachable),
+                name,
+                table.timeline.log.writer_id,
+                ttl_s=table.options[LOCK_TTL_S],
+                wait_s=table.options[LOCK_WAIT_S],
+            )
 
     def close(self) -> None:
         """Close every provider. Safe to call twice."""
@@ -152,9 +156,6 @@ def lock_name(table_uid: str) -> str:
     return f"table:{table_uid}"
 
 
-def attach_lock(table: Table, url: str) -> None:
-    """Call `LockProviders.attach`, with the same errors. An empty `url` attaches nothing: only a shared table then has a lock."""
-    if url:
-        LockProviders(url, table.clock).attach(table)
-    elif table.capabilities.queues_writers:
-        check_unreachable(url, OnUnreachable(table.options[LOCK_UNREACHABLE]))
+def attach_lock(table: Table, url: str | None = None) -> None:
+    """Call `LockProviders.attach` with the locks of `url`, by default those that `TIDELINE_LOCKS` names. Raises as that."""
+    LockProviders(os.environ.get(LOCKS_VARIABLE, NO_LOCK) if url is None else url, table.clock).attach(table)

@@ -29,7 +29,7 @@ def check_settings(settings: ServiceSettings) -> None:
     if settings.policy_file is not None:
         read_policies(settings.policy_file)
     _checked(settings, "event_log", lambda: check_event_log_url(settings.event_log))
-    _checked(settings, "locks", lambda: check_lock_url(settings.locks))
+    _checked(settings, "locks", lambda: check_lock_url(settings.locks) if settings.locks else None)
     check_shard_leases(settings)
     options = getattr(settings, "options", None)
     if options is not None:

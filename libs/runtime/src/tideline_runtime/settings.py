@@ -81,6 +81,8 @@ def _lowered(value: Any) -> Any:
 
 
 Url = Annotated[str, AfterValidator(_checked_url)]
+UrlOrNone = Annotated[str, AfterValidator(lambda text: text and _checked_url(text))]
+"""An empty text names no URL."""
 """A URL whose scheme names the adapter; the adapter checks the rest."""
 
 StatePath = Annotated[Path, AfterValidator(_absolute)]
@@ -220,11 +222,12 @@ class ServiceSettings(BaseModel):
         unit="-",
         description="Options of the event log's client. For Kafka, those of librdkafka: `security.protocol`, `sasl.password`, ...",
     )
-    locks: Url = setting(
-        "storage:",
+    locks: UrlOrNone = setting(
+        "",
         unit="-",
-        description="Where table locks and file-group reservations are kept: `storage:` (the folder of each table) or "
-        "`redis://<host>:<port>/<database>`. The engine option `tideline.lock.unreachable` determines what commits do while "
+        description="Where table locks and file-group reservations are kept: `redis://<host>:<port>/<database>`, or `storage:` "
+        "(the folder of each table). Empty: no locks, because the table logs decide between writers; reservations are in the "
+        "folder of each table. The engine option `tideline.lock.unreachable` determines what commits do while "
         "Redis does not "
         "answer. A table shared with Apache Hudi keeps only its reservations there and uses the lock of Apache Hudi.",
     )

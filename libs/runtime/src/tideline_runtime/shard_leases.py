@@ -65,7 +65,7 @@ def check_shard_leases(settings: ServiceSettings) -> None:
     if scheme not in _SHARED_SCHEMES or not rest:
         raise refused(
             name,
-            f"setting {name!r} is {scheme}:{'...' if rest else ''} and 'shard_leases.enabled' is true",
+            f"setting {name!r} is {scheme and f'{scheme}:'}{rest and '...'} and 'shard_leases.enabled' is true",
             "one store for all instances: redis://<host>:<port>/<database>, or storage:<folder> for instances that share a folder",
             "set shard_leases.store, or locks, to such a store",
         )

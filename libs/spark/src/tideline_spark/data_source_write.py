@@ -45,7 +45,7 @@ class WriteOptions:
 
     path: str
     operation: Operation
-    locks: str = ""
+    locks: str | None = None
     query_id: str = ""
     engine: Mapping[str, str] | None = None
 
@@ -80,7 +80,7 @@ class WriteOptions:
             raise InvalidOption("query_id of a batch write", expected="query_id for writeStream only")
         if is_stream and overwrite:
             raise InvalidOption("output mode complete", expected="append", remedy="tideline_spark.sink takes other operations")
-        return cls(given["path"], Operation(operation), given.get("locks", ""), query_id, engine)
+        return cls(given["path"], Operation(operation), given.get("locks"), query_id, engine)
 
     def check_table(self) -> None:
         """Open the table, before Spark runs a job for it. Raises what `Table.open` and `Table.check_writable` raise."""

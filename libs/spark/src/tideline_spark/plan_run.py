@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from tideline_locks import open_hudi_lock
-from tideline_locks.table_lock import LOCKS_VARIABLE, attach_lock
+from tideline_locks.table_lock import attach_lock
 from tideline_spark.invocation import MODULE, SEVERAL, ExitCode, Invocation, SharedInvocation, parse
 from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN, OutcomeFile, PlanOutcome
 from tideline_table.action import REWRITES, ClusteredGroup, ClusteringTask, service_of
@@ -207,7 +207,7 @@ def _run(arguments: Invocation, termination: Termination, runner: TaskRunner) ->
         raise TransactionRolledBack(
             f"{service} {arguments.instant} was rolled back", expected="a pending plan", remedy="plan again"
         )
-    attach_lock(table, os.environ.get(LOCKS_VARIABLE, ""))
+    attach_lock(table)
     termination.check()
     runner.start()
     termination.check()

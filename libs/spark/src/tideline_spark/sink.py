@@ -131,7 +131,7 @@ def sink(
     query_id: str,
     operation: Operation | str = Operation.UPSERT,
     options: Mapping[str, object] | None = None,
-    locks: str = "",
+    locks: str | None = None,
     takes_over: bool = False,
     on_conflict: OnConflict | None = None,
     on_report: OnReport | None = None,
@@ -163,7 +163,7 @@ class _Sink:
     key: str
     operation: Operation
     options: Mapping[str, object]
-    locks: str
+    locks: str | None
     takes_over: bool
     on_conflict: OnConflict | None
     on_report: OnReport | None

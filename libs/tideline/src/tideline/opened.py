@@ -15,4 +15,4 @@ class Opened:
     """An open table and the URL of the lock at which its writers queue. Sharing the table opens it anew."""
 
     table: engine.Table
-    locks: str
+    locks: str | None

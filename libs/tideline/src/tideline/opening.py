@@ -33,7 +33,7 @@ def create(
     meta_fields: bool = True,
     index: KeyIndex | None = None,
     options: Options = None,
-    locks: str = "",
+    locks: str | None = None,
 ) -> Table:
     """Create an empty table at `path` (a local folder, `file:` or `s3://bucket/prefix`) and open it as `open` does.
 
@@ -77,12 +77,13 @@ def create(
 
 
 @checked
-def open(path: str | os.PathLike[str], *, options: Options = None, locks: str = "") -> Table:  # noqa: A001 - `tideline.open`
+def open(path: str | os.PathLike[str], *, options: Options = None, locks: str | None = None) -> Table:  # noqa: A001 - `tideline.open`
     """Open the table at `path`, whether Tideline, Apache Hudi or both write it.
 
-    `options` apply to all calls on this table (docs/options.md). `locks` is the URL of the lock at which writers queue,
-    `redis://...` or `storage:`; without it the table log alone decides between writers. A table that is shared with Apache Hudi is
-    always written under the lock of both. Raises `TableNotFound`, `InvalidInput`, `DamagedTable`.
+    `options` apply to all calls on this table (docs/options.md). `locks` is the URL of a lock at which writers queue,
+    `redis://...` or `storage:`, by default that in the variable `TIDELINE_LOCKS`. Without a lock (`""`) writes are as safe: the
+    table log decides between writers. A table that is shared with Apache Hudi is always written under the lock of both. Raises
+    `TableNotFound`, `InvalidInput`, `DamagedTable`.
     """
     table = engine.Table.open(os.fspath(path), options=options, hudi_lock=open_hudi_lock)
     attach_lock(table, locks)

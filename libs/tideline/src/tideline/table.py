@@ -39,7 +39,7 @@ class Table:
     added to those of the table. Errors are in `tideline.errors`.
     """
 
-    def __init__(self, table: engine.Table, locks: str = "") -> None:
+    def __init__(self, table: engine.Table, locks: str | None = None) -> None:
         self._opened = Opened(table, locks)
 
     def __repr__(self) -> str:

@@ -32,8 +32,12 @@ _LOGGER = logging.getLogger(__name__)
 
 MAX_GROUPS = 20_000
 """A reservation of more file groups names none, because their store would become the bottleneck."""
-_FIRST_NAP_S = 0.02
-_LONGEST_NAP_S = 0.5
+_NAP_S = 0.002, 0.1
+"""Shortest and longest time between two looks at the log."""
+_LOOK_SHARE = 20
+"""A waiting writer sleeps this many times as long as a look takes, so that it takes little of a processor or of a store."""
+_LOOKS = 20
+"""After so many looks a waiting writer claims again, and sees whether those before it are alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ def await_turn(reservations: Reservations, timeline: ActiveTimeline, reservation
         return Turn.AT_ONCE
     reservation = reservation.bounded()
     clock = timeline.clock
-    started_s, nap_s, waited = clock.monotonic_s(), _FIRST_NAP_S, False
+    started_s, waited = clock.monotonic_s(), False
     try:
         while first := reservations.claim(reservation):
             timeline.refresh()
@@ -160,14 +164,26 @@ def await_turn(reservations: Reservations, timeline: ActiveTimeline, reservation
             if clock.monotonic_s() - started_s >= options[limit]:
                 _LOGGER.info("write %s continues beside %s, which it waited for", reservation.instant, first[0].instant)
                 return Turn.BESIDE
-            clock.sleep(nap_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, no secret
-            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+            # The last one of them waits for the others, as in a queue. Its end shows in the log, which is cheaper to ask.
+            _await_end(timeline, max(first, key=lambda other: other.rank).instant)
     except TidelineError as error:
         _LOGGER.warning("write %s continues without reservations: %s", reservation.instant, error)
     if not waited:
         return Turn.AT_ONCE
     timeline.refresh_view()
     return Turn.LATER
+
+
+def _await_end(timeline: ActiveTimeline, instant: str) -> None:
+    """Wait a while, at most until the log says that `instant` is no longer pending."""
+    clock = timeline.clock
+    for _ in range(_LOOKS):
+        looked_s = clock.monotonic_s()
+        timeline.refresh()
+        if not _is_pending(timeline, instant):
+            return
+        nap_s = min(max((clock.monotonic_s() - looked_s) * _LOOK_SHARE, _NAP_S[0]), _NAP_S[1])
+        clock.sleep(nap_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, no secret
 
 
 def reserved_groups(reservations: Reservations, timeline: ActiveTimeline) -> frozenset[str]:
@@ -186,6 +202,11 @@ def reserved_groups(reservations: Reservations, timeline: ActiveTimeline) -> fro
     if any(reservation.is_whole_table for reservation in running):
         return frozenset(file_slice.group.file_id for file_slice in timeline.state.latest_slices())
     return frozenset().union(*(reservation.written for reservation in running))
+
+
+def _is_pending(timeline: ActiveTimeline, instant: str) -> bool:
+    record = timeline.state.actions.get(instant)
+    return record is not None and record.is_pending
 
 
 def _is_running(timeline: ActiveTimeline, instant: str) -> bool:
