@@ -275,7 +275,7 @@ def test_connections_reach_the_settings(settings_classes):
     assert order.index("KAFKA_PASSWORD") < order.index("TIDELINE_EVENT_LOG_OPTIONS")
     for name, url in (
         ("redis-address", "rediss://redis:6380/3"),
-        ("least", "storage:"),
+        ("least", ""),
         ("trial", "redis://tideline-redis.data.svc:6379/0"),
     ):
         others = manifests_of(name)
