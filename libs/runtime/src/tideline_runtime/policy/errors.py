@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tideline_table.errors import InvalidOption
 
@@ -25,15 +26,19 @@ class Problem:
 class PolicyRefused(InvalidOption):
     """A policy file that is not valid. `problems` are in order of line; `found` names the first one."""
 
+    kind: ClassVar[str] = "policy file"
+    command: ClassVar[str] = "tideline policy check"
+    """What prints all problems."""
+
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
         self.problems = tuple(sorted(problems, key=lambda p: (p.line, p.place)))
         first, others = self.problems[0], len(self.problems) - 1
         place = f"{first.place} " if first.place else ""
         super().__init__(
-            f"policy file {source}, line {first.line}: {place}{first.found}",
+            f"{self.kind} {source}, line {first.line}: {place}{first.found}",
             expected=first.expected,
-            remedy=f"and {others} more: tideline policy check {source}" if others else "",
+            remedy=f"and {others} more: {self.command} {source}" if others else "",
         )
 
 
