@@ -111,6 +111,9 @@ bench-index: java ## upserts and look-ups by each index, joins by buckets, besid
 	$(BIN)/python -m tests.benchmarks.indexes --scale $(SCALE)
 	$(BIN)/python -m tests.benchmarks.bucket_queries --scale $(SCALE)
 
+# So that they find a service that is newer than the installation of the environment.
+lint docs: export PYTHONPATH := $(shell printf '%s:' services/*/src)
+
 lint: $(STAMP) ## style, types, layers, generated documentation and chart files, counts that only fall
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

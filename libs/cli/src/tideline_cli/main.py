@@ -42,6 +42,7 @@ COMMANDS = {
     "job": "jobs",
     "lock": "locks",
     "policy": "policies",
+    "webhooks": "webhooks",
     "up": "platform",
 }
 """The module that defines each command in its `app`. A module is imported when its command is run or described."""

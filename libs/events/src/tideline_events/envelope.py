@@ -38,6 +38,7 @@ from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, T
 
 CONTENT_TYPE = "application/avro"
 RECORDED_TIME = "ce_recordedtime"
+STRUCTURED = JSONFormat.CONTENT_TYPE
 SEQUENCE_DIGITS = 20
 # The binding requires a format, but in binary mode it does not change bytes, and reading never passes the payload to it.
 _FORMAT = JSONFormat()
@@ -130,6 +131,25 @@ def encode(event: Event, *, traceparent: str | None = None) -> Record:
     return Record(kind.topic, key, message.value, tuple(sorted(message.headers.items())))
 
 
+def structured(event: Event) -> tuple[str, bytes]:
+    """Return the id of an event, and the event as JSON in CloudEvents' structured mode, whose content type is `STRUCTURED`.
+
+    The attributes are those of its record, `data` has the fields of its payload. Raises `InvalidEvent`.
+    """
+    kind = _BY_PAYLOAD[type(event)]
+    event = bounded(event)
+    schema, fields = revisions(kind.event_type)[-1], payload_fields(event)
+    attributes = _attributes(event, kind.event_type, write_payload(schema, fields))
+    attributes |= {"specversion": "1.0", "type": kind.event_type, "dataschema": schema.uri, "datacontenttype": "application/json"}
+    attributes["time"] = event.time.astimezone(UTC)
+    try:
+        return attributes["id"], _FORMAT.write(CloudEvent(attributes, fields))
+    except BaseCloudEventException as error:
+        raise InvalidEvent(
+            f"attributes that CloudEvents does not allow: {error}", expected="attributes of CloudEvents 1.0"
+        ) from error
+
+
 def stamped(record: Record, recorded: datetime) -> Record:
     """Return `record` with `recorded` as its time of publication, in place of an earlier one. A deletion (no value) gets none."""
     if record.value is None:
@@ -200,7 +220,9 @@ def _key(event: Event) -> bytes | None:
 def _attributes(event: Event, event_type: str, payload: bytes) -> dict[str, Any]:
     if isinstance(event, DeadLetter):
         source = f"/topics/{event.topic}"
-        return {"id": event_id(event.topic, event.partition, event.offset, event.group), "source": source}
+        # An event that has no offset, because it was read from a table log, is told from others by its bytes.
+        place = event.offset if event.offset >= 0 else hashlib.sha256(event.value or b"").hexdigest()
+        return {"id": event_id(event.topic, event.partition, place, event.group), "source": source}
     attributes: dict[str, Any] = {"source": f"/tables/{event.table_uid}", "partitionkey": event.table_uid}
     if isinstance(event, Transition):
         attributes |= {

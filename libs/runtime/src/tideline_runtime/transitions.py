@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
+from typing import Any
 
 from tideline_events import PoisonEvent, TableIdentity, Transition
 from tideline_table.action import action_name
@@ -142,10 +143,23 @@ class TableLogs:
 
     def __call__(self, identity: TableIdentity, first: int, last: int) -> Iterator[Transition]:
         """See `Backfill`. Raises the errors of `Table.open`, and `TableNotFound` if another table is at the base path now."""
+        return backfill(self._table(identity), first, last)
+
+    def write_stats(self, transition: Transition) -> list[dict[str, Any]]:
+        """Return Apache Hudi's write stats of a commit; empty if its entry is trimmed. Raises as `__call__` does."""
+        table = self._table(transition.table)
+        if transition.sequence > table.state.sequence:
+            table.refresh()
+        entry = next(table.timeline.log.after(transition.sequence - 1), None)
+        if entry is None or entry.sequence != transition.sequence or not isinstance(entry.body, Published):
+            return []
+        return [stat.to_json() for stat in entry.body.metadata.stats]
+
+    def _table(self, identity: TableIdentity) -> Table:
         table = self._open.pop(identity.uid, None) or Table.open(identity.base_path)
         if table.uid != identity.uid:
             raise TableNotFound(f"table {table.uid} at {identity.base_path}", expected=f"table {identity.uid}")
         self._open[identity.uid] = table
         if len(self._open) > self._most_open:
             self._open.popitem(last=False)
-        return backfill(table, first, last)
+        return table
