@@ -15,7 +15,7 @@ from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.service_strategies import Proof, Strategy, impossible, reasons
 from tests.conformance.stories.story import Story
-from tests.conformance.story_library import Library, kept_stories
+from tests.conformance.story_library import Library, kept_story
 
 IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
 NO_REASONS: dict[Cell, str] = {}
@@ -52,9 +52,9 @@ def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
     """Tables made by Apache Hudi: from the cache, or in a Spark process of their own, while other tests run or when they are
     asked for."""
     named = pytestconfig.getoption("--keep-stories")
-    kept = Path(named).resolve() if named else kept_stories()
+    folder_of = (lambda story: Path(named).resolve() / story.name) if named else kept_story
     held: list[ApacheHudi] = []
-    made = Library(lambda: _peer(held), tmp_path_factory.mktemp("stories"), kept)
+    made = Library(lambda: _peer(held), tmp_path_factory.mktemp("stories"), folder_of)
     made.make_ahead(pytestconfig.stash[_STORIES])
     yield made
     made.close()

@@ -1,13 +1,15 @@
 """Stories that the real Apache Hudi has made, ahead or when their first step is asked for.
 
-None of our code takes part in them, so whole stories are kept in the cache folder for later sessions, until a story, the peer
-or Hudi's release changes.
+None of our code takes part in them, so whole stories are kept in the cache folder for later sessions, until the module of a story,
+what it imports, the peer or Hudi's release changes.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import filecmp
+import functools
 import hashlib
 import os
 import shutil
@@ -18,30 +20,45 @@ from pathlib import Path
 
 from tests.artifacts import REPOSITORY_ROOT, cache_folder
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.conformance.stories.catalogue import MODULES
 from tests.conformance.stories.story import Maker, Recorded, Story, record
 
-_DECIDES = ("stories/*.py", "peers/*.py", "matrix.py")
-"""Files below `tests/conformance` that decide what stories are like."""
+_HERE = REPOSITORY_ROOT / "tests" / "conformance"
+_WHOLE_PEER = (REPOSITORY_ROOT / "requirements" / "peer-hudi.txt", *sorted((_HERE / "peers").glob("*.py")))
+"""What every story depends on, whether a module imports it or starts it as a program."""
 
 
-def kept_stories() -> Path:
-    """The folder in the cache for stories of these definitions, this peer and this release of Hudi."""
-    here = REPOSITORY_ROOT / "tests" / "conformance"
-    files = [
-        REPOSITORY_ROOT / "requirements" / "peer-hudi.txt",
-        *(file for pattern in _DECIDES for file in sorted(here.glob(pattern))),
-    ]
-    digest = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files))
-    return cache_folder() / "stories" / digest.hexdigest()[:16]
+def kept_story(story: Story) -> Path:
+    """The folder in the cache for a story as its module, what that imports here, the peer and its release of Hudi make it."""
+    (module,) = (module for module in MODULES if story in module.STORIES)
+    digest = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in _decides(module.__name__)))
+    return cache_folder() / "stories" / digest.hexdigest()[:16] / story.name
+
+
+@functools.cache
+def _decides(module: str) -> list[Path]:
+    """The files that decide what the stories of a module are like."""
+    found, todo = set(_WHOLE_PEER), {_file(module)}
+    while todo:
+        found.add(file := todo.pop())
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                named = (node.module or "", *(f"{node.module}.{name.name}" for name in node.names))
+                todo |= {path for path in map(_file, named) if path.is_relative_to(_HERE) and path.is_file()} - found
+    return sorted(found)
+
+
+def _file(module: str) -> Path:
+    return REPOSITORY_ROOT / f"{module.replace('.', '/')}.py"
 
 
 class Library:
-    """Stories made so far. Whole ones are moved to the folder `kept` if there is one, and those that are there are used again.
+    """Stories made so far. Whole ones are moved to the folders that `kept` names, and those that are there are used again.
 
     `make_ahead` makes stories in a thread while other tests run. `hudi` gives a peer that only the library asks.
     """
 
-    def __init__(self, hudi: Callable[[], ApacheHudi], folder: Path, kept: Path | None = None) -> None:
+    def __init__(self, hudi: Callable[[], ApacheHudi], folder: Path, kept: Callable[[Story], Path] | None = None) -> None:
         self._hudi = hudi
         self._folder = folder
         self._kept = kept
@@ -97,7 +114,7 @@ class Library:
 
     def _made(self, story: Story, *, ahead: bool) -> Path:
         folder = self._folder / story.name
-        kept = self._kept / story.name if self._kept is not None else folder
+        kept = self._kept(story) if self._kept is not None else folder
         with self._making:
             if kept.exists() and kept != folder:
                 return kept

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 from tests.conformance.matrix import Kind, Topic
 from tests.conformance.peers.apache_hudi import PeerFailed
+from tests.conformance.stories.catalogue import STORIES
 from tests.conformance.stories.story import Maker, Step, Story
-from tests.conformance.story_library import Library
+from tests.conformance.story_library import Library, _decides, kept_story
 
 WAIT_S = 60.0
 ROWS = pa.table({"id": ["a"]})
@@ -54,6 +55,10 @@ def peer() -> Peer:
 def shelf(peer: Peer, tmp_path: Path) -> Iterator[Library]:
     with closing(Library(lambda: peer, tmp_path)) as made:  # type: ignore[arg-type,return-value]
         yield made
+
+
+def kept_in(folder: Path) -> Callable[[Story], Path]:
+    return lambda story: folder / story.name
 
 
 def nothing() -> None:
@@ -129,7 +134,7 @@ def test_whole_stories_are_kept_for_the_next_session(peer: Peer, tmp_path: Path)
 
     story, broken = peer.story("kept", nothing, nothing), peer.story("broken", nothing, fails)
     for session in ("first", "second"):
-        with closing(Library(lambda: peer, tmp_path / session, tmp_path / "kept")) as shelf:  # type: ignore[arg-type,return-value]
+        with closing(Library(lambda: peer, tmp_path / session, kept_in(tmp_path / "kept"))) as shelf:  # type: ignore[arg-type,return-value]
             shelf.make_ahead([story])
             found = shelf.step(story, "step 1")
             assert found.snapshot == ROWS
@@ -147,7 +152,19 @@ def test_a_story_that_another_session_kept_first_stays(peer: Peer, tmp_path: Pat
         (kept / "00-step-0" / "snapshot.arrow").write_bytes(b"of another session")
 
     story = peer.story("story", elsewhere)
-    with closing(Library(lambda: peer, tmp_path / "made", tmp_path / "kept")) as shelf:  # type: ignore[arg-type,return-value]
+    with closing(Library(lambda: peer, tmp_path / "made", kept_in(tmp_path / "kept"))) as shelf:  # type: ignore[arg-type,return-value]
         found = shelf.step(story, "step 0")
     assert (found.folder / "snapshot.arrow").read_bytes() == b"of another session"
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["story"]
+
+
+def test_a_change_to_a_module_makes_only_those_stories_anew_that_it_can_reach():
+    of_life, of_sql, of_merging = (
+        {path.name for path in _decides(f"tests.conformance.stories.{name}")} for name in ("life", "statements", "merging")
+    )
+    assert of_life & of_sql >= {"story.py", "matrix.py", "hudi_server.py", "apache_hudi.py", "environment.py", "peer-hudi.txt"}
+    assert not of_life & {"statements.py", "merging.py", "layouts.py", "catalogue.py"}
+    assert "life.py" not in of_sql
+    assert of_merging >= of_life | of_sql | {"merging.py"}
+    assert len({kept_story(story).parent for story in STORIES}) == 5
+    assert len({kept_story(story) for story in STORIES}) == len(STORIES)

@@ -5,4 +5,5 @@ from __future__ import annotations
 from tests.conformance.stories import layouts, life, merging, schemas, statements
 from tests.conformance.stories.story import Story
 
-STORIES: tuple[Story, ...] = (*life.STORIES, *layouts.STORIES, *schemas.STORIES, *statements.STORIES, *merging.STORIES)
+MODULES = (life, layouts, schemas, statements, merging)
+STORIES: tuple[Story, ...] = tuple(story for module in MODULES for story in module.STORIES)
