@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from tests.fuzz.targets import TARGETS
+from tests.simulation.faults import SAMPLE_STEP
 
-RUNS = 5_000
+RUNS = 5_000 // SAMPLE_STEP
+"""Inputs of each parser, the first ones of its series."""
 PROCESSES = 2
 ROOT = Path(__file__).parents[2]
 
