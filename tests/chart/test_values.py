@@ -17,7 +17,7 @@ from tests.chart.combinations import COMBINATIONS
 from tests.chart.tools import CHART
 
 from tideline_runtime.annotations import field_types, leaf_paths
-from tideline_runtime.members import PLATFORM, import_all_declarations
+from tideline_runtime.members import SERVICES, import_all_declarations
 from tideline_runtime.metrics import declared_metrics
 from tideline_runtime.settings import declared_settings
 
@@ -42,7 +42,7 @@ def script():
 def metrics() -> dict[str, Any]:
     import_all_declarations()
     # Other tests declare metrics of their own.
-    members = ("runtime", *PLATFORM, "ingest")
+    members = ("runtime", *SERVICES)
     return {m.name: m for m in declared_metrics() if m.name.startswith(tuple(f"tideline_{member}_" for member in members))}
 
 

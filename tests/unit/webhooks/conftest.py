@@ -23,7 +23,12 @@ class Hooks(Fleet):
         super().__init__(folder)
         self._held = held
         self.file = folder / "subscriptions.json"
-        self._mirror: MirrorService | None = None
+        self.event_log_url = ""
+        """Of another event log than the one in SQLite."""
+        self.mirror: MirrorService | None = None
+
+    def settings(self, kind, **explicit):
+        return super().settings(kind, **({"event_log": self.event_log_url} if self.event_log_url else {}), **explicit)
 
     def receiver(self, answer: Callable[[Received], Answer] = lambda _: Answer()) -> Receiver:
         return self._held.enter_context(closing(Receiver(answer)))
@@ -34,9 +39,9 @@ class Hooks(Fleet):
         return self.file
 
     def publish(self) -> None:
-        if self._mirror is None:
-            self._mirror, _ = self.service(MirrorService, MirrorSettings, "mirror", tables_rescan_s=0.001)
-        while self._mirror.tick() == 0.0:
+        if self.mirror is None:
+            self.mirror, _ = self.service(MirrorService, MirrorSettings, "mirror", tables_rescan_s=0.001)
+        while self.mirror.tick() == 0.0:
             pass
 
     def run(self, **settings: Any):

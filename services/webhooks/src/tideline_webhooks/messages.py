@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from tideline_events import Transition
 from tideline_events.envelope import STRUCTURED, structured
+from tideline_runtime.loop import may_be_cured
 from tideline_runtime.transitions import TableLogs
 from tideline_table.errors import TidelineError
 from tideline_webhooks.signing import signature_headers
@@ -20,6 +22,20 @@ HUDI_DEFAULT_KEY = "hudi_write_commit_http_callback"
 """What Apache Hudi sends if no key is set."""
 _CALLED_FOR = frozenset({"commit", "deltacommit", "replacecommit"})
 _NOT_CALLED_FOR = frozenset({"compact", "cluster", "log_compact"})
+_OPTION = {"present": True, "empty": False}
+"""What Apache Hudi's JSON says of a value that it has: not the value."""
+_UNKNOWN_STATS: dict[str, Any] = {
+    "numUpdates": 0,
+    "totalLogReadTimeMs": 0,
+    "totalValidLogBlocks": 0,
+    "totalLogBlocksSize": 0,
+    "totalLogBlocksScanTimeMs": 0,
+    "prevBaseFile": None,
+    "runtimeStats": {"totalScanTime": 0, "totalUpsertTime": 0, "totalCreateTime": 0},
+    "columnStats": {"present": False, "empty": True},
+}
+"""What the callback adds to a write stat of the timeline, or says in another form. Table logs know none of it."""
+_NOT_OF_CALLBACK = ("recordsStats", "tidelineRecord")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +89,19 @@ def _write_stats(event: Transition, read: Callable[[Transition], list[dict[str, 
     try:
         return read(event)
     except TidelineError as error:
-        if error.recovery.value == "stop":
-            return []
-        raise
+        if may_be_cured(error):
+            raise
+        return []  # The table is gone.
 
 
 def hudi_message(event: Transition, stats: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the JSON object that Apache Hudi posts for a commit with these write stats."""
+    base_path = event.table.base_path
     return {
         "commitTime": event.instant,
         "tableName": event.table.name,
-        "basePath": event.table.base_path.removeprefix("file://"),
-        "hoodieWriteStat": stats,
-        "commitActionType": {"present": True, "empty": False},
-        "extraMetadata": {"present": True, "empty": False},
+        "basePath": unquote(urlsplit(base_path).path) if base_path.startswith("file:") else base_path,
+        "hoodieWriteStat": [{n: v for n, v in stat.items() if n not in _NOT_OF_CALLBACK} | _UNKNOWN_STATS for stat in stats],
+        "commitActionType": _OPTION,
+        "extraMetadata": _OPTION,
     }
