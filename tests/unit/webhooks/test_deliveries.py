@@ -154,6 +154,21 @@ def test_what_an_endpoint_refuses_becomes_a_dead_letter_and_the_table_goes_on(ho
     assert hooks.event_log.positions("webhooks.all")[table.uid] == 4
 
 
+def test_what_is_not_taken_for_long_becomes_a_dead_letter(hooks: Hooks):
+    receiver = hooks.receiver(lambda received: Answer(503 if received.place == ("a", 1) else 204))
+    hooks.subscribe({"name": "all", "url": receiver.url, "give_up_after_s": 3600})
+    write(hooks.create("a"), 0)
+    hooks.publish()
+    service, _ = hooks.run()
+    receiver.wait(lambda: len(receiver.got) >= 2)
+    assert hooks.events(DEAD_LETTER.name) == []
+    hooks.clock.advance(3600)
+    receiver.wait(lambda: len(receiver.taken) == 1)
+    hooks.stop(service)
+    (letter,) = hooks.events(DEAD_LETTER.name)
+    assert letter.reason == "subscription all: status 503"
+
+
 def test_a_refused_event_holds_its_table_and_no_other(hooks: Hooks):
     is_mended = threading.Event()
     receiver = hooks.receiver(lambda received: Answer(400 if received.place == ("a", 2) and not is_mended.is_set() else 204))

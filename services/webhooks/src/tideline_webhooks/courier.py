@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tideline_events import TIMELINE, EventConsumer, EventLog, TableDeleted, TableRecord, Transition, UnknownEvent
 from tideline_events.payload import Event
@@ -50,7 +50,6 @@ class Trouble:
     endpoint: str = ""
     since_s: float = 0.0
     events: str = ""
-    held: set[str] = field(default_factory=set)
 
 
 class Courier:
@@ -250,7 +249,6 @@ class Courier:
         else:
             self.trouble.endpoint = ""
         with self._guard:
-            self.trouble.held.discard(lane.uid)
             self._lanes.delivered(lane)
         return True
 
@@ -272,8 +270,6 @@ class Courier:
             if not self.trouble.endpoint:
                 self.trouble.since_s = now_s
             self.trouble.endpoint = attempt.reason
-            if attempt.outcome is Outcome.REFUSED:
-                self.trouble.held.add(lane.uid)
         if lane.failures == 1:
             _log.warning("delivery failed, trying again", subscription=name, table=lane.uid, reason=attempt.reason)
 
