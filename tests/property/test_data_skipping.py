@@ -12,7 +12,7 @@ import pytest
 from tideline_table.log.statistics import statistics_table
 from tideline_table.log.statistics_file import read_partitions, write_statistics_file
 from tideline_table.reader.data_skipping import may_match
-from tideline_table.schema.nested import named_field
+from tideline_table.schema.arrow import named_field
 from tideline_table.statistics import (
     FileStatistics,
     PartitionBounds,

@@ -22,8 +22,7 @@ from tests.simulation.shared_world import SharedStorage, SharedWorld
 from tests.simulation.signs_of_life import HEARTBEATS, INTERVAL_S
 from tests.simulation.visible_files import GroupId
 
-from tideline_table.action.write.partition import create_partition
-from tideline_table.action.write.run import write_context
+from tideline_table.action.write.run import create_partition, write_context
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.avro_container import decode_document

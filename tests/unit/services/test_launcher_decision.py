@@ -18,7 +18,8 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def plan(instant, *, driven=False, table="t", **more):
-    return PendingPlan(PlanKey(instant, table), f"/{table}", table, driven, **more)
+    service = more.pop("service", TableService.CLUSTERING)
+    return PendingPlan(PlanKey(instant, table), f"/{table}", table, driven, service, **more)
 
 
 def running(instant, table="t", executors=0):

@@ -33,7 +33,7 @@ class PendingPlan:
     base_path: str
     table_name: str
     is_driven: bool
-    service: TableService = TableService.CLUSTERING
+    service: TableService
     work: PlanWork = field(default_factory=PlanWork)
     limits: TableLimits | None = None
     """The caps of its table; None: the caps of the launcher."""

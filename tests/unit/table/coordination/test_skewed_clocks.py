@@ -18,8 +18,8 @@ from tideline_table.action import roll_back_dead, run_archival, run_clean, run_c
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import Clock, ManualClock
-from tideline_table.coordination.checked_clock import VALID_S
 from tideline_table.coordination.heartbeat import STORE_TIME_PATH, allowed_silence
+from tideline_table.coordination.replica import VALID_S
 from tideline_table.errors import ClockSkew
 from tideline_table.hudi.instant import State, instant_from_time, next_instant, time_from_instant
 from tideline_table.storage import MemoryStorage, Storage

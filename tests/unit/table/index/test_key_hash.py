@@ -6,7 +6,7 @@ import pytest
 import xxhash
 from tests.unit.table.tables import contents, new_table, write
 
-from tideline_table.index.key_hash import key_hashes
+from tideline_table.index.scope import key_hashes
 from tideline_table.writer import Operation, task
 
 KEYS = ["", "a", "é漢😀", "k" * 300, *(f"key-{n}" for n in range(40_000))]

@@ -2,7 +2,7 @@
 
     policies = read_policies(path)                       # raises PolicyRefused with the line of each problem
     own = policies.of(base_path, uid)                    # TablePolicy; raises ContradictoryRules
-    own.wants(TableService.CLUSTERING, now)              # bool: switched on, and no pause stops it at `now` (see `paused_at`)
+    own.wants(service, now)                              # bool: switched on, and no pause stops it at `now` (see `paused_at`)
     own.options, own.settings("planner")                 # engine options and settings of a service that rules give
     own.priority, own.bytes_per_day, own.windows, own.objectives, own.pause
     own.given["options.hoodie.cleaner.commits.retained"].origin   # which rule, on which line

@@ -20,8 +20,8 @@ from tideline_table.errors import VerificationFailed
 from tideline_table.hudi.write_stats import Proof, WriteStat
 from tideline_table.reader.base_file import BaseFileScan
 from tideline_table.row_digest import RowDigest, digest_rows, row_hashes, seed_of
+from tideline_table.schema.arrow import field_path, top_columns
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.schema.nested import field_path, top_columns
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)

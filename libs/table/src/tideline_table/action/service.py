@@ -88,6 +88,8 @@ class Service(ABC):
     has_plans: ClassVar[bool] = True
     mends: ClassVar[bool] = False
     """Whether it ends what dead writers left. A pause does not stop it."""
+    tidies: ClassVar[bool] = False
+    """Whether its step has something to do without a due plan, too."""
     cancels_where_shared: ClassVar[bool] = False
     """Whether a plan can be cancelled in a table that Apache Hudi writes, too (docs/design/cancelling-plans.md)."""
 

@@ -8,7 +8,7 @@ from tideline_table.action.clustering.service import Clustering
 from tideline_table.action.compaction.service import Compaction
 from tideline_table.action.decision import TableService
 from tideline_table.action.log_compaction.service import LogCompaction
-from tideline_table.action.rollback import Rollback
+from tideline_table.action.rollback.service import Rollback
 from tideline_table.action.service import Rewrite, Service
 
 _IN_ORDER: tuple[Service, ...] = (Rollback(), Compaction(), LogCompaction(), Clustering(), Clean(), Archiving())

@@ -19,8 +19,8 @@ from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.reader.expression import Values, demands
+from tideline_table.schema.arrow import named_field
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.schema.nested import named_field
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_KEYS = 10_000

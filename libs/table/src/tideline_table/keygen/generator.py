@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import InvalidRecord, SchemaMismatch, UnsupportedTable
 from tideline_table.keygen.timebased import TimeBased
-from tideline_table.schema.nested import field_path, field_values, in_null_struct, named_field
+from tideline_table.schema.arrow import field_path, field_values, in_null_struct, named_field
 
 
 def key_text(column: pa.ChunkedArray, name: str, *, logical_timestamps: bool = False) -> pa.ChunkedArray:

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.schema.arrow import one_chunk
-from tideline_table.schema.fit import IS_DELETED, PURGED
-from tideline_table.schema.nested import field_values
+from tideline_table.schema.arrow import field_values, one_chunk
+from tideline_table.schema.evolution import IS_DELETED, PURGED
 
 
 def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) -> np.ndarray | None:

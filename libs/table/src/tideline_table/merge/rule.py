@@ -1,6 +1,7 @@
-"""The merge rule of a table as a value.
+"""The merge rule of a table as a value, and the merging of the rows of a write by it, with each other and with stored rows.
 
-Which version of a record lies on top, which cells it leaves open, which rows are deletions.
+Writers that replace base files, writers that compare rows in other partitions, and Spark tasks merge so. Appends to log files leave
+the merge to the reader, which follows the same rule.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import pyarrow.compute as pc
 
 from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, fold_events
 from tideline_table.merge.mode import MergeMode
-from tideline_table.merge.parts import PartialUpdate
+from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, purged_mask
+from tideline_table.merge.parts import PartialUpdate, chosen_cells, fold_parts, from_newer
+from tideline_table.schema.arrow import field_values, with_column
+from tideline_table.schema.evolution import IS_DELETED
+from tideline_table.schema.meta_fields import META_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,70 @@ class Merging:
     def fold(self, events: LogEvents) -> LogOutcome:
         """Return one event of a log for each key, by this rule; cells are not merged."""
         return fold_events(events, self.mode, forgets_deletions=self.forgets_deletions)
+
+
+def with_deletion_marks(rows: pa.Table, merging: Merging) -> pa.Table:
+    """Return `rows` of an input with those that the rule treats as deletions marked in `IS_DELETED`."""
+    if merging.deletion is None or not (marked := merging.deletion.mask(rows)).any():
+        return rows
+    return with_column(rows, IS_DELETED, pa.array(marked | deleted_mask(rows)))
+
+
+def combined_input(rows: pa.Table, keys: pa.ChunkedArray, merging: Merging) -> tuple[np.ndarray, pa.Table] | None:
+    """Return the numbers of the rows on top and one row for each of `keys`; None if every key already occurs once.
+
+    The largest ordering value lies on top, the last row on ties. Only the payload class of partial updates fills its open cells.
+    """
+    winners = combine_input(rows, keys, merging.ordering_field)
+    if winners is None:
+        return None
+    if merging.partial is None or not merging.partial.by_payload:
+        return winners, rows.take(pa.array(winners))
+    kinds = np.where(deleted_mask(rows), merging.deletion_kind, EventKind.RECORD).astype(np.int8)
+    ordering = field_values(rows, merging.ordering_field) if merging.mode is MergeMode.EVENT_TIME else None
+    filled = {name: found for name in rows.column_names if (found := merging.partial.is_filled(rows.column(name))) is not None}
+    outcome = fold_parts(LogEvents(keys, kinds, ordering), merging.mode, filled)
+    order = np.argsort(outcome.tops)
+    tops = outcome.tops[order]
+    cells = [rows.column(name).take(pa.array(outcome.cells[name][order] if name in filled else tops)) for name in rows.column_names]
+    return tops, pa.Table.from_arrays(cells, schema=rows.schema)
+
+
+def lies_on_top(stored: pa.Table, rows: np.ndarray, incoming: pa.Table, targets: np.ndarray, merging: Merging) -> np.ndarray:
+    """Return True where row `targets[i]` of `incoming` lies on top of row `rows[i]` of `stored`, which has the same key."""
+    if merging.mode is not MergeMode.EVENT_TIME or not len(targets):
+        return np.ones(len(targets), dtype=bool)
+    mine = field_values(incoming, merging.ordering_field).take(pa.array(targets))
+    wins = incoming_wins(field_values(stored, merging.ordering_field).take(pa.array(rows)).cast(mine.type), mine)
+    always = deleted_mask(incoming) if merging.deletions_always_win else purged_mask(incoming)
+    return np.asarray(wins | always[targets])
+
+
+def filled_rows(
+    stored: pa.Table, rows: np.ndarray, incoming: pa.Table, targets: np.ndarray, wins: np.ndarray, merging: Merging
+) -> tuple[pa.Table, np.ndarray]:
+    """Return the incoming rows merged into rows of `stored` (columns of the table), and which of them change the stored row.
+
+    Row `rows[i]` meets row `targets[i]` of `incoming`, which lies on top where `wins[i]`.
+    """
+    partial = merging.partial
+    if partial is None or not len(targets):
+        return incoming, wins
+    met = np.full(incoming.num_rows, -1, dtype=np.int64)
+    # Of stored rows with the same key, the first one counts.
+    met[targets[::-1]] = rows[::-1]
+    above = np.ones(incoming.num_rows, dtype=bool)
+    above[targets[::-1]] = wins[::-1]
+    alone = met < 0
+    at = pa.array(met, mask=alone)
+    columns = []
+    for name in incoming.column_names:
+        new = incoming.column(name)
+        if name in META_FIELDS or name not in stored.column_names:
+            columns.append(new)
+            continue
+        old = stored.column(name).take(at)
+        columns.append(chosen_cells(new, old, alone | from_newer(partial, above, partial.is_filled(new), old)))
+    if partial.fills_below:
+        wins = wins | ~deleted_mask(incoming)[targets]
+    return pa.Table.from_arrays(columns, schema=incoming.schema), wins

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 
-from tideline_table.errors import ObjectNotFound, TidelineError
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, TidelineError
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
@@ -13,14 +14,18 @@ from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.properties import METADATA_FOLDER, read_properties
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table.check_stored_filters import filter_findings
-from tideline_table.metadata_table.check_stored_keys import record_index_findings
+from tideline_table.metadata_table.bloom_filters import decode_filter
 from tideline_table.metadata_table.check_stored_statistics import statistics_findings
+from tideline_table.metadata_table.file_keys import file_key
 from tideline_table.metadata_table.files import files_of
-from tideline_table.metadata_table.finding import Finding, FindingKind, without_leaving
+from tideline_table.metadata_table.finding import Finding, FindingKind, gone, without_leaving
+from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.reading import live
+from tideline_table.metadata_table.record_index import RecordIndexPartition, decode_location, encode_location
 from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.metadata_table.stored import StoredMetadata
+from tideline_table.metadata_table.stored_partition import StoredPartition
+from tideline_table.reader.base_file import read_filter_text
 from tideline_table.storage import Storage
 
 
@@ -79,3 +84,48 @@ def _is_data(name: str) -> bool:
     Apache Hudi's rollback lists the folder of the table (format reference 15.5).
     """
     return parse_base_file_name(name) is not None or parse_log_file_name(name) is not None
+
+
+def record_index_findings(storage: Storage, form: TableFormat, state: TableState, valid: AbstractSet[str]) -> Iterable[Finding]:
+    """Return keys that the index lacks, has in vain, or has in another file group than the table. Reads the keys of all files.
+
+    `valid` are the instants whose log blocks count. Raises `CorruptMetadata`, `ObjectNotFound` if the partition cannot be read.
+    """
+    held = StoredPartition.read(storage, RECORD_INDEX).live_records(storage, valid)
+    located = {key: encode_location(decode_location(*found)) for key, found in held.items()}
+    try:
+        return list(RecordIndexPartition().differences(Source(storage, form, state), located))
+    except ObjectNotFound as error:
+        return [gone(error)]
+
+
+_FOOTERS_AT_ONCE = 16
+
+
+def filter_findings(storage: Storage, state: TableState, valid: AbstractSet[str]) -> Iterator[Finding]:
+    """Yield base files whose filter has no record, or another one than their footer.
+
+    `valid` are the instants whose log blocks count. Reads the footers of all base files. Records of files that are gone are left
+    alone. Raises `CorruptMetadata`, `ObjectNotFound` if the partition cannot be read.
+    """
+    held = StoredPartition.read(storage, BLOOM_FILTERS).live_records(storage, valid)
+    paths = sorted(s.path for s in state.every_slice() if s.base_file)
+
+    def compared(path: str) -> list[Finding]:
+        try:
+            wanted = read_filter_text(storage, path)
+        except (ObjectNotFound, CorruptMetadata):
+            return []  # a data file that is gone or damaged: its filter is not the problem
+        found = held.get(file_key(path).encode())
+        if wanted is None:
+            return []
+        if found is None:
+            return [Finding(FindingKind.NOT_LISTED, path, f"no record in {BLOOM_FILTERS}")]
+        known = decode_filter(*found)
+        if (known.form, known.text) == wanted:
+            return []
+        return [Finding(FindingKind.WRONG_RECORD, path, "another Bloom filter than in the footer of the file")]
+
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        for findings in pool.map(compared, paths):
+            yield from findings

@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -24,7 +25,6 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import COLUMN_STATS, MetadataPartition
 from tideline_table.log.statistics import files_in, merge_statistics
 from tideline_table.log.table_log import LogReader
-from tideline_table.metadata_table.column_stats_datum import ColumnStats, encode
 from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.index_definitions import index_definitions
@@ -33,6 +33,50 @@ from tideline_table.metadata_table.partition import IndexedColumns, Records, Sou
 from tideline_table.metadata_table.records import parsed_schema, record_schema_json
 from tideline_table.reader.base_file import read_statistics
 from tideline_table.statistics import ColumnStatistics, FileStatistics, type_of
+
+_TYPE = 3
+_NAMESPACE = "org.apache.hudi.avro.model."
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStats:
+    """What a record says about one column of one data file. Bounds are None where the file has only nulls."""
+
+    file_name: str
+    column: str
+    wrapper: str
+    """The Avro record, without its namespace, that holds a bound."""
+    minimum: Any
+    maximum: Any
+    values: int
+    nulls: int
+    size_bytes: int
+    uncompressed_bytes: int
+
+
+def encode(stats: ColumnStats) -> bytes:
+    """Return the datum of a record that is not deleted; its key is empty, because the key is in the file."""
+    # The encoder takes half the time if it is told the branch of each union.
+    document = {
+        "fileName": ("string", stats.file_name),
+        "columnName": ("string", stats.column),
+        "minValue": _wrapped(stats.wrapper, stats.minimum),
+        "maxValue": _wrapped(stats.wrapper, stats.maximum),
+        "valueCount": ("long", stats.values),
+        "nullCount": ("long", stats.nulls),
+        "totalSize": ("long", stats.size_bytes),
+        "totalUncompressedSize": ("long", stats.uncompressed_bytes),
+        "isDeleted": False,
+    }
+    sink = io.BytesIO()
+    record = {"key": "", "type": _TYPE, "ColumnStatsMetadata": (f"{_NAMESPACE}HoodieMetadataColumnStats", document)}
+    fastavro.schemaless_writer(sink, parsed_schema(record_schema_json(with_meta_fields=True)), record)
+    return sink.getvalue()
+
+
+def _wrapped(wrapper: str, value: Any) -> tuple[str, dict[str, Any]] | None:
+    return None if value is None else (f"{_NAMESPACE}{wrapper}", {"value": value})
+
 
 COLUMN_STATS_GROUPS = 2
 """File groups of the partition, as in Apache Hudi."""

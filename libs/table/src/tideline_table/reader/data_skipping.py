@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.reader.expression import Call, Column, Literal, Node, parts_of
-from tideline_table.schema.arrow import is_numeric, is_text
-from tideline_table.schema.nested import field_path, named_field
+from tideline_table.schema.arrow import field_path, is_numeric, is_text, named_field
 from tideline_table.statistics import ColumnBounds
 
 Bounds: TypeAlias = Callable[[str], ColumnBounds | None]

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.schema.nested import field_of, field_path
+from tideline_table.schema.arrow import field_of, field_path
 
 Values: TypeAlias = frozenset[Any]
 Demands: TypeAlias = Mapping[str, Values]

@@ -26,8 +26,7 @@ from lark.visitors import Transformer_NonRecursive, v_args
 
 from tideline_table.errors import InvalidPredicate
 from tideline_table.reader.sql_comparison import Compare, compared_columns, compared_value, held_numbers, is_nan
-from tideline_table.schema.arrow import is_numeric
-from tideline_table.schema.nested import field_of, field_path
+from tideline_table.schema.arrow import field_of, field_path, is_numeric
 from tideline_table.schema.text_values import REFUSALS, cast_text, expected_text
 
 MAX_LENGTH = 100_000

@@ -16,10 +16,10 @@ from tideline_table.keygen import KeyGenerator, PathColumns
 from tideline_table.merge import Merging, deleted_mask
 from tideline_table.reader.base_file import BaseFileScan, referenced_columns
 from tideline_table.reader.log_blocks import VisibleInstants
-from tideline_table.schema.fit import IS_DELETED
+from tideline_table.schema.arrow import field_values, named_field, named_values, top_columns
+from tideline_table.schema.evolution import IS_DELETED
 from tideline_table.schema.identity import FileNames, SchemaVersions
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.schema.nested import field_values, named_field, named_values, top_columns
 from tideline_table.storage import Storage
 
 

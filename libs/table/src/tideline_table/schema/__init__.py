@@ -1,9 +1,6 @@
 """Table schemas: Avro (stored by Hudi), Arrow (used by the engine), and the check that rows match a schema."""
 
-from tideline_table.schema.avro import arrow_from_avro, avro_from_arrow, avro_with_meta_fields
-from tideline_table.schema.fit import IS_DELETED, fit_rows
-from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields, without_meta_fields
-from tideline_table.schema.nested import (
+from tideline_table.schema.arrow import (
     field_of,
     field_path,
     field_values,
@@ -13,6 +10,9 @@ from tideline_table.schema.nested import (
     top_columns,
     with_fields,
 )
+from tideline_table.schema.avro import arrow_from_avro, avro_from_arrow, avro_with_meta_fields
+from tideline_table.schema.evolution import IS_DELETED, fit_rows
+from tideline_table.schema.meta_fields import META_FIELDS, MetaField, with_meta_fields, without_meta_fields
 from tideline_table.schema.readers import nested_limits, reader_limits
 from tideline_table.schema.storable import storable_field, storable_rows, storable_schema
 from tideline_table.schema.text_values import REFUSALS, ZONED, cast_text, expected_text

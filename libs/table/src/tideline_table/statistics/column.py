@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tideline_table.schema.nested import field_of, field_path, named_values
+from tideline_table.schema.arrow import field_of, field_path, named_values
 
 Stored: TypeAlias = bool | int | float | str | bytes | Decimal
 

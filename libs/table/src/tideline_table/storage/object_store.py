@@ -24,9 +24,37 @@ from obstore.store import S3Store
 
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, StorageRefused
 from tideline_table.storage.object_errors import translated_error
-from tideline_table.storage.object_settings import object_store_endpoint, object_store_settings
 from tideline_table.storage.object_stream import FAILURES, PART_BYTES, MultipartSink, ObjectKey, RangedObject
 from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path
+
+DEFAULT_REGION = "us-east-1"
+"""The region that obstore uses if none is set."""
+
+
+def object_store_settings(options: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the settings in `environment` (default: of this process), overridden by `options`.
+
+    Names are in lower case and without `aws_`: `AWS_REGION`, `aws_region` and `region` are the same. Values may be secrets.
+    """
+    variables = os.environ if environment is None else environment
+    found = {_setting(name): value for name, value in variables.items() if name.startswith("AWS_") and value}
+    return {**found, **{_setting(name): value for name, value in (options or {}).items()}}
+
+
+def object_store_endpoint(settings: Mapping[str, str]) -> str:
+    """Return the URL in `settings` (of `object_store_settings`) without a slash at its end; empty for that of the cloud."""
+    found = settings.get("endpoint_url_s3") or settings.get("endpoint_url") or settings.get("endpoint") or ""
+    return found.rstrip("/")
+
+
+def object_store_region(settings: Mapping[str, str]) -> str:
+    """Return the region in `settings` (of `object_store_settings`)."""
+    return settings.get("region") or settings.get("default_region") or DEFAULT_REGION
+
+
+def _setting(name: str) -> str:
+    return name.lower().removeprefix("aws_")
+
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig  # these names do not exist at run time

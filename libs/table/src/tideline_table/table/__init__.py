@@ -11,8 +11,19 @@ from tideline_table.table.create import TableRequest, create_table, default_name
 from tideline_table.table.definition import TableDefinition, TableType
 from tideline_table.table.facade import Table
 from tideline_table.table.file_list import DataFile, data_files, manifest_of
-from tideline_table.table.findings import Finding, FindingKind, age_s, damage_of, findings_of, most_log_files
-from tideline_table.table.given_up import GivenUp, forget_given_up, given_up_plans, is_given_up_plan, keep_given_up
+from tideline_table.table.findings import (
+    Finding,
+    FindingKind,
+    GivenUp,
+    age_s,
+    damage_of,
+    findings_of,
+    forget_given_up,
+    given_up_plans,
+    is_given_up_plan,
+    keep_given_up,
+    most_log_files,
+)
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
 from tideline_table.table.identity import IDENTITY_PATH, check_stands, read_identity
 from tideline_table.table.images import Images, images_schema

@@ -26,7 +26,7 @@ from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, 
 from tideline_table.log.state import TableState
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.identity import TableIdentity, check_index_unchanged
-from tideline_table.writer.operation import Operation
+from tideline_table.writer.task import Operation
 
 _LOGGER = logging.getLogger(__name__)
 RESIZE_OPERATION = Operation.INSERT_OVERWRITE_TABLE

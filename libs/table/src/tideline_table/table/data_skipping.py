@@ -15,7 +15,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.statistics_file import FEWEST_PARTITIONS
 from tideline_table.reader.data_skipping import may_match
 from tideline_table.reader.expression import columns_in
-from tideline_table.schema.nested import field_path, named_field
+from tideline_table.schema.arrow import field_path, named_field
 from tideline_table.statistics import ColumnBounds, FileStatistics, bounds_of
 
 

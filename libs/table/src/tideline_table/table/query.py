@@ -22,8 +22,8 @@ from tideline_table.reader.file_slice import Superseded, scan_log_part, scan_sli
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.reader.where import parse_where
+from tideline_table.schema.arrow import field_of, field_path, top_columns, with_fields
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.schema.nested import field_of, field_path, top_columns, with_fields
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table.data_skipping import DataSkipping
 

@@ -5,10 +5,16 @@ Publishing, that is, which files become visible and when, does not belong here; 
 
 from tideline_table.writer.file_group import write_file_group
 from tideline_table.writer.input import PreparedInput, check_indexed_keys, prepare_input, refuse_duplicates, with_marked_purges
-from tideline_table.writer.operation import ROW_OPERATIONS, Operation, minds_known_keys, promises_unique_keys
-from tideline_table.writer.routing import FilePlacement, RoutedTask, route_input, route_to_buckets
-from tideline_table.writer.row_size import SAMPLE_ROWS, measured_row_bytes
-from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext
+from tideline_table.writer.routing import SAMPLE_ROWS, FilePlacement, RoutedTask, measured_row_bytes, route_input, route_to_buckets
+from tideline_table.writer.task import (
+    ROW_OPERATIONS,
+    FileGroupResult,
+    FileGroupTask,
+    Operation,
+    WriteContext,
+    minds_known_keys,
+    promises_unique_keys,
+)
 
 __all__ = [
     "ROW_OPERATIONS",

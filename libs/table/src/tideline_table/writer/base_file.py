@@ -44,8 +44,8 @@ from tideline_table.reader.key_footer import (
     is_ordered_alike,
     parsed_filter,
 )
+from tideline_table.schema.arrow import field_of, field_path
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD, MetaField
-from tideline_table.schema.nested import field_of, field_path
 from tideline_table.statistics import FileStatistics, StatisticsCollector, is_supported
 from tideline_table.storage import ByteRange, Storage, digest_of, record_text
 

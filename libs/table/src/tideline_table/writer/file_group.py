@@ -25,8 +25,7 @@ from tideline_table.storage import Storage
 from tideline_table.writer.base_file import write_base_file
 from tideline_table.writer.log_file import append_log_file
 from tideline_table.writer.marker import MarkerType, create_marker
-from tideline_table.writer.operation import Operation
-from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext, live_rows, result_of, stored_rows
+from tideline_table.writer.task import FileGroupResult, FileGroupTask, Operation, WriteContext, live_rows, result_of, stored_rows
 
 
 def write_file_group(

@@ -13,11 +13,10 @@ from tideline_table.index.scope import KeyScope
 from tideline_table.keygen import KeyGenerator
 from tideline_table.log_format.hfile_writer import MOST_KEY_BYTES
 from tideline_table.merge import Merging, combined_input, deleted_mask, with_deletion_marks
-from tideline_table.schema.arrow import with_column
-from tideline_table.schema.fit import IS_DELETED, PURGED, fit_rows
+from tideline_table.schema.arrow import in_null_struct, named_field, named_values, with_column
+from tideline_table.schema.evolution import IS_DELETED, PURGED, fit_rows
 from tideline_table.schema.meta_fields import MetaField
-from tideline_table.schema.nested import in_null_struct, named_field, named_values
-from tideline_table.writer.operation import Operation
+from tideline_table.writer.task import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,14 @@ from tideline_table.log_format.key_index import LogIndex, index_path, read_index
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, read_blocks
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top, purged_mask
 from tideline_table.reader.file_slice import read_slice
-from tideline_table.schema.arrow import one_chunk, with_column
-from tideline_table.schema.fit import PURGED
+from tideline_table.schema.arrow import field_values, one_chunk, top_columns, with_column
+from tideline_table.schema.evolution import PURGED
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
-from tideline_table.schema.nested import field_values, top_columns
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import ByteRange, Storage, digest_of, record_text
 from tideline_table.writer.base_file import collector_of
 from tideline_table.writer.marker import MarkerType, create_marker
-from tideline_table.writer.operation import Operation
-from tideline_table.writer.task import FileGroupResult, FileGroupTask, WriteContext, live_rows, result_of, stored_rows
+from tideline_table.writer.task import FileGroupResult, FileGroupTask, Operation, WriteContext, live_rows, result_of, stored_rows
 
 _LOGGER = logging.getLogger(__name__)
 

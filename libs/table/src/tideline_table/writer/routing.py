@@ -14,9 +14,10 @@ from tideline_table.hudi.file_names import new_file_id
 from tideline_table.index.bucket import BucketIndex, rows_by_bucket
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.simple import Location, PlaceT, file_id_in, partition_of
-from tideline_table.writer.operation import Operation, promises_unique_keys
-from tideline_table.writer.row_size import measured_row_bytes
-from tideline_table.writer.task import FileGroupTask
+from tideline_table.schema.meta_fields import MetaField
+from tideline_table.storage import MemoryStorage
+from tideline_table.writer.base_file import write_base_file
+from tideline_table.writer.task import FileGroupTask, Operation, promises_unique_keys
 
 _SIZE_SAMPLE = 64
 
@@ -183,3 +184,21 @@ def route_to_buckets(
             )
             tasks.append(RoutedTask(task, positions))
     return tasks
+
+
+SAMPLE_ROWS = 8192
+_BLOCKS = 4
+
+
+def measured_row_bytes(rows: pa.Table, options: Options) -> float:
+    """Return the mean number of bytes of these rows in a base file: a sample of them, with their record keys, is encoded as one."""
+    sample = rows
+    if rows.num_rows > SAMPLE_ROWS:
+        size = SAMPLE_ROWS // _BLOCKS
+        starts = [number * (rows.num_rows - size) // (_BLOCKS - 1) for number in range(_BLOCKS)]
+        sample = pa.concat_tables([rows.slice(start, size) for start in starts])
+    # Of the meta fields, only these two have another value in every row.
+    numbers = pa.array([f"00000000000000000_0_{number}" for number in range(sample.num_rows)], pa.string())
+    sample = sample.append_column(MetaField.COMMIT_SEQNO.value, numbers).combine_chunks()
+    size_bytes: int = write_base_file(MemoryStorage(), "sample.parquet", sample, "", options).size_bytes
+    return max(1.0, size_bytes / max(1, int(sample.num_rows)))

@@ -12,8 +12,7 @@ from tideline_table.action import request_clustering
 from tideline_table.action.clustering import column_ranges
 from tideline_table.action.clustering import run as clustering_run
 from tideline_table.action.clustering.column_ranges import ColumnRange, FooterRanges
-from tideline_table.action.clustering.partition_filter import filtered_partitions
-from tideline_table.action.clustering.plan import plan_clustering
+from tideline_table.action.clustering.plan import filtered_partitions, plan_clustering
 from tideline_table.action.decision import NotDue
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options

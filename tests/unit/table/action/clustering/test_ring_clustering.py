@@ -33,7 +33,7 @@ from tideline_table.action import (
     run_clean,
     run_clustering,
 )
-from tideline_table.action.clustering.buckets import plan_bucket_clustering
+from tideline_table.action.clustering.decision import plan_bucket_clustering
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.decision import Due

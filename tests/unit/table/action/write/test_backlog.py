@@ -9,7 +9,7 @@ from tests.plans import schedule_compaction
 from tests.unit.table.tables import QUIET, compact, contents, new_table, open_table, write
 
 from tideline_table.action import delete_partitions
-from tideline_table.action.write.contention import Pressure, pressure_on
+from tideline_table.action.write.attempt import Pressure, pressure_on
 from tideline_table.clock import ManualClock
 from tideline_table.config import Options
 from tideline_table.errors import BacklogTooLarge, Recovery

@@ -11,7 +11,7 @@ from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, ro
 from tideline_locks.reservations import InProcessReservations
 from tideline_table.action import write_rows
 from tideline_table.action.write import executor
-from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.attempt import Contention
 from tideline_table.action.write.executor import ThisProcess
 from tideline_table.action.write.transaction import EARLY_CHECK_S, WriteTransaction
 from tideline_table.clock import ManualClock

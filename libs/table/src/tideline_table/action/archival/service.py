@@ -17,6 +17,8 @@ class Archiving(Service):
 
     name = TableService.ARCHIVAL
     deletes = True
+    tidies = True
+    """It deletes late files."""
 
     def excluded(self, table: Table) -> NotDue | None:
         """See `Service.excluded`."""

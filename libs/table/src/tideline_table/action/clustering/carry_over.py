@@ -26,7 +26,7 @@ from tideline_table.action.clustering.task import ClusteringTask
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
-from tideline_table.index.key_hash import key_hashes
+from tideline_table.index.scope import key_hashes
 from tideline_table.index.simple import SimpleIndex
 from tideline_table.log.body import CARRIED_KEY, carried_text
 from tideline_table.log.state import TableState

@@ -1,15 +1,86 @@
-"""Whether a clustering is due, whatever the index of the table: the one decision for writers, planner, previews and status."""
+"""Whether a clustering is due, whatever the index of the table: the one decision for writers, planner, previews and status.
+
+With a bucket index, a clustering sorts the rows of a bucket. A row never leaves its bucket, so each group is one file slice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from tideline_table.action.clustering.buckets import plan_bucket_clustering
 from tideline_table.action.clustering.column_ranges import ReadRanges, no_ranges
-from tideline_table.action.clustering.plan import plan_clustering
-from tideline_table.action.decision import Due, NotDue, Trigger
+from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, plan_clustering, too_early
+from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, within
+from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS
 from tideline_table.coordination.priority import carries_over
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import is_ring_file_id
+from tideline_table.log.state import TableState
 from tideline_table.table.view import TableView
+
+
+def plan_bucket_clustering(
+    view: TableView,
+    reserved: Collection[str] = (),
+    trigger: Trigger | None = None,
+) -> Due | NotDue:
+    """Decide whether a clustering is due in a table with a bucket index, and plan it.
+
+    One group in, one group of the same bucket out.
+
+    Candidates are slices that changed since a clustering wrote them, the largest first, up to
+    `hoodie.clustering.plan.strategy.max.bytes.per.group` each. With consistent hashing, partitions of a pending clustering are
+    left out. Without sort columns there is nothing to gain. Of a `trigger`, the number of writes and the bound apply. Raises
+    `SchemaMismatch` for sort columns that the table does not have.
+    """
+    state, root, options, schema = view.state, view.root, view.options, view.schema
+    forbidden = obstacle(state)
+    if forbidden is None and trigger is not None:
+        forbidden = too_early(state, trigger)
+    if forbidden is not None:
+        return forbidden
+    order = checked_order(options, schema)
+    if not order.columns:
+        return NotDue(
+            f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no "
+            "columns to sort by"
+        )
+    visible = state.latest_slices()
+    free, where = free_slices(state, reserved, visible), ""
+    if any(is_ring_file_id(s.group.file_id) for s in visible):
+        if not view.capabilities.changes_buckets:
+            return NotDue(
+                "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that "
+                "it has read"
+            )
+        # A later plan that is executed first would make a ring that is newer than that of the earlier one. A new ring also stops a
+        # writer that has reserved other groups of the partition.
+        planned = {group.partition_path for group in state.groups_under_clustering()}
+        held = {s.group.partition_path for s in visible if s.group.file_id in reserved}
+        free = [s for s in free if s.group.partition_path not in planned | held]
+        where = " in partitions without a pending clustering" if planned else ""
+    changed = [s for s in free if not _is_clustered(state, s)]
+    fitting = [s for s in changed if s.total_bytes <= options[CLUSTERING_MAX_GROUP_BYTES]]
+    if not fitting:
+        return NotDue(
+            f"no bucket changed since the last clustering{where}, besides {len(changed)} above {CLUSTERING_MAX_GROUP_BYTES.key}"
+            if changed
+            else f"no bucket changed since the last clustering{where}"
+        )
+    limit = trigger.max_bytes if trigger is not None else None
+    ordered = sorted(fitting, key=lambda s: (-s.total_bytes, s.group))
+    chosen = list(within(ordered, limit, lambda s: s.total_bytes))[: options[CLUSTERING_MAX_GROUPS]]
+    if not chosen:
+        return NotDue(f"no changed bucket has {limit} bytes or less", "a larger budget")
+    why = f"{len(changed)} bucket(s) changed since the last clustering"
+    return due_plan(state, root, options, [[s] for s in chosen], why, order, splits=False)
+
+
+def _is_clustered(state: TableState, file_slice: FileSlice) -> bool:
+    record = state.actions.get(file_slice.base_instant)
+    # A resize calls itself a clustering, and sorts nothing.
+    at = file_slice.base_instant
+    is_resized = at in state.bucket_numbers or (is_ring_file_id(file_slice.group.file_id) and at not in state.ring_clusterings)
+    return not file_slice.log_files and record is not None and record.is_clustering and not is_resized
 
 
 def decide_clustering(

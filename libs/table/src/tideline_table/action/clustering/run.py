@@ -1,4 +1,4 @@
-"""Clustering of one table: publish a plan, execute it, commit it."""
+"""Clustering of one table: publish a plan, execute it, check the results against it, commit it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tideline_table.action.clustering.carry_over import CarryOver
 from tideline_table.action.clustering.column_ranges import FooterRanges
 from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
-from tideline_table.action.clustering.outcome import check_clustered
 from tideline_table.action.clustering.rings import ClusteredRings, check_no_shared_rings
 from tideline_table.action.clustering.task import (
     ClusteredGroup,
@@ -23,6 +22,7 @@ from tideline_table.action.clustering.task import (
     planned_versions,
 )
 from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger
+from tideline_table.action.outcome import check_one_each, failed
 from tideline_table.action.planned_run import (
     begin_attempt,
     delete_earlier_attempts,
@@ -31,7 +31,7 @@ from tideline_table.action.planned_run import (
     pending_plan,
 )
 from tideline_table.action.publishing import publish
-from tideline_table.action.receipt import receipt_of
+from tideline_table.action.receipt import check_proven, receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import CLUSTERING_MEMORY_LIMIT, SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
@@ -60,6 +60,33 @@ from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import open_storage
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers
+
+
+def check_clustered(tasks: Sequence[ClusteringTask], results: Sequence[ClusteredGroup]) -> tuple[WriteStat, ...]:
+    """Return the files of a clustering in the order of its plan; `results` may be in any order.
+
+    Raises `VerificationFailed` unless each task has exactly one result that names only files planned for the task, and these hold
+    as many rows as the task read.
+    """
+    check_one_each("clustering", tasks, [task.number for task in tasks], [result.number for result in results])
+    by_number = {result.number: result for result in results}
+    stats = tuple(stat for task in tasks for stat in _files_of(task, by_number[task.number]))
+    check_proven("clustering", tasks[0].instant if tasks else "", stats)
+    return stats
+
+
+def _files_of(task: ClusteringTask, result: ClusteredGroup) -> Sequence[WriteStat]:
+    named = [(stat.partition_path, stat.file_id, stat.path) for stat in result.stats]
+    made = [(task.partition_path, *task.output(number)) for number in range(task.output_files)]
+    # A range of a split group without rows has no file.
+    if not named or named != [file for file in made if file in named]:
+        paths = ", ".join(path for *_, path in named)
+        raise failed("clustering", task, f"names {paths or 'no file'}", f"files in order of {', '.join(path for *_, path in made)}")
+    written = sum(stat.num_writes for stat in result.stats)
+    if written != result.rows_read:
+        raise failed("clustering", task, f"wrote {written} rows", f"the {result.rows_read} that it read")
+    return result.stats
+
 
 _ROUNDS = 5
 """How often a clustering carries over what was written, before it takes the lock of commits."""

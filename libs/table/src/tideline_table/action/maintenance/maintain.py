@@ -13,7 +13,7 @@ from tideline_table.table.facade import Table
 
 _READY = frozenset({Outcome.DUE, Outcome.PLANNED})
 _NOT_NOW = frozenset({Outcome.OFF, Outcome.HELD, Outcome.NOT_APPLICABLE, Outcome.RUNNING})
-"""Outcomes with which a step does nothing. Without a due plan, the step of archival still cleans up late files."""
+"""Outcomes with which a step does nothing, whether or not it tidies."""
 
 
 OnStep = Callable[[TableService], None]
@@ -32,7 +32,7 @@ def maintain(table: Table, rules: Rules, *, dry_run: bool = False, on_step: OnSt
         verdict = judge(table, service, rules)
         if verdict.outcome is Outcome.FAILED:
             steps.append(Step(service, "failed", verdict.reason, error=verdict.reason))
-        elif dry_run or (verdict.outcome not in _READY and service is not TableService.ARCHIVAL):
+        elif dry_run or (verdict.outcome not in _READY and not SERVICES[service].tidies):
             is_ready = verdict.outcome in _READY
             steps.append(Step(service, "due" if is_ready else "nothing", verdict.reason, verdict.instants if is_ready else ()))
         elif verdict.outcome in _NOT_NOW:

@@ -17,8 +17,8 @@ from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS
 from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, is_indexed
 from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.record_index import repeated_key
+from tideline_table.schema.arrow import named_field
 from tideline_table.schema.meta_fields import with_meta_fields
-from tideline_table.schema.nested import named_field
 from tideline_table.table.facade import Table
 from tideline_table.writer import check_indexed_keys
 from tideline_table.writer.base_file import META_COLUMNS, statistics_columns

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
-from tideline_table.action.savepoint.plan import OPERATION, savepoint_metadata
 from tideline_table.coordination.conflict import find_savepoint_conflict
 from tideline_table.errors import (
     HistoryUnavailable,
@@ -13,15 +14,41 @@ from tideline_table.errors import (
     ObjectNotFound,
     SavepointRefused,
 )
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Bare, Published, SavepointMade
 from tideline_table.log.progress import Progress, progress_said_by
-from tideline_table.log.savepoint import Savepoint, saved_by
+from tideline_table.log.savepoint import Savepoint, every_saved_slice, saved_by
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.table.facade import Table
+
+OPERATION = "SAVEPOINT"
+
+
+def saved_files(state: TableState, instant: str) -> list[FileSlice]:
+    """Return the slices that a savepoint of `instant` keeps."""
+    return every_saved_slice(state.slices, state.replaced, {instant: frozenset()})
+
+
+def savepoint_metadata(state: TableState, instant: str, user: str, comment: str, now: datetime) -> dict[str, Any]:
+    """Return the completed document (HoodieSavepointMetadata)."""
+    names: dict[str, list[str]] = {}
+    for file_slice in saved_files(state, instant):
+        partition = names.setdefault(file_slice.group.partition_path, [])
+        partition += [path.rsplit("/", 1)[-1] for path in file_slice.paths]
+    return {
+        "savepointedBy": user,
+        "savepointedAt": int(now.timestamp() * 1000),
+        "comments": comment,
+        "partitionMetadata": {
+            partition: {"partitionPath": partition, "savepointDataFile": sorted(files)}
+            for partition, files in sorted(names.items())
+        },
+        "version": 1,
+    }
 
 
 def create_savepoint(table: Table, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:

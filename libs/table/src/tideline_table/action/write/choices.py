@@ -11,11 +11,11 @@ from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, 
 from tideline_table.errors import SchemaMismatch, UnsupportedTable, WriteConflict
 from tideline_table.index.bucket_properties import check_index
 from tideline_table.index.scope import RECORD_INDEX, KeyScope, asks_record_index, check_scope, moves_rows
-from tideline_table.schema.nested import field_path
+from tideline_table.schema.arrow import field_path
 from tideline_table.table.facade import Table
 from tideline_table.table.view import TableView
 from tideline_table.writer import Operation
-from tideline_table.writer.operation import minds_known_keys
+from tideline_table.writer.task import minds_known_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ import difflib
 from collections.abc import Collection, Mapping
 
 from tideline_table.action.new_rings import NewRings
-from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
+from tideline_table.action.write.attempt import Contention, OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.choices import refuse_replacement
-from tideline_table.action.write.contention import Contention
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.write_set import Overwrite

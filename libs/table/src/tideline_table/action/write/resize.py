@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tideline_table.action.write.attempt import in_transaction, write_with_retries
-from tideline_table.action.write.contention import Contention
+from tideline_table.action.write.attempt import Contention, in_transaction, write_with_retries
 from tideline_table.action.write.moved_rows import write_moved
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES

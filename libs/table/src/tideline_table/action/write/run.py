@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.action.new_rings import NewRings
-from tideline_table.action.write.attempt import OnConflict, in_transaction, write_with_retries
+from tideline_table.action.write.attempt import Contention, OnConflict, hold_back, in_transaction, write_with_retries
 from tideline_table.action.write.choices import WriteChoices, check_index_state, combines_input, index_state, meets_record_index
-from tideline_table.action.write.contention import Contention, hold_back
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.live_keys import key_look_up
-from tideline_table.action.write.partition import create_partition
 from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.tagging import TaggedInput, tag_for_buckets, tag_in_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
@@ -27,9 +26,12 @@ from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import (
     InvalidOption,
     MetadataDamaged,
+    ObjectExists,
     UnsupportedTable,
 )
-from tideline_table.file_group.slice import FileGroupId
+from tideline_table.file_group.partition_listing import PARTITION_METAFILE
+from tideline_table.file_group.slice import FileGroupId, join_path
+from tideline_table.hudi.properties import format_properties
 from tideline_table.index import PlaceT
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.hash_ring import HashRing
@@ -37,6 +39,7 @@ from tideline_table.index.scope import KeyScope
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.schema.avro import avro_with_meta_fields
+from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
 from tideline_table.table.rings import TableRings
 from tideline_table.table.view import TableView
@@ -51,8 +54,8 @@ from tideline_table.writer import (
     route_to_buckets,
 )
 from tideline_table.writer.input import refuse_duplicates, with_purged
-from tideline_table.writer.operation import promises_unique_keys
 from tideline_table.writer.routing import FilePlacement
+from tideline_table.writer.task import promises_unique_keys
 
 _ROUTES = 3
 """How often rows are routed again because other writers committed first. Then the write continues beside the other writers."""
@@ -372,3 +375,18 @@ def write_context(
         has_meta_fields=definition.has_meta_fields,
         buckets=buckets if buckets is not None else definition.buckets,
     )
+
+
+def create_partition(table: Table, partition: str, instant: str) -> None:
+    """Write the metafile of the partition unless this process knows that it exists."""
+    if partition not in table.partitions_made:
+        write_partition_metafile(table.storage, partition, instant)
+        table.partitions_made.add(partition)
+
+
+def write_partition_metafile(storage: Storage, partition: str, instant: str) -> None:
+    """Write the metafile if it is absent. For tasks without an open table."""
+    depth = partition.count("/") + 1 if partition else 0
+    content = format_properties({"commitTime": instant, "partitionDepth": str(depth)}, "partition metadata")
+    with contextlib.suppress(ObjectExists):
+        storage.put_if_absent(join_path(partition, PARTITION_METAFILE), content)

@@ -17,11 +17,10 @@ from tideline_table.config import (
 )
 from tideline_table.errors import SchemaMismatch
 from tideline_table.schema import arrow_from_avro
+from tideline_table.schema.arrow import field_path
 from tideline_table.schema.avro import avro_evolved
-from tideline_table.schema.evolution import EvolutionRule
-from tideline_table.schema.fit import IS_DELETED
+from tideline_table.schema.evolution import IS_DELETED, EvolutionRule
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD
-from tideline_table.schema.nested import field_path
 from tideline_table.table.definition import TableDefinition
 from tideline_table.writer import Operation
 

@@ -30,8 +30,7 @@ from tideline_table.errors import WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path
 from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import REPLACED_ROWS_KEY, SCHEMA_KEY, CommitMetadata, WriteStat
-from tideline_table.index.key_hash import MAX_CARRIED_HASHES
-from tideline_table.index.scope import KeyScope
+from tideline_table.index.scope import MAX_CARRIED_HASHES, KeyScope
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.progress import ProgressStep

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 
+from tideline_table.config import Options
+from tideline_table.coordination.heartbeat import allowed_silence, heartbeat_path
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.adoption import (
     LISTINGS,
@@ -14,16 +19,55 @@ from tideline_table.coordination.shared.adoption import (
     read_step,
     vanished,
 )
-from tideline_table.coordination.shared.eager_rollback import judged
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.errors import IllegalTransition, ObjectExists, ObjectNotFound, StorageError, WritesMissed
-from tideline_table.hudi.instant import State
+from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
+from tideline_table.log.plan import RollbackStep
+from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft, PlaceTrimmed
 from tideline_table.log.timeline_files import timeline_files
+from tideline_table.storage import Storage
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def judged(draft: Draft, state: TableState, listed: ListedTimeline, storage: Storage, options: Options) -> Draft:
+    """Return an adopted step, marked if it is a rollback by which Hudi undid a live Tideline write (`hudi_rules.check_lazy`)."""
+    if not isinstance(draft.body, RollbackStep) or draft.before is not State.NONE:
+        return draft
+    target = state.actions.get(draft.body.target)
+    if target is None or target.is_by_hudi or not target.is_pending or target.is_clustering:
+        return draft  # Tideline rolls back its own clusterings while their heartbeats are fresh
+    if not _was_certainly_alive(target.instant, draft.instant, listed, storage, options):
+        return draft
+    _LOGGER.error(
+        "rollback %s of Apache Hudi undoes %s, whose heartbeat was fresh: its writer has to clean failed writes lazily",
+        draft.instant,
+        target.instant,
+    )
+    return replace(draft, body=replace(draft.body, eager=True))
+
+
+def _was_certainly_alive(instant: str, rollback: str, listed: ListedTimeline, storage: Storage, options: Options) -> bool:
+    """Return whether the heartbeat of an instant certainly was not missing for long when its rollback began.
+
+    An instant begun longer ago than the allowed silence may have been silent in between: Hudi reads all heartbeats first and then
+    rolls back one write after the other. A heartbeat after the rollback proves nothing: a writer resumes it after a long silence.
+    """
+    allowed = allowed_silence(options)
+    begun = min(listed.modified[path] for step, path in listed.timeline.paths.items() if step.time == rollback)
+    if begun - time_from_instant(instant) > allowed:
+        return False
+    try:
+        beat = storage.stat(heartbeat_path(instant)).modified
+    except ObjectNotFound:
+        return False
+    return timedelta(0) <= begun - beat <= allowed
+
 
 _APPENDS = 100
 

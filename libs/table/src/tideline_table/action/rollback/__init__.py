@@ -1,0 +1,1 @@
+"""Rollback of dead writers: a table service without plans."""
