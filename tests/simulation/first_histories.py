@@ -8,7 +8,7 @@ START: dict[str, int] = {
     "checkpoint forgets offsets": 15,
     "two roll the same instant back": 17,
     "conflict check off": 4,
-    "slice versions not compared": 18,
+    "slice versions not compared": 21,
     "writes into replaced groups": 69,
     "key intersection off": 41,
     "keys of other partitions not compared": 26,

@@ -60,7 +60,7 @@ def test_two_groups_in_one_bucket_are_found() -> None:
         with patch("tideline_table.coordination.conflict.opened_meanwhile", lambda *_: None):
             yield
 
-    found = next((o for o in (simulate(seed, without_the_rule, "bucketed") for seed in SEEDS) if o.problems), None)
+    found = next((o for o in (simulate(seed, without_the_rule, "bucketed") for seed in SEEDS[8:]) if o.problems), None)
     assert found is not None
 
 
@@ -76,7 +76,7 @@ def test_histories_whose_numbers_of_buckets_change_hold() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("rule", "seeds"), [(_split_as_begun, range(45, 145)), (_by_old_numbers, range(44, 144))])
+@pytest.mark.parametrize(("rule", "seeds"), [(_split_as_begun, range(83, 183)), (_by_old_numbers, range(120, 220))])
 def test_a_missing_rule_for_resizes_is_found(
     rule: Callable[[WriteSet, TableState], WriteConflict | None], seeds: Iterable[int]
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_missing_rule_for_resizes_is_found(
 def test_a_resize_that_died_and_is_not_completed_is_found() -> None:
     """Seeded bug: writers and recovery leave `hoodie.properties` as a resize that died left them."""
     blind = sabotage((Table, "complete_resize", lambda _: None))
-    found = next((o for o in (simulate(seed, blind, "resized") for seed in RESIZED) if o.problems), None)
+    found = next((o for o in (simulate(seed, blind, "resized") for seed in RESIZED[6:]) if o.problems), None)
     assert found is not None
     assert "hoodie.properties do not say" in story(found)
 
@@ -113,5 +113,5 @@ def test_histories_with_several_file_groups_in_a_bucket_hold() -> None:
 def test_one_key_in_two_file_groups_of_a_bucket_is_found() -> None:
     """Without the look-up of keys in what others added, as in buckets with one file group."""
     blind = sabotage((_Attempt, "_look_up", lambda *_: None))
-    found = next((o for o in (simulate(seed, blind, "several") for seed in SEEDS) if o.problems), None)
+    found = next((o for o in (simulate(seed, blind, "several") for seed in SEEDS[8:]) if o.problems), None)
     assert found is not None
