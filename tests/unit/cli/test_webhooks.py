@@ -20,12 +20,12 @@ def file_of(tmp_path, url, more=""):
 
 
 def test_a_file_is_checked(cli, tmp_path):
-    file = file_of(tmp_path, "https://example.com/a-secret-path")
+    file = file_of(tmp_path, "https://hooks.example/a-secret-path")
     told = cli("webhooks", "check", file)
     assert told.code == 0
-    assert "https://example.com " in told.text
+    assert "https://hooks.example " in told.text
     assert "a-secret-path" not in told.text
-    refused = cli("webhooks", "check", file_of(tmp_path, "ftp://example.com"))
+    refused = cli("webhooks", "check", file_of(tmp_path, "ftp://hooks.example"))
     assert refused.code == 2
     assert "line 4: subscriptions[0].url" in refused.stderr
 

@@ -16,7 +16,7 @@ from tideline_webhooks.subscriptions import Subscription, SubscriptionsRefused, 
 FILE = """version: 1
 subscriptions:
   - name: reports
-    url: https://example.com/hooks/very-secret?key=hidden
+    url: https://hooks.example/hooks/very-secret?key=hidden
     paths: [/lake/sales/**]
     filter: {to_state: completed, datachange: true, action: [commit, deltacommit]}
     secret_env: REPORTS
@@ -38,7 +38,7 @@ def test_a_file_is_read_and_shows_no_secret(tmp_path: Path):
         "dead_letter",
         "now",
     )
-    assert one.endpoint == "https://example.com"
+    assert one.endpoint == "https://hooks.example"
     assert "very-secret" not in repr(one)
     assert "c2VjcmV0" not in repr(one)
     assert set(one.hidden) == {"whsec_c2VjcmV0", "key=hidden", "hooks/very-secret"}
@@ -48,8 +48,8 @@ def test_a_file_is_read_and_shows_no_secret(tmp_path: Path):
     ("old", "new", "line", "found"),
     [
         ("name: reports", "name: a b", 3, "subscriptions[0].name is 'a b'"),
-        ("url: https", "url: ftp", 4, "subscriptions[0].url is 'ftp://example.com"),
-        ("https://example.com", "https://user:pass@example.com", 4, "subscriptions[0].url"),
+        ("url: https", "url: ftp", 4, "subscriptions[0].url is 'ftp://hooks.example"),
+        ("https://hooks.example", "https://user:pass@hooks.example", 4, "subscriptions[0].url"),
         ("paths: [/lake/sales/**]", "paths: [sales]", 5, "subscriptions[0].paths[0] is 'sales'"),
         ("paths: [/lake/sales/**]", "exclude: [/lake/a]", 3, "subscriptions[0] names no table"),
         ("paths:", "path:", 5, "subscriptions[0].path is no field of a subscription"),
