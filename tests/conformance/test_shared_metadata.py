@@ -222,7 +222,8 @@ def test_a_table_of_apache_hudi_keeps_it_when_it_is_shared(turns: Turns) -> None
     made.ours(trips(range(5), 4))
     agree(made, "they are dropped again", "files")
     assert turns.peer.properties(made.path)["hoodie.table.metadata.partitions"] == "files"
-    assert StoredMetadata.read(Table.open(str(made.path)).storage).pending == []
+    table = Table.open(str(made.path))
+    assert StoredMetadata.read(table.storage, table.timeline.format).pending == []
 
 
 def test_all_partitions_of_a_table_that_apache_hudi_made(apache_hudi: ApacheHudi, workdir: Path) -> None:
