@@ -29,7 +29,10 @@ class SystemClock:
 
     now = staticmethod(partial(datetime.now, UTC))
     monotonic_s = staticmethod(time.monotonic)
-    sleep = staticmethod(time.sleep)
+
+    def sleep(self, duration_s: float) -> None:
+        """See `Clock.sleep`. `time.sleep` is looked up at each call: a process that replaces it is obeyed."""
+        time.sleep(duration_s)
 
 
 class ManualClock:
