@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tideline import errors
 from tideline_events.envelope import KINDS
-from tideline_events.schema import revisions
+from tideline_events.schema import revisions, type_text
 from tideline_events.topics import TOPICS, Topic
 from tideline_runtime.members import PREFIX, import_all_declarations, installed_members
 from tideline_runtime.metrics import Metric, declared_metrics
@@ -83,7 +83,7 @@ Services publish what happens to tables as events in Kafka or, on one machine, i
 
 ```mermaid
 flowchart LR
-    log[(table logs)] -->|each entry| mirror -->|timeline, tables| topics[(event log)]
+    log[(table logs)] -->|each entry| mirror -->|timeline, tables, catalog, heartbeats| topics[(event log)]
     planner -->|decisions| topics
     launcher -->|jobs, hints| topics
     writers[your writers] -->|hints, if you want faster reactions| topics
@@ -105,16 +105,29 @@ while True:
     consumer.commit()  # after the events are processed
 ```
 
+- **Which event.** To react to changed rows, listen to `tideline.timeline`. An event with `datachange` says that queries may return other rows from now on: filter by the header `ce_datachange`, which needs no schema. A restore changes rows when it becomes inflight, and says so when it is completed.
 - **Record.** The key is the table's uid. The value is an Avro datum of a schema below, without a schema id. The envelope is CloudEvents 1.0 in Kafka's binary mode: its attributes are headers `ce_*`.
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
 - **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: `TableLogs` opens the table at the base path in the event. `EventConsumer` does both.
 - **Positions.** `EventConsumer.commit` stores the last sequence of each table in `tideline.positions`. So nothing is lost if a consumer is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another. Without new events, a consumer compares its positions with `tideline.tables` every five minutes. A new group starts with the events in the topic; a table that the group meets later starts with the first entry that its log still has. A sink that stores the sequence with its results passes `seen` instead.
 - **Members.** Kafka divides the tables among the members of a group. With a `member` name a restarted process gets its tables back at once; the tables of a process that ended wait ten seconds for another member.
 - **Dead letters.** A record that is no event, or whose `sequence` the table log does not have, goes to `tideline.dead-letter`. If a table cannot be opened, its events are delivered all the same, and the missing ones are counted (`counts.missing`).
-- **Tables.** The key is the uid: `table.name` and `table.base_path` in each event say which table it is, and may change. A table that is deleted or moved leaves `tideline.tables` after five minutes: a record without a value. A table that was adopted (`tideline adopt`) has a new uid, its history is published again under it, and `former_uid` in `tideline.tables` names the old one.
+- **Tables.** The key is the uid: `table.name` and `table.base_path` in each event say which table it is, and may change. So map uids to names and paths by `tideline.tables`, which holds the present ones of every table. A table that is deleted or moved leaves `tideline.tables` after five minutes: a record without a value. A table that was adopted (`tideline adopt`) has a new uid, its history is published again under it, and `former_uid` in `tideline.tables` names the old one.
+- **Changes of tables.** `tideline.catalog` says once that a table was `created`, `renamed`, `moved` (with the base path and the
+  uid before), `upgraded`, `shared` or `unshared`, and that it is `dropped`. It is `unmanaged` if for five minutes no pattern
+  selects it or it cannot be opened, and `managed` when the mirror reads it again; meanwhile its state has the health `unmanaged`.
+  A new name or version is seen after five minutes at most. A copy that was adopted is `created`, with a `former_uid`.
+- **Silence.** No event of a table means that nothing happened only while the mirror is alive. It publishes a heartbeat a shard to
+  `tideline.mirrors` each minute (setting `mirror.heartbeat_interval_s`), after a visit of all tables: entries before
+  `visited_since` are published, except those of tables that are `behind` or `failing`. A fleet is alive if each shard, as the
+  newest heartbeat counts them, has a heartbeat younger than three intervals. `quiet_since` in `tideline.tables` says since when a
+  table had no step. `tideline events tables EVENT_LOG` shows both.
+- **Publication again.** If a topic is lost, the mirror publishes what the logs of the tables still have, with the same ids and
+  sequences: consumers skip what they processed. `tideline events replay PATH --since SEQUENCE --json` prints the transitions of
+  one table again for one consumer. If a consumer of changed rows raises `HistoryRewritten` (a restore undid what it had
+  processed), it reads the table from the start and continues after the sequence of that snapshot; events need no repair.
 - **Fleets.** Fleets that share a Kafka cluster need different names (setting `fleet`).
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
-- **Changed rows.** An event with `datachange` says that queries may return other rows from now on: filter by the header `ce_datachange`, which needs no schema. A restore changes rows when it becomes inflight, and says so when it is completed.
 - **Unknown counts.** A number of rows that the step does not know is null. In merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value.
 - **Steps.** A write begins with `inflight`, without a `requested` step. Plans of table services begin with `requested`.
 """
@@ -147,7 +160,7 @@ def events_page() -> str:
     parts = [_GENERATED, _EVENTS_PREAMBLE, "## Topics\n", _table(("topic", "published by", "content", "kept"), topics)]
     for name in (kind.event_type for kind in KINDS):
         schema = json.loads(revisions(name)[-1].source)
-        rows = [(f"`{f['name']}`", _type_text(f["type"]), str(f.get("doc", ""))) for f in schema["fields"]]
+        rows = [(f"`{f['name']}`", type_text(f["type"]), str(f.get("doc", ""))) for f in schema["fields"]]
         parts += [f"## {name}\n", str(schema.get("doc", "")) + "\n", _table(("field", "type", "meaning"), rows)]
     return "\n".join(parts)
 
@@ -180,17 +193,6 @@ def _below(kind: type[errors.TidelineError]) -> list[type[errors.TidelineError]]
 def _kept(topic: Topic) -> str:
     hours = f"{topic.retention_s // 3600} h"
     return f"the last record of each key; deletions {hours}" if topic.compacted else hours
-
-
-def _type_text(kind: object) -> str:
-    if isinstance(kind, list):
-        return " or ".join(_type_text(k) for k in kind)
-    if isinstance(kind, dict):
-        inner = kind.get("items") or kind.get("values")
-        return (
-            f"{kind['type']} of {_type_text(inner)}" if inner else str(kind.get("logicalType") or kind.get("name") or kind["type"])
-        )
-    return str(kind)
 
 
 def _setting_table(rows: Iterable[SettingRow]) -> str:

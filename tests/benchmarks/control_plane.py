@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -32,7 +33,9 @@ from tideline_runtime.running import read_running
 from tideline_table.action import write_rows
 from tideline_table.clock import SystemClock
 from tideline_table.config import SMALL_FILE_LIMIT
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.storage import open_storage
+from tideline_table.table import Table, TableRequest, TableType, create_table, read_identity
+from tideline_table.table.identity import replace_identity
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("fare", pa.float64())])
@@ -153,6 +156,39 @@ def make_tables(root: str, count: int, processes: int) -> dict[str, str]:
     # Not forked: clients of the object store have threads.
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         return dict(zip(paths, pool.map(make_table, paths, chunksize=8), strict=True))
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a start of a mirror took until it had visited all tables for the first time."""
+
+    seconds: float
+    cpu_s: float
+
+
+def make_copies(root: str, count: int) -> None:
+    """Make a table and copies of it with identities of their own: faster than as many writes."""
+    first = f"{root}/t00000"
+    make_table(first)
+    for number in range(1, count):
+        path = f"{root}/t{number:05}"
+        shutil.copytree(first, path)
+        storage = open_storage(path)
+        replace_identity(storage, SystemClock(), read_identity(storage), path, in_place=False)
+
+
+def measure_starts(count: int, folder: Path) -> tuple[Start, Start]:
+    """Return what the start of a mirror takes that publishes all tables, and of one that finds their states published."""
+    make_copies(f"{folder}/tables", count)
+    found = []
+    for _ in range(2):
+        began_s = time.monotonic()
+        with running("mirror", folder, f"{folder}/tables/*", {}) as mirror:
+            _wait(lambda mirror=mirror: mirror.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 1, mirror)
+            found.append(Start(time.monotonic() - began_s, mirror.cpu_s()))
+    with contextlib.closing(open_event_log(f"sqlite://{folder}/state/events.db", clock=SystemClock())) as events:
+        assert sum(1 for _ in events.table_records()) == count
+    return found[0], found[1]
 
 
 def measure(count: int, samples: int, folder: Path, cores: int) -> Measured:

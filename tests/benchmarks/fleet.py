@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Lines
-from tests.benchmarks.control_plane import Measured, requests_per_hour
+from tests.benchmarks.control_plane import Measured, measure_starts, requests_per_hour
 from tests.benchmarks.control_plane import measure as measure_fleet
 from tests.fleet.checks import percentile
 from tests.plans import schedule_clustering
@@ -191,11 +191,18 @@ def main() -> None:
         "--idle-tables", type=int, default=100, help="idle tables in the object store whose requests are counted; 0: none"
     )
     parser.add_argument("--idle-s", type=float, default=130.0, help="how long their requests are counted")
+    parser.add_argument("--starts", type=int, nargs="*", default=[1000, 10_000], help="numbers of idle tables of a mirror's start")
     given = parser.parse_args()
     console = Console(width=max(140, Console().width))
     for count in given.tables:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
             show_fleet(measure_fleet(count, min(given.samples, count // 2), Path(name), given.cores), console)
+    for count in given.starts:
+        with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-starts-") as name:
+            for title, start in zip(("all are published", "nothing has changed"), measure_starts(count, Path(name)), strict=True):
+                console.print(
+                    f"start of a mirror over {count} tables, {title}: {start.seconds:.1f} s, processor {start.cpu_s:.1f} s"
+                )
     if given.idle_tables:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
             found = requests_per_hour(given.idle_tables, Path(name), given.idle_s, given.cores)

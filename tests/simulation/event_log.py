@@ -15,18 +15,21 @@ from tideline_events import (
     PoisonEvent,
     PublisherFenced,
     Record,
+    TableChange,
     TableRecord,
     Transition,
     decode,
+    read_envelope,
     transition_records,
 )
 from tideline_events.envelope import stamped
 from tideline_events.log import POLL_LIMIT, check_records, check_subscription
 from tideline_events.positions import positions_in
-from tideline_events.topics import POSITIONS
+from tideline_events.topics import POSITIONS, TOPICS
 from tideline_table.clock import Clock
 
 _SLEEP_S = 0.002
+_COMPACTED = frozenset(topic.name for topic in TOPICS if topic.compacted)
 
 
 class Broker:
@@ -66,7 +69,7 @@ class Broker:
             if self._epochs[writer_id] != epoch:
                 raise PublisherFenced(writer_id)
             for record in (stamped(record, now) for record in records):
-                if record.topic in (TABLES.name, POSITIONS.name):
+                if record.topic in _COMPACTED:
                     same = record.topic, record.key
                     self.records = {o: r for o, r in self.records.items() if (r.topic, r.key) != same}
                 placed = Record(record.topic, record.key, record.value, record.headers, partition=0, offset=self.end)
@@ -134,6 +137,14 @@ class MemoryEventLog:
         positions = self.broker.join(group, topics, from_beginning=from_beginning)
         return MemorySubscription(self.broker, self.clock, group, positions)
 
+    def tail(self, topics: Sequence[str], since: datetime | None = None) -> MemoryTail:
+        """See `EventLog.tail`."""
+        check_subscription(topics, "tail")
+        recorded = {o: read_envelope(r).recorded_time for o, r in self.broker.records.items() if r.value is not None and since}
+        later = [o for o, time in recorded.items() if time and since and time >= since]
+        first = min(later, default=self.broker.end) if since else 0
+        return MemoryTail(self.broker, self.clock, dict.fromkeys(topics, first))
+
     def close(self) -> None:
         """See `EventLog.close`."""
 
@@ -148,10 +159,16 @@ class MemoryPublisher:
         self._clock = clock
 
     def publish_transitions(
-        self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, *, traceparent: str | None = None
+        self,
+        table_uid: str,
+        transitions: Sequence[Transition],
+        table_record: TableRecord,
+        changes: Sequence[TableChange] = (),
+        *,
+        traceparent: str | None = None,
     ) -> None:
         """See `Publisher.publish_transitions`."""
-        self.publish(*transition_records(table_uid, transitions, table_record, traceparent))
+        self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record) -> None:
         """See `Publisher.publish`."""
@@ -206,3 +223,22 @@ class MemorySubscription:
 
     def close(self) -> None:
         """See `Subscription.close`."""
+
+
+class MemoryTail(MemorySubscription):
+    """`Tail` on a broker."""
+
+    def __init__(self, broker: Broker, clock: Clock, positions: dict[str, int]) -> None:
+        super().__init__(broker, clock, "", positions)
+        self._end = broker.end
+        self._is_at_end = False
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """See `Subscription.poll`."""
+        records = super().poll(timeout_s)
+        self._is_at_end = self._is_at_end or not records or records[-1].offset + 1 >= self._end
+        return records
+
+    def is_at_end(self) -> bool:
+        """See `Tail.is_at_end`."""
+        return self._is_at_end

@@ -51,6 +51,12 @@ class _Tables:
     def next_scan_in_s(self) -> float:
         return 1.0
 
+    def covers(self, base_path: str) -> bool:
+        return False
+
+    def excludes(self, base_path: str) -> bool:
+        return False
+
 
 class _Bell:
     """An event of a service's main loop; `rings` may set it from outside."""

@@ -8,18 +8,22 @@ from datetime import timedelta
 
 import pytest
 from tests.contract.events.conftest import Deployment
-from tests.contract.events.samples import hint, new_uid, table_record, transition, transitions
+from tests.contract.events.samples import START, hint, new_uid, table, table_record, transition, transitions
 
 from tideline_events import (
+    CATALOG,
     DEAD_LETTER,
     HINTS,
+    MIRRORS,
     TABLES,
     TIMELINE,
     DeadLetter,
     EventConsumer,
+    Heartbeat,
     InvalidEvent,
     PublisherFenced,
     Record,
+    TableChange,
     TableDeleted,
     TableIdentity,
     TableRecord,
@@ -80,6 +84,55 @@ def test_transitions_and_cursor_become_visible_together(deployment: Deployment) 
     deployment.publisher(f"shard-{uid}").publish_transitions(uid, transitions(uid, 0, 3), table_record(uid, 3))
     assert deployment.log().cursor(uid) == table_record(uid, 3)
     assert sequences(deployment.drain(deployment.subscription([TIMELINE.name]), uid, 4)) == [0, 1, 2, 3]
+
+
+def test_changes_of_a_table_become_visible_with_its_state(deployment: Deployment) -> None:
+    uid = new_uid()
+    change = TableChange(table(uid), "renamed", START, 3, previous="rides", fleet="north")
+    deployment.publisher(f"shard-{uid}").publish_transitions(uid, [], table_record(uid, 3), [change])
+    assert deployment.log().cursor(uid) == table_record(uid, 3)
+    (record,) = deployment.drain(deployment.subscription([CATALOG.name]), uid, 1)
+    assert decode(record) == change
+
+
+def test_a_tail_reads_what_is_there_and_then_what_comes_and_leaves_no_position(deployment: Deployment) -> None:
+    uid = new_uid()
+    publisher = deployment.publisher(f"shard-{uid}")
+    publisher.publish_transitions(uid, transitions(uid, 0, 3), table_record(uid, 3))
+    found: list[Record] = []
+    with closing(deployment.log().tail([TIMELINE.name])) as tail:
+        while not tail.is_at_end():
+            found += [record for record in tail.poll(5) if record.key == uid.encode()]
+        assert sequences(found) == [0, 1, 2, 3]
+        publisher.publish_transitions(uid, transitions(uid, 4, 5), table_record(uid, 5))
+        while len(found) < 6:
+            found += [record for record in tail.poll(5) if record.key == uid.encode()]
+    assert sequences(found) == [0, 1, 2, 3, 4, 5]
+    with closing(deployment.log().tail([TIMELINE.name])) as again:
+        assert again.poll(5)
+
+
+def test_a_tail_may_begin_at_a_time(deployment: Deployment) -> None:
+    uid = new_uid()
+    publisher = deployment.publisher(f"shard-{uid}")
+    publisher.publish_transitions(uid, transitions(uid, 0, 3), table_record(uid, 3))
+    with closing(deployment.log().tail([TIMELINE.name], deployment.clock.now() + timedelta(hours=1))) as tail:
+        while not tail.is_at_end():
+            assert tail.poll(5) == []
+    found: list[Record] = []
+    with closing(deployment.log().tail([TIMELINE.name], deployment.clock.now() - timedelta(hours=1))) as tail:
+        while not tail.is_at_end():
+            found += [record for record in tail.poll(5) if record.key == uid.encode()]
+    assert sequences(found) == [0, 1, 2, 3]
+
+
+def test_only_the_last_heartbeat_of_a_shard_is_kept_by_the_embedded_log(embedded: Deployment) -> None:
+    publisher = embedded.publisher("mirror-0-of-1")
+    beats = [Heartbeat("", 0, 1, START + timedelta(minutes=n), START, 60.0, 10) for n in range(3)]
+    for beat in beats:
+        publisher.publish(encode(beat))
+    with closing(embedded.log().tail([MIRRORS.name])) as tail:
+        assert [decode(record) for record in tail.poll(5)] == beats[-1:]
 
 
 def test_a_transaction_cut_off_by_death_stays_invisible(among_processes: Deployment) -> None:

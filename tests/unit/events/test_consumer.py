@@ -18,6 +18,7 @@ from tideline_events import (
     EventLogUnavailable,
     PublisherFenced,
     Record,
+    TableChange,
     TableIdentity,
     TableRecord,
     Transition,
@@ -62,7 +63,13 @@ class KeptLetters:
         self.closed = 0
 
     def publish_transitions(
-        self, table_uid: str, transitions: Iterable[Transition], table_record: TableRecord, *, traceparent: str | None = None
+        self,
+        table_uid: str,
+        transitions: Iterable[Transition],
+        table_record: TableRecord,
+        changes: Iterable[TableChange] = (),
+        *,
+        traceparent: str | None = None,
     ) -> None:
         raise AssertionError("a consumer publishes no transitions")
 

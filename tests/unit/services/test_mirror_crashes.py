@@ -15,6 +15,7 @@ from tests.simulation.faults import SimulatedCrash
 from tests.unit.services.fleet import Fleet, write
 
 from tideline_events import TIMELINE
+from tideline_mirror.absent import CHECK_ABSENT_EVERY_S
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 
@@ -62,6 +63,8 @@ def tick_of_a_new_mirror(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, death: D
         service, _ = fleet.service(MirrorService, MirrorSettings, "mirror", start=False)
         try:
             service.start()
+            service.tick()
+            fleet.clock.advance(CHECK_ABSENT_EVERY_S + 1)
             service.tick()
         finally:
             death.is_dead, death.number = False, 0

@@ -10,8 +10,9 @@ from tests.unit.services.fleet import write
 from tests.unit.services.test_mirror import mirror, published
 
 from tideline_events import TABLES, EventLogUnavailable, TableDeleted, decode, table_deletion
+from tideline_mirror.absent import CHECK_ABSENT_EVERY_S, DELETED_AFTER_S
 from tideline_mirror.metrics import BEHIND
-from tideline_mirror.mirroring import CHECK_EVERY_S, DELETED_AFTER_S, SCRUB_EVERY_S, MirrorService
+from tideline_mirror.mirroring import CHECK_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime import event_link
 from tideline_table.action import adopt
@@ -24,8 +25,8 @@ def removed(fleet):
 
 
 def wait(fleet, service, duration_s):
-    for _ in range(round(duration_s / SCRUB_EVERY_S) + 1):
-        fleet.clock.advance(SCRUB_EVERY_S + 1)
+    for _ in range(round(duration_s / CHECK_ABSENT_EVERY_S) + 1):
+        fleet.clock.advance(CHECK_ABSENT_EVERY_S + 1)
         service.tick()
 
 
@@ -37,7 +38,7 @@ def test_a_deleted_table_leaves_the_event_log_but_not_at_the_first_look(fleet):
     service, _ = mirror(fleet)
     service.tick()
     shutil.rmtree(fleet.path("gone"))
-    wait(fleet, service, SCRUB_EVERY_S)
+    wait(fleet, service, CHECK_ABSENT_EVERY_S)
     assert removed(fleet) == []
     wait(fleet, service, DELETED_AFTER_S)
     assert removed(fleet) == [gone.uid]

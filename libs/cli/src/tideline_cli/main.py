@@ -41,6 +41,7 @@ COMMANDS = {
     "metadata": "metadata",
     "job": "jobs",
     "lock": "locks",
+    "events": "events",
     "policy": "policies",
     "webhooks": "webhooks",
     "up": "platform",

@@ -17,29 +17,46 @@ from tideline_events.errors import (
     TopicMismatch,
 )
 from tideline_events.location import check_event_log_url, open_event_log
-from tideline_events.log import EventLog, Publisher, Subscription, transition_records
+from tideline_events.log import EventLog, Publisher, Subscription, Tail, transition_records
 from tideline_events.payload import (
     DeadLetter,
     Event,
     FindingEvent,
+    Heartbeat,
     Hint,
     JobEvent,
     LockEvent,
     PendingPlan,
+    TableChange,
     TableIdentity,
     TableRecord,
     Transition,
     VerdictEvent,
 )
 from tideline_events.record import Record
-from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, POSITIONS, TABLES, TIMELINE, TOPICS, Topic
+from tideline_events.topics import (
+    CATALOG,
+    DEAD_LETTER,
+    DECISIONS,
+    HINTS,
+    JOBS,
+    LOCKS,
+    MIRRORS,
+    POSITIONS,
+    TABLES,
+    TIMELINE,
+    TOPICS,
+    Topic,
+)
 
 __all__ = [
+    "CATALOG",
     "DEAD_LETTER",
     "DECISIONS",
     "HINTS",
     "JOBS",
     "LOCKS",
+    "MIRRORS",
     "POSITIONS",
     "TABLES",
     "TIMELINE",
@@ -56,6 +73,7 @@ __all__ = [
     "EventLogCorrupt",
     "EventLogUnavailable",
     "FindingEvent",
+    "Heartbeat",
     "Hint",
     "InvalidEvent",
     "JobEvent",
@@ -67,9 +85,11 @@ __all__ = [
     "PublisherFenced",
     "Record",
     "Subscription",
+    "TableChange",
     "TableDeleted",
     "TableIdentity",
     "TableRecord",
+    "Tail",
     "Topic",
     "TopicMismatch",
     "Transition",

@@ -25,16 +25,18 @@ from tideline_events.payload import (
     DeadLetter,
     Event,
     FindingEvent,
+    Heartbeat,
     Hint,
     JobEvent,
     LockEvent,
+    TableChange,
     TableRecord,
     Transition,
     VerdictEvent,
 )
 from tideline_events.record import MAX_RECORD_BYTES, Record
 from tideline_events.schema import read_payload, revisions, write_payload
-from tideline_events.topics import DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, TABLES, TIMELINE
+from tideline_events.topics import CATALOG, DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, MIRRORS, TABLES, TIMELINE
 
 CONTENT_TYPE = "application/avro"
 RECORDED_TIME = "ce_recordedtime"
@@ -57,6 +59,8 @@ class EventKind:
 KINDS = (
     EventKind("tideline.timeline.transition.v1", TIMELINE.name, Transition),
     EventKind("tideline.tables.state.v1", TABLES.name, TableRecord),
+    EventKind("tideline.catalog.change.v1", CATALOG.name, TableChange),
+    EventKind("tideline.mirrors.heartbeat.v1", MIRRORS.name, Heartbeat),
     EventKind("tideline.jobs.lifecycle.v1", JOBS.name, JobEvent),
     EventKind("tideline.locks.lease.v1", LOCKS.name, LockEvent),
     EventKind("tideline.decisions.verdict.v1", DECISIONS.name, VerdictEvent),
@@ -214,7 +218,9 @@ def event_id(*parts: str | int | None) -> str:
 
 
 def _key(event: Event) -> bytes | None:
-    return event.key if isinstance(event, DeadLetter) else event.table_uid.encode()
+    if isinstance(event, DeadLetter):
+        return event.key
+    return (event.publisher if isinstance(event, Heartbeat) else event.table_uid).encode()
 
 
 def _attributes(event: Event, event_type: str, payload: bytes) -> dict[str, Any]:
@@ -223,6 +229,8 @@ def _attributes(event: Event, event_type: str, payload: bytes) -> dict[str, Any]
         # An event that has no offset, because it was read from a table log, is told from others by its bytes.
         place = event.offset if event.offset >= 0 else hashlib.sha256(event.value or b"").hexdigest()
         return {"id": event_id(event.topic, event.partition, place, event.group), "source": source}
+    if isinstance(event, Heartbeat):
+        return {"id": event_id(event_type, event.publisher, event.time.isoformat()), "source": f"/mirrors/{event.publisher}"}
     attributes: dict[str, Any] = {"source": f"/tables/{event.table_uid}", "partitionkey": event.table_uid}
     if isinstance(event, Transition):
         attributes |= {
@@ -233,6 +241,9 @@ def _attributes(event: Event, event_type: str, payload: bytes) -> dict[str, Any]
             "tostate": event.to_state,
             "datachange": "true" if event.datachange else "false",
         }
+    elif isinstance(event, TableChange) and event.kind == "created":
+        # Published again after the loss of the event log, it is the same event.
+        attributes["id"] = event_id(event_type, event.table_uid, event.kind)
     else:
         attributes["id"] = event_id(event_type, hashlib.sha256(payload).hexdigest())
     return attributes
@@ -261,6 +272,10 @@ def _envelope(event: BaseCloudEvent) -> Envelope:
 def _check_agreement(record: Record, envelope: Envelope, event: Event) -> None:
     """Raise `PoisonEvent` if the payload contradicts the key or the headers, which decide routing, order and skipping."""
     if isinstance(event, DeadLetter):
+        return
+    if isinstance(event, Heartbeat):
+        if record.key != event.publisher.encode():
+            raise PoisonEvent(f"key {record.key!r}", expected=event.publisher)
         return
     if record.key != event.table_uid.encode() or envelope.source != f"/tables/{event.table_uid}":
         raise PoisonEvent(f"key {record.key!r} and source {envelope.source!r}", expected=f"those of table {event.table_uid}")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tideline_events.payload import DeadLetter, Event, PendingPlan, TableIdentity, TableRecord, Transition
+from tideline_events.payload import DeadLetter, Event, Heartbeat, PendingPlan, TableIdentity, TableRecord, Transition
 
 MAX_PARTITIONS = 100
 MAX_PARTITIONS_BYTES = 64 * 1024
@@ -36,7 +36,7 @@ def bounded(event: Event) -> Event:
         )
     if isinstance(event, DeadLetter):
         return _bounded_dead_letter(event)
-    if event.reason is None:
+    if isinstance(event, Heartbeat) or event.reason is None:
         return event
     return dataclasses.replace(event, reason=event.reason[:MAX_TEXT_CHARS])
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar
 
 import tenacity
@@ -24,6 +25,7 @@ from tideline_events.errors import EventLogUnavailable, PoisonEvent, TopicMismat
 from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.kafka_publisher import KafkaPublisher
 from tideline_events.kafka_subscription import KafkaSubscription, record_of
+from tideline_events.kafka_tail import KafkaTail
 from tideline_events.log import check_subscription
 from tideline_events.partitioner import partition_of
 from tideline_events.payload import TableRecord
@@ -119,6 +121,12 @@ class KafkaEventLog:
         if member:
             client["group.instance.id"] = member
         return KafkaSubscription(client, counts, group, timeout_s, self._clock, from_beginning=from_beginning)
+
+    def tail(self, topics: Sequence[str], since: datetime | None = None) -> KafkaTail:
+        """See `EventLog.tail`."""
+        check_subscription(topics, "tail")
+        counts = {topic: self._partition_count(topic) for topic in topics}
+        return KafkaTail(self._settings.client(), counts, since, self._settings.timeout_s, self._clock)
 
     def close(self) -> None:
         """See `EventLog.close`. The only connection of the log ends with this object."""

@@ -12,7 +12,7 @@ from tideline_events.envelope import stamped
 from tideline_events.errors import EventLogUnavailable, PublisherFenced, PublishUnknown
 from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.log import check_records, transition_records
-from tideline_events.payload import TableRecord, Transition
+from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.record import Record
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
@@ -61,10 +61,16 @@ class KafkaPublisher:
             ) from failure
 
     def publish_transitions(
-        self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, *, traceparent: str | None = None
+        self,
+        table_uid: str,
+        transitions: Sequence[Transition],
+        table_record: TableRecord,
+        changes: Sequence[TableChange] = (),
+        *,
+        traceparent: str | None = None,
     ) -> None:
         """See `Publisher.publish_transitions`."""
-        self.publish(*transition_records(table_uid, transitions, table_record, traceparent))
+        self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record) -> None:
         """See `Publisher.publish`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from tideline_events.envelope import encode
 from tideline_events.errors import InvalidEvent
-from tideline_events.payload import TableRecord, Transition
+from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.record import MAX_RECORD_BYTES, Record
 from tideline_events.topics import TOPICS
 from tideline_table.errors import InvalidOption
@@ -25,9 +26,15 @@ class Publisher(Protocol):
     """
 
     def publish_transitions(
-        self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, *, traceparent: str | None = None
+        self,
+        table_uid: str,
+        transitions: Sequence[Transition],
+        table_record: TableRecord,
+        changes: Sequence[TableChange] = (),
+        *,
+        traceparent: str | None = None,
     ) -> None:
-        """Publish transitions of one table and its new record (the cursor) so that they become visible together.
+        """Publish transitions and changes of one table and its new record (the cursor) so that they become visible together.
 
         The transitions are in order and gapless; `table_record.sequence` is the sequence of the last one.
         """
@@ -63,6 +70,19 @@ class Subscription(Protocol):
 
     def close(self) -> None:
         """Leave the group without committing; safe to call twice."""
+
+
+class Tail(Protocol):
+    """Reads topics without a group: it stores no position, and takes no partition from any member. Not thread-safe."""
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """See `Subscription.poll`."""
+
+    def is_at_end(self) -> bool:
+        """Return whether all records that the topics held when the tail was opened are read."""
+
+    def close(self) -> None:
+        """Release connections; safe to call twice."""
 
 
 class EventLog(Protocol):
@@ -101,15 +121,25 @@ class EventLog(Protocol):
         `InvalidOption` for topics outside the contract, for no topics, and for an empty group name.
         """
 
+    def tail(self, topics: Sequence[str], since: datetime | None = None) -> Tail:
+        """Read topics without a group, from the oldest record, or from the first one that was published at `since` or later.
+
+        Raises `InvalidOption` for topics outside the contract, and for no topics.
+        """
+
     def close(self) -> None:
         """Release connections of the log itself. Callers close the publishers and subscriptions that they opened."""
 
 
 def transition_records(
-    table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, traceparent: str | None
+    table_uid: str,
+    transitions: Sequence[Transition],
+    table_record: TableRecord,
+    changes: Sequence[TableChange] = (),
+    traceparent: str | None = None,
 ) -> list[Record]:
     """Return the records of one `Publisher.publish_transitions`. Raises `InvalidEvent` if the batch breaks its contract."""
-    events: list[Transition | TableRecord] = [*transitions, table_record]
+    events: list[Transition | TableChange | TableRecord] = [*transitions, *changes, table_record]
     unexpected = {event.table_uid for event in events} - {table_uid}
     if unexpected:
         raise InvalidEvent(f"events of tables {sorted(unexpected)}", expected=f"only those of {table_uid}")

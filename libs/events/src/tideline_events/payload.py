@@ -106,6 +106,34 @@ class TableRecord:
     health: str = "healthy"
     health_reason: str | None = None
     former_uid: str | None = None
+    quiet_since: datetime | None = None
+    sharing: str | None = None
+    fleet: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_times(self.time, self.quiet_since)
+
+    @property
+    def table_uid(self) -> str:
+        """Uid of the table, the key of the record."""
+        return self.table.uid
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """A change of a table itself: created, moved, renamed, upgraded, shared, unshared, unmanaged, managed or dropped.
+
+    `previous` is the name, base path or version before, `sequence` the last published step.
+    """
+
+    table: TableIdentity
+    kind: str
+    time: datetime
+    sequence: int
+    previous: str | None = None
+    former_uid: str | None = None
+    reason: str | None = None
+    fleet: str = ""
 
     def __post_init__(self) -> None:
         _check_times(self.time)
@@ -114,6 +142,31 @@ class TableRecord:
     def table_uid(self) -> str:
         """Uid of the table, the key of the record."""
         return self.table.uid
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A sign of life of one shard of a mirror: a visit of all its tables began at `visited_since` and ended at `time`."""
+
+    fleet: str
+    shard: int
+    shard_count: int
+    time: datetime
+    visited_since: datetime
+    interval_s: float
+    tables: int
+    behind: int = 0
+    failing: int = 0
+    instance: str = ""
+
+    def __post_init__(self) -> None:
+        _check_times(self.time, self.visited_since)
+
+    @property
+    def publisher(self) -> str:
+        """Writer id of the shard, the key of the record."""
+        name = f"{self.fleet}.mirror" if self.fleet else "mirror"
+        return f"{name}-{self.shard}-of-{self.shard_count}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +281,7 @@ class DeadLetter:
         _check_times(self.time)
 
 
-Event = Transition | TableRecord | JobEvent | LockEvent | VerdictEvent | FindingEvent | Hint | DeadLetter
+Event = Transition | TableRecord | TableChange | Heartbeat | JobEvent | LockEvent | VerdictEvent | FindingEvent | Hint | DeadLetter
 """Every payload of the contract."""
 
 

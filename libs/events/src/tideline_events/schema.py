@@ -98,3 +98,15 @@ def read_payload(event_type: str, dataschema: str, payload: bytes) -> dict[str, 
     if not isinstance(fields, dict):
         raise PoisonEvent(f"a payload that is a {type(fields).__name__}", expected=f"a record of {dataschema}")
     return fields
+
+
+def type_text(kind: object) -> str:
+    """Return the type of a field of an Avro schema in words."""
+    if isinstance(kind, list):
+        return " or ".join(type_text(k) for k in kind)
+    if isinstance(kind, dict):
+        inner = kind.get("items") or kind.get("values")
+        return (
+            f"{kind['type']} of {type_text(inner)}" if inner else str(kind.get("logicalType") or kind.get("name") or kind["type"])
+        )
+    return str(kind)

@@ -19,10 +19,10 @@ from tideline_events.database import connect, headers_of, headers_text, reading,
 from tideline_events.envelope import decode, stamped
 from tideline_events.errors import PoisonEvent, PublisherFenced
 from tideline_events.log import POLL_LIMIT, check_records, check_subscription, transition_records
-from tideline_events.payload import TableRecord, Transition
+from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.positions import positions_in
 from tideline_events.record import Record
-from tideline_events.topics import POSITIONS, TABLES, TOPICS, Topic
+from tideline_events.topics import TOPICS, Topic
 from tideline_table.clock import Clock
 
 RETENTION_INTERVAL_S = 60.0
@@ -36,12 +36,14 @@ POLL_BYTES = 16 * 1024 * 1024
 
 _INSERT = "INSERT INTO records (topic, key, value, headers, recorded_us) VALUES (?, ?, ?, ?, ?)"
 _COMPACT = {
-    TABLES.name: "DELETE FROM records WHERE topic = 'tideline.tables' AND key IS ? AND offset < ?",
-    POSITIONS.name: "DELETE FROM records WHERE topic = 'tideline.positions' AND key IS ? AND offset < ?",
+    topic.name: f"DELETE FROM records WHERE topic = '{topic.name}' AND key IS ? AND offset < ?"  # noqa: S608 - names of the contract
+    for topic in TOPICS
+    if topic.compacted
 }
 _TABLES = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.tables'"
 _POSITIONS = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.positions'"
 _NEXT = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND offset >= ? ORDER BY offset LIMIT ?"
+_SINCE = "SELECT min(offset) FROM records WHERE topic = ? AND recorded_us >= ?"
 _EXPIRE = """DELETE FROM records WHERE offset IN (SELECT offset FROM
     (SELECT offset, recorded_us FROM records WHERE topic = ? ORDER BY offset LIMIT ?) WHERE recorded_us < ?)"""
 _EXPIRE_DELETIONS = "DELETE FROM records WHERE topic = ? AND value IS NULL AND recorded_us < ?"
@@ -110,6 +112,20 @@ class SqliteEventLog:
             raise
         return SqliteSubscription(self._path, connection, self._clock, group, positions)
 
+    def tail(self, topics: Sequence[str], since: datetime | None = None) -> SqliteTail:
+        """See `EventLog.tail`."""
+        check_subscription(topics, "tail")
+        connection = connect(self._path)
+        since_us = 0 if since is None else _microseconds(since)
+        try:
+            with translated(self._path), reading(connection):
+                (newest,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+                first = [(topic, connection.execute(_SINCE, (topic, since_us)).fetchone()[0]) for topic in topics]
+        except BaseException:
+            connection.close()
+            raise
+        return SqliteTail(self._path, connection, self._clock, {topic: offset or newest + 1 for topic, offset in first}, newest)
+
     def close(self) -> None:
         """See `EventLog.close`. The log itself holds no connection."""
 
@@ -141,10 +157,16 @@ class SqlitePublisher:
         self._expired_at_s = clock.monotonic_s() - RETENTION_INTERVAL_S
 
     def publish_transitions(
-        self, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord, *, traceparent: str | None = None
+        self,
+        table_uid: str,
+        transitions: Sequence[Transition],
+        table_record: TableRecord,
+        changes: Sequence[TableChange] = (),
+        *,
+        traceparent: str | None = None,
     ) -> None:
         """See `Publisher.publish_transitions`."""
-        self.publish(*transition_records(table_uid, transitions, table_record, traceparent))
+        self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record) -> None:
         """See `Publisher.publish`."""
@@ -247,6 +269,25 @@ class SqliteSubscription:
         for record in records:
             self._positions[record.topic] = self._uncommitted[record.topic] = record.offset + 1
         return records
+
+
+class SqliteTail(SqliteSubscription):
+    """`Tail` of the embedded event log."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, positions: dict[str, int], newest: int) -> None:
+        super().__init__(path, connection, clock, "", positions)
+        self._newest = newest
+        self._is_at_end = False
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """See `Subscription.poll`."""
+        records = super().poll(timeout_s)
+        self._is_at_end = self._is_at_end or not records or records[-1].offset >= self._newest
+        return records
+
+    def is_at_end(self) -> bool:
+        """See `Tail.is_at_end`."""
+        return self._is_at_end
 
 
 def _record(row: _Row) -> Record:

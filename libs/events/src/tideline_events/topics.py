@@ -31,6 +31,19 @@ TABLES = Topic(
     publisher="mirror",
     content="the last known state of each table, and the mirror's cursor",
 )
+CATALOG = Topic(
+    "tideline.catalog",
+    30 * DAY_S,
+    publisher="mirror",
+    content="tables that appear, are renamed, moved, upgraded or shared, and that are gone",
+)
+MIRRORS = Topic(
+    "tideline.mirrors",
+    DAY_S,
+    compacted=True,
+    publisher="mirror",
+    content="a heartbeat of each shard; the key is the writer id of the shard",
+)
 JOBS = Topic("tideline.jobs", 7 * DAY_S, publisher="launcher", content="start, end and failure of the applications that run plans")
 LOCKS = Topic("tideline.locks", 7 * DAY_S, publisher="lock service", content="leases that change their holder, and lost heartbeats")
 DECISIONS = Topic(
@@ -46,5 +59,5 @@ POSITIONS = Topic(
     content="the last sequence of each table that a consumer group processed; no CloudEvents (`EventConsumer`)",
 )
 
-TOPICS = (TIMELINE, TABLES, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER, POSITIONS)
+TOPICS = (TIMELINE, TABLES, CATALOG, MIRRORS, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER, POSITIONS)
 """All topics; `EventLog.ensure_topics` creates them."""

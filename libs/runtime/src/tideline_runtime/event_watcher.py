@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from tideline_events import DeadLetter, EventLog, TableDeleted, UnknownEvent, decode
+from tideline_events import DeadLetter, EventLog, Heartbeat, TableDeleted, UnknownEvent, decode
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
 
@@ -57,7 +57,7 @@ class EventWatcher:
                     except TidelineError as error:
                         _log.warning("event skipped", topic=record.topic, reason=str(error))
                         continue
-                    if not isinstance(event, UnknownEvent | TableDeleted | DeadLetter):
+                    if not isinstance(event, UnknownEvent | TableDeleted | DeadLetter | Heartbeat):
                         self._wake(event.table_uid)
                 subscription.commit()
         finally:

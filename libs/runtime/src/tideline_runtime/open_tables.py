@@ -21,7 +21,7 @@ from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, Tabl
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
-from tideline_table.storage import open_storage
+from tideline_table.storage import Storage, open_storage
 from tideline_table.table import Table, read_identity, why_refused
 
 _log = get_logger(__name__)
@@ -86,6 +86,10 @@ class OpenTables:
     shards: Shards = field(default_factory=StaticShards)
     requests: StorageRequests | None = None
     """None: the requests to storage are not counted."""
+    waits: Callable[[str], str | None] = lambda _: None
+    """Asked before a table is opened; returns the uid of a table that need not be opened yet, by its base path."""
+    waiting: set[str] = field(default_factory=set, init=False)
+    """The base paths of the tables that are not opened yet for that reason."""
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
     _uids: dict[str, str] = field(default_factory=dict, init=False)
@@ -128,6 +132,7 @@ class OpenTables:
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
         self._left_alone &= set(wanted)
+        self.waiting &= set(wanted)
         by_uid = {uid: base_path for base_path, uid in self._uids.items()}
         for base_path in wanted if only is None else [by_uid[uid] for uid in only if uid in by_uid]:
             for chosen in (*(by_uid[uid] for uid in first() if uid in by_uid), base_path):
@@ -139,7 +144,7 @@ class OpenTables:
                     yield table
         if self.search_health is not None:
             failures = {base_path: why for base_path, why in self._refused.items() if base_path not in self._left_alone}
-            self.search_health.opened(len(self._open), failures)
+            self.search_health.opened(len(self._open) + len(self.waiting), failures)
 
     def visit(
         self,
@@ -182,6 +187,15 @@ class OpenTables:
     def owns(self, base_path: str) -> bool:
         """Return whether this instance holds the shard of the table now."""
         return holds(self.shards, base_path)
+
+    def known(self) -> dict[str, str]:
+        """Return the base paths of the tables that are open or wait to be opened, by uid, as of the last visit."""
+        waiting = {self._uids[base_path]: base_path for base_path in self.waiting}
+        return waiting | {table.uid: base_path for base_path, table in self._open.items()}
+
+    def storage(self, base_path: str) -> Storage:
+        """Open the storage of a table, with its requests counted."""
+        return open_storage(base_path) if self.requests is None else self.requests.open(base_path)
 
     def by_uid(self, uid: str) -> Table | None:
         """Return the table with this uid, None if this instance does not know it."""
@@ -289,7 +303,12 @@ class OpenTables:
                 table = None
             if table is not None and self._opened_with.get(base_path, {}) != self.own_options(base_path):
                 table = None
+            self.waiting.discard(base_path)
             if table is None:
+                if base_path not in self._open and (uid := self.waits(base_path)) is not None:
+                    self._uids[base_path] = uid
+                    self.waiting.add(base_path)
+                    return None
                 table = self._open[base_path] = self._opened(base_path)
                 self._opened_with[base_path] = self.own_options(base_path)
                 self._checked_at_s.pop(base_path, None)
@@ -306,9 +325,7 @@ class OpenTables:
         return table
 
     def _opened(self, base_path: str) -> Table:
-        storage = open_storage(base_path)
-        if self.requests is not None:
-            storage = self.requests.counted(storage)
+        storage = self.storage(base_path)
         identity = read_identity(storage)
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.

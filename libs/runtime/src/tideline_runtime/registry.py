@@ -161,6 +161,10 @@ class TableRegistry:
         covering = {pattern for pattern in (*self._patterns, *self._found) if pattern.matches(base_path)}
         return bool(covering) and not covering & self._failed.keys()
 
+    def excludes(self, base_path: str) -> bool:
+        """Return whether neither a pattern nor the source selects this base path, which is in a shard that this instance holds."""
+        return self._is_mine(base_path) and not any(p.matches(base_path) for p in (*self._patterns, *self._found, *self._failed))
+
     def named(self) -> tuple[str, ...]:
         """Return the base paths of the shards held on which the source wants this service to work, also those without a table."""
         return tuple(base for base, wish in self._named.items() if wish.is_wanted and self._is_mine(base))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tideline_events import EventLog, Publisher, PublisherFenced, PublishUnknown, Record, TableRecord, Transition
+from tideline_events import EventLog, Publisher, PublisherFenced, PublishUnknown, Record, TableChange, TableRecord, Transition
 from tideline_runtime.shards import ShardLost, Shards
 
 
@@ -41,8 +42,9 @@ class ShardPublishers:
         return self._count
 
     def publish(self, shard: int, *records: Record) -> None:
-        """Publish other records of the tables of a shard. Raises as `Publisher.publish`, and `ShardLost`."""
-        self._current(shard).publisher.publish(*records)
+        """Publish other records of the tables of a shard. Raises as `publish_transitions`."""
+        with self._errors_of(shard):
+            self._current(shard).publisher.publish(*records)
 
     def settle(self, shard: int) -> int:
         """Open the publisher of the shard, unless it is open. Return its number: cursors read with another number are outdated.
@@ -53,7 +55,13 @@ class ShardPublishers:
         return self._current(shard).number
 
     def publish_transitions(
-        self, shard: int, number: int, table_uid: str, transitions: Sequence[Transition], table_record: TableRecord
+        self,
+        shard: int,
+        number: int,
+        table_uid: str,
+        transitions: Sequence[Transition],
+        table_record: TableRecord,
+        changes: Sequence[TableChange] = (),
     ) -> None:
         """See `Publisher.publish_transitions`.
 
@@ -65,8 +73,13 @@ class ShardPublishers:
         current = self._current(shard)
         if current.number != number:
             raise ShardLost(shard, "it was lost since the cursor was read")
+        with self._errors_of(shard):
+            current.publisher.publish_transitions(table_uid, transitions, table_record, changes)
+
+    @contextmanager
+    def _errors_of(self, shard: int) -> Iterator[None]:
         try:
-            current.publisher.publish_transitions(table_uid, transitions, table_record)
+            yield
         except PublishUnknown:
             self._close(shard)
             raise

@@ -22,7 +22,7 @@ from tideline_table.hudi import (
     time_from_instant,
 )
 from tideline_table.log import Archived, Cleaned, Entry, Published, RestoreBegun, Restored, RestorePlanned, RollbackStep
-from tideline_table.table import Table
+from tideline_table.table import Table, TableDefinition
 
 _UNKNOWN_ROWS = (None, None, None)
 _NO_ROWS = (0, 0, 0)
@@ -33,9 +33,9 @@ _BATCH = 500
 """Entries that a backfill reads between two checks of the position up to which the log was trimmed."""
 
 
-def table_identity(table: Table) -> TableIdentity:
-    """Return the identity of the table, as events name it."""
-    definition = table.definition
+def table_identity(table: Table, definition: TableDefinition | None = None) -> TableIdentity:
+    """Return the identity of the table, as events name it. `definition`: one that was read since the table was opened."""
+    definition = definition or table.definition
     return TableIdentity(
         uid=table.uid,
         base_path=table.storage.root,

@@ -14,4 +14,9 @@ BEHIND = Gauge(
     unit="seconds",
     doc="Age of the oldest log entry that the mirror read and has not published. It grows while the event log does not answer.",
 )
+BACKLOG = Gauge(
+    "tideline_mirror_backlog_entries",
+    unit="entries",
+    doc="Log entries that are not published, as of the last visit of each table.",
+)
 DELETED = Counter("tideline_mirror_deleted_total", unit="tables", doc="Tables that the mirror removed from the event log.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 
@@ -10,13 +11,17 @@ from tideline_events import (
     HINTS,
     TABLES,
     EventLogUnavailable,
+    Heartbeat,
     PendingPlan,
     PublisherFenced,
     PublishUnknown,
+    TableIdentity,
     TableRecord,
-    table_deletion,
+    encode,
 )
-from tideline_mirror.metrics import BEHIND, DELETED, ENTRIES, HEALED, LAG
+from tideline_mirror.absent import AbsentTables
+from tideline_mirror.changes import changes_between, is_changed, sharing_text
+from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
@@ -24,23 +29,26 @@ from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.shard_publishers import ShardPublishers
-from tideline_runtime.shards import shard_of
+from tideline_runtime.shards import ShardLost, shard_of
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.transitions import table_identity, transition_of
 from tideline_runtime.visits import Visit, Visits
 from tideline_table.action import action_name
 from tideline_table.errors import CorruptMetadata, TidelineError
-from tideline_table.log import Entry
-from tideline_table.storage import open_storage
-from tideline_table.table import Table, health_of, read_identity
+from tideline_table.log import Entry, entry_path
+from tideline_table.storage import exists, open_storage
+from tideline_table.table import Table, TableDefinition, health_of, read_identity
 
 _log = get_logger(__name__)
 HEAL_AFTER_S = 5.0
 """If a writer has not created the timeline files of its entry after this time, the mirror creates them."""
 CHECK_EVERY_S = 15.0
 """Interval at which the mirror asks the event log for its topics."""
-DELETED_AFTER_S = 300.0
-"""Time for which a table must be absent before the mirror removes it from the event log."""
+DEFINITION_EVERY_S = 300.0
+"""Interval at which the mirror reads the properties of an open table again: one request."""
+OPENING_S = 2.0
+"""Time for which a visit opens tables that had not changed when the mirror started. The first visit only asks each whether it has
+changed: one request instead of ten, so that the start of a mirror over 10,000 tables takes seconds."""
 SCRUB_EVERY_S = 60.0
 """Interval at which an idle table is checked for timeline files that a slow writer created after their action had ended. Apache
 Hudi's readers trust such files, so the check deletes them."""
@@ -51,8 +59,9 @@ class MirrorService:
 
     def __init__(self, settings: MirrorSettings, context: ServiceContext) -> None:
         self._context = context
-        context.metrics.expose(HEALED, BEHIND)
+        context.metrics.expose(HEALED, BEHIND, BACKLOG)
         self._tables: OpenTables = open_tables(settings, context)
+        self._tables.waits = self._waits
         hinted = HintedTables()
         self._events = EventLink(settings, context, watches=[HINTS.name], hinted=hinted)
         self._visits = Visits(context.clock, settings.poll_interval_s, hinted)
@@ -63,19 +72,26 @@ class MirrorService:
         self._cursors: dict[str, tuple[int, int]] = {}
         """By table uid: the number of the publisher for which the cursor was read, and the cursor, the sequence of the last
         published entry."""
-        self._records: dict[str, TableRecord] = {}
-        """The records that were read together, by table uid, as far as they were not asked for since."""
+        self._known: dict[str, TableRecord] = {}
+        """The last record of each table in the event log, by uid, of those that this instance published or read."""
+        self._identities: dict[str, tuple[Table, float, TableIdentity]] = {}
+        """By table uid: the open table, when its properties were read, and what they said."""
+        self._quiet: dict[str, TableRecord] = {}
+        """By base path: the records of tables that need not be opened until they change."""
+        self._opens_until_s = 0.0
         self._read_for = 0
         """The number of the newest publisher that was open when the records were read."""
         self._asked: set[str] = set()
-        self._places: dict[str, str] = {}
-        """The base paths of the tables in the event log, by uid."""
         self._waiting: dict[str, datetime] = {}
         """When the first entry was recorded that is read and not published, by table uid."""
-        self._absent_since_s: dict[str, float] = {}
+        self._backlog: dict[str, int] = {}
+        """Numbers of entries that are not published, by table uid; only of tables that have some."""
+        self._absent = AbsentTables(context, settings.fleet, self._tables, self._publishers)
+        self._fleet = settings.fleet
+        self._heartbeat_every_s = settings.heartbeat_interval_s
+        self._heartbeat_at_s = context.clock.monotonic_s()
         self._check_at_s = context.clock.monotonic_s() + CHECK_EVERY_S
         self._scrubbed_s: dict[str, float] = {}
-        self._removed_at_s = -SCRUB_EVERY_S
         self._is_behind = False
 
     def start(self) -> None:
@@ -97,10 +113,15 @@ class MirrorService:
             now = self._context.clock.now()
             ages_s = [(now - recorded).total_seconds() for recorded in self._waiting.values()]
             self._context.metrics.set(BEHIND, max([0.0, *ages_s]))
+            self._context.metrics.set(BACKLOG, sum(self._backlog.values()))
 
     def _visit(self, visit: Visit) -> float | None:
         self._publishers.close_lost()
         self._check_event_log()
+        began = self._context.clock.now()
+        # In the first visit no table is opened that has not changed; nothing is known of the tables before it.
+        self._opens_until_s = self._context.clock.monotonic_s() + OPENING_S if self._read_for else 0.0
+        self._read_records(self._publishers.newest)
         # Step 1 of a tick: visit the tables, hinted ones first. A table that fails does not keep the others waiting.
         failure = self._tables.visit(
             self._context,
@@ -109,9 +130,10 @@ class MirrorService:
             only=visit.only,
             first=visit.first,
         )
-        if visit.is_full:
-            self._remove_deleted()
+        if visit.is_full and not self._context.stopping.is_set():
+            self._check_absent()
             self._tables.show()
+            self._beat(began)
         if failure is not None:
             raise failure
         pause_s = self._visits.end(visit)
@@ -128,6 +150,7 @@ class MirrorService:
         # Step 2, for each table: where did the last publisher stop? The event log says it.
         number, cursor = self._cursor(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
+        self._note_backlog(table, cursor)
         # The visit has just refreshed the table: an idle one need not be asked for its next entry again.
         is_idle = cursor == table.state.sequence
         # Step 3: read the entries after it, a batch at most.
@@ -136,6 +159,9 @@ class MirrorService:
             if cursor < table.state.sequence:
                 self._skip_gap(table, number, cursor)
                 return
+            identity, sharing = self._identity(table), sharing_text(table.sharing)
+            if is_changed(self._known.get(table.uid), identity, sharing):
+                self._publish(table, shard, number, cursor, [])
             # An idle table is put in order: a writer that died behind its commit has left no timeline file.
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
@@ -151,19 +177,46 @@ class MirrorService:
             self._is_behind = True
             return
         table.refresh()
-        identity, form = table_identity(table), table.timeline.format
-        # Step 4: an event for each entry, and the state of the table behind the last one.
-        transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
-        record = self._record(table, entries[-1].sequence)
-        # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
-        del self._cursors[table.uid]
-        self._waiting.setdefault(table.uid, datetime.fromisoformat(entries[0].recorded))
-        # Step 5: events, state and cursor in one transaction, so that each step is published once.
-        self._publishers.publish_transitions(shard, number, table.uid, transitions, record)
-        self._cursors[table.uid] = number, entries[-1].sequence
-        self._waiting.pop(table.uid, None)
+        self._publish(table, shard, number, cursor, entries)
+        self._note_backlog(table, entries[-1].sequence)
         self._observe(table, entries)
         self._is_behind |= len(entries) == batch_entries
+
+    def _publish(self, table: Table, shard: int, number: int, cursor: int, entries: Sequence[Entry]) -> None:
+        """Publish entries and what changed about the table itself since its last record."""
+        known, identity, form = self._known.get(table.uid), self._identity(table), table.timeline.format
+        # Step 4: an event for each entry, and the state of the table behind the last one.
+        transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
+        record = self._record(table, entries[-1].sequence if entries else cursor)
+        if entries:
+            record = replace(record, quiet_since=datetime.fromisoformat(entries[-1].recorded))
+        changes = changes_between(known, record, moved_from=_moved_from(table) if known is None else None)
+        # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
+        del self._cursors[table.uid]
+        if entries:
+            self._waiting.setdefault(table.uid, datetime.fromisoformat(entries[0].recorded))
+        # Step 5: events, state and cursor in one transaction, so that each step and each change is published once.
+        self._publishers.publish_transitions(shard, number, table.uid, transitions, record, changes)
+        self._cursors[table.uid], self._known[table.uid] = (number, record.sequence), record
+        self._waiting.pop(table.uid, None)
+        for change in changes:
+            _log.info("table is " + change.kind, table=table.uid, name=identity.name, previous=change.previous)
+
+    def _identity(self, table: Table) -> TableIdentity:
+        """Return the identity of a table. Another program may have renamed or upgraded it since it was opened."""
+        now_s, seen = self._context.clock.monotonic_s(), self._identities.get(table.uid)
+        if seen is not None and seen[0] is table and now_s - seen[1] < DEFINITION_EVERY_S:
+            return seen[2]
+        is_new = seen is None or seen[0] is not table
+        definition = table.definition if is_new else TableDefinition.read(table.storage, table.base_path)
+        self._identities[table.uid] = table, now_s, (found := table_identity(table, definition))
+        return found
+
+    def _note_backlog(self, table: Table, cursor: int) -> None:
+        if table.state.sequence > cursor:
+            self._backlog[table.uid] = table.state.sequence - cursor
+        else:
+            self._backlog.pop(table.uid, None)
 
     def _scrub(self, table: Table) -> None:
         now_s = self._context.clock.monotonic_s()
@@ -178,22 +231,42 @@ class MirrorService:
         if known is None or known[0] != number:
             record = self._last_record(table.uid, number)
             known = self._cursors[table.uid] = number, self._kept_from(table, record.sequence if record else 0)
-            self._places[table.uid] = table.base_path
         return known
 
     def _last_record(self, uid: str, number: int) -> TableRecord | None:
         """Return the last record of a table. The records of all tables are read at once after publishers were opened."""
+        self._read_records(number)
+        if uid in self._asked:
+            record = self._events.log.cursor(uid)
+            self._known.pop(uid, None)
+            if record is not None:
+                self._known[uid] = record
+        self._asked.add(uid)
+        return self._known.get(uid)
+
+    def _read_records(self, number: int) -> None:
         if number > self._read_for:
             # Opened before the read, because a publication of another process is final only then.
             self._publishers.take_over()
             self._read_for = self._publishers.newest
-            self._records = {record.table_uid: record for record in self._events.log.table_records()}
-            self._places |= {uid: record.table.base_path for uid, record in self._records.items()}
+            self._known = {record.table_uid: record for record in self._events.log.table_records()}
+            own = [record for record in self._known.values() if record.fleet == self._fleet and record.health == "healthy"]
+            self._quiet = {record.table.base_path: record for record in own if record.sharing == "exclusive"}
             self._asked = set()
-        if uid in self._asked:
-            return self._events.log.cursor(uid)
-        self._asked.add(uid)
-        return self._records.pop(uid, None)
+
+    def _waits(self, base_path: str) -> str | None:
+        """Return the uid of a table whose log has no entry after the published ones. One request.
+
+        A table that was created again at the same place, or whose log was trimmed past the cursor, is noticed when it is opened.
+        """
+        record = self._quiet.get(base_path)
+        if record is None or self._tables.source is not None:
+            return None
+        is_turn = self._context.clock.monotonic_s() < self._opens_until_s
+        if is_turn or exists(self._tables.storage(base_path), entry_path(record.sequence + 1)):
+            del self._quiet[base_path]
+            return None
+        return record.table_uid
 
     def _check_event_log(self) -> None:
         """Create deleted topics again, and notice an event log that does not answer although nothing is to be published."""
@@ -211,33 +284,44 @@ class MirrorService:
         if TABLES.name in created:
             # The cursors are gone: everything is published again, with the same ids.
             self._cursors.clear()
+            self._known.clear()
             self._read_for = 0
 
-    def _remove_deleted(self) -> None:
-        """Remove the records of tables that storage no longer has, once per search for tables."""
-        now_s = self._context.clock.monotonic_s()
-        if now_s < self._removed_at_s + SCRUB_EVERY_S:
+    def _check_absent(self) -> None:
+        """Publish which tables of the event log are dropped or unmanaged, once per search for tables."""
+        if self._absent.is_due():
+            self._publishers.take_over()
+            self._read_records(self._publishers.newest)
+            for uid in self._absent.check(self._known):
+                for of_tables in (self._cursors, self._identities, self._backlog, self._waiting):
+                    of_tables.pop(uid, None)
+
+    def _beat(self, began: datetime) -> None:
+        """Publish a heartbeat of each shard that is held, if the interval is over: a visit of all tables has just ended."""
+        now_s, shards = self._context.clock.monotonic_s(), self._tables.shards
+        if now_s < self._heartbeat_at_s:
             return
-        self._removed_at_s = now_s
-        for uid, base_path in list(self._places.items()):
-            if self._tables.by_uid(uid) is not None or not self._tables.registry.covers(base_path):
-                continue
-            self._context.health.beat()
+        opened = [(shard_of(base_path, shards.count), uid) for uid, base_path in self._tables.known().items()]
+        failing = [shard_of(base_path, shards.count) for base_path in self._tables.refusals()]
+        for shard in shards.held():
+            tables = [uid for of, uid in opened if of == shard]
+            heartbeat = Heartbeat(
+                fleet=self._fleet,
+                shard=shard,
+                shard_count=shards.count,
+                time=self._context.clock.now(),
+                visited_since=began,
+                interval_s=self._heartbeat_every_s,
+                tables=len(tables),
+                behind=sum(uid in self._waiting for uid in tables),
+                failing=failing.count(shard),
+                instance=self._context.instance,
+            )
             try:
-                identity = read_identity(open_storage(base_path))
-            except TidelineError as error:
-                _log.info("table is not reachable", base_path=base_path, reason=str(error))
-                continue
-            # A folder that is not mounted looks as if its tables were deleted.
-            absent_since_s = self._absent_since_s.setdefault(uid, now_s)
-            if identity is not None and identity.uid == uid:
-                del self._absent_since_s[uid]
-            elif identity is not None or now_s - absent_since_s >= DELETED_AFTER_S:
-                self._publishers.publish(shard_of(base_path, self._tables.shards.count), table_deletion(uid))
-                self._cursors.pop(uid, None)
-                del self._places[uid], self._absent_since_s[uid]
-                self._context.metrics.increment(DELETED)
-                _log.info("table is deleted or moved", table=uid, base_path=base_path)
+                self._publishers.publish(shard, encode(heartbeat))
+            except ShardLost as error:
+                _log.info("shard left to another instance", shard=shard, reason=str(error))
+        self._heartbeat_at_s = now_s + self._heartbeat_every_s
 
     def _skip_gap(self, table: Table, number: int, cursor: int) -> None:
         start = self._kept_from(table, cursor)
@@ -274,8 +358,9 @@ class MirrorService:
         health, latest = health_of(table), table.state.latest_slices()
         logs = [log for file_slice in latest for log in file_slice.log_files]
         pending = tuple(PendingPlan(a.instant, action_name(a.action, a.operation), a.state.value) for a in table.state.pending())
+        known = self._known.get(table.uid)
         return TableRecord(
-            table=table_identity(table),
+            table=self._identity(table),
             sequence=sequence,
             time=self._context.clock.now(),
             last_instant=table.state.last_instant or None,
@@ -287,4 +372,19 @@ class MirrorService:
             health="healthy" if health.is_healthy else "stuck",
             health_reason="; ".join(health.problems) or None,
             former_uid=table.identity.former_uid if table.identity is not None else None,
+            quiet_since=known.quiet_since if known is not None else None,
+            sharing=sharing_text(table.sharing),
+            fleet=self._fleet,
         )
+
+
+def _moved_from(table: Table) -> str | None:
+    """Return the base path at which a moved table was before its adoption; None for a new table, and for a copy."""
+    identity = table.identity
+    if identity is None or identity.former_uid is None or not identity.formerly:
+        return None
+    try:
+        there = read_identity(open_storage(identity.formerly[-1]))
+    except TidelineError:
+        return None
+    return None if there is not None and there.uid == identity.former_uid else identity.formerly[-1]

@@ -20,3 +20,10 @@ class MirrorSettings(ServiceSettings):
         ge=1,
         le=5000,
     )
+    heartbeat_interval_s: float = setting(
+        60.0,
+        unit="seconds",
+        description="Interval of the heartbeats in `tideline.mirrors`: one for each shard, after a visit of all its tables.",
+        ge=1,
+        le=3600,
+    )

@@ -1,0 +1,76 @@
+"""Reads topics of Kafka without a consumer group as `Tail`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from tideline_events.errors import EventLogUnavailable
+from tideline_events.kafka_options import CLIENT_LOG, accepted_options
+from tideline_events.kafka_subscription import record_of
+from tideline_events.log import POLL_LIMIT
+from tideline_events.record import Record
+from tideline_table.clock import Clock
+
+
+class KafkaTail:
+    """`Tail` that assigns all partitions of its topics to itself. The broker knows no group of it."""
+
+    def __init__(
+        self,
+        client: Mapping[str, str | int | float | bool],
+        partition_counts: Mapping[str, int],
+        since: datetime | None,
+        timeout_s: float,
+        clock: Clock,
+    ) -> None:
+        options: dict[str, str | int | float | bool] = {
+            **client,
+            "group.id": "tideline-tail",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        with accepted_options(client):
+            self._consumer = Consumer(options, logger=CLIENT_LOG)
+        self._clock = clock
+        at = OFFSET_BEGINNING if since is None else round(since.timestamp() * 1000)
+        partitions = [TopicPartition(topic, number, at) for topic, count in partition_counts.items() for number in range(count)]
+        self._left = {(partition.topic, partition.partition) for partition in partitions}
+        try:
+            # Without a record since that time, the result is the end of the partition.
+            self._consumer.assign(partitions if since is None else self._consumer.offsets_for_times(partitions, timeout=timeout_s))
+        except KafkaException as failure:
+            self._consumer.close()
+            raise EventLogUnavailable(
+                f"reading {', '.join(partition_counts)}: {failure.args[0].str()}", remedy="retry"
+            ) from failure
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """See `Subscription.poll`."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        records: list[Record] = []
+        while not records:
+            was_at_end = self.is_at_end()
+            first = self._consumer.poll(max(0.0, deadline_s - self._clock.monotonic_s()))
+            for message in [first, *self._consumer.consume(POLL_LIMIT - 1, timeout=0)] if first is not None else []:
+                error = message.error()
+                if error is None:
+                    records.append(record_of(message))
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name for it
+                    self._left.discard((message.topic() or "", message.partition() or 0))
+                elif not error.retriable():
+                    raise EventLogUnavailable(f"reading events: {error.str()}", remedy="retry")
+            if self.is_at_end() > was_at_end or self._clock.monotonic_s() >= deadline_s:
+                break
+        return records
+
+    def is_at_end(self) -> bool:
+        """See `Tail.is_at_end`."""
+        return not self._left
+
+    def close(self) -> None:
+        """See `Tail.close`."""
+        self._consumer.close()
