@@ -12,11 +12,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from tideline import errors
 from tideline_events.envelope import KINDS
+from tideline_events.location import PARAMETERS
 from tideline_events.schema import revisions, type_text
 from tideline_events.topics import TOPICS, Topic
+from tideline_events.wire import AVRO, JSON, json_schema
 from tideline_runtime.members import PREFIX, import_all_declarations, installed_members
 from tideline_runtime.metrics import Metric, declared_metrics
 from tideline_runtime.policy.model import policy_schema_text
@@ -106,7 +109,7 @@ while True:
 ```
 
 - **Which event.** To react to changed rows, listen to `tideline.timeline`. An event with `datachange` says that queries may return other rows from now on: filter by the header `ce_datachange`, which needs no schema. A restore changes rows when it becomes inflight, and says so when it is completed.
-- **Record.** The key is the table's uid. The value is an Avro datum of a schema below, without a schema id. The envelope is CloudEvents 1.0 in Kafka's binary mode: its attributes are headers `ce_*`.
+- **Record.** The key is the table's uid. The envelope is CloudEvents 1.0 in Kafka's binary mode: its attributes are headers `ce_*`. The value has a format of [these](#formats), which the header `content-type` names. [events.asyncapi.json](events.asyncapi.json) says all of it for programs.
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
 - **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: `TableLogs` opens the table at the base path in the event. `EventConsumer` does both.
 - **Positions.** `EventConsumer.commit` stores the last sequence of each table in `tideline.positions`. So nothing is lost if a consumer is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another. Without new events, a consumer compares its positions with `tideline.tables` every five minutes. A new group starts with the events in the topic; a table that the group meets later starts with the first entry that its log still has. A sink that stores the sequence with its results passes `seen` instead.
@@ -126,7 +129,7 @@ while True:
   sequences: consumers skip what they processed. `tideline events replay PATH --since SEQUENCE --json` prints the transitions of
   one table again for one consumer. If a consumer of changed rows raises `HistoryRewritten` (a restore undid what it had
   processed), it reads the table from the start and continues after the sequence of that snapshot; events need no repair.
-- **Fleets.** Fleets that share a Kafka cluster need different names (setting `fleet`).
+- **Fleets.** Fleets that share a Kafka cluster need different prefixes of topics (below), or, if one reader reads all, different names (setting `fleet`).
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
 - **Unknown counts.** A number of rows that the step does not know is null. In merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value.
 - **Steps.** A write begins with `inflight`, without a `requested` step. Plans of table services begin with `requested`.
@@ -154,15 +157,104 @@ def _option_table(options: Iterable[AnyOption]) -> str:
     return _table(("option", "type", "default", "unit", "meaning"), rows)
 
 
+_FORMATS = """## Formats
+
+| `content-type` | value | `ce_dataschema` |
+| --- | --- | --- |
+| `application/avro` | an Avro datum | `urn:tideline:schema:<type>:<revision>`: `x-urn` of a schema in [events.asyncapi.json](events.asyncapi.json) |
+| `application/json` | a JSON object with the same fields; times are texts in UTC, bytes are in Base64 | the same |
+| `application/vnd.confluent.avro` | Confluent's wire format: a zero byte, the id of the schema in four bytes, the Avro datum | the URL of the schema in the registry, then `#<type>:<revision>` |
+
+Readers of Tideline take all formats, so a topic may change over. Change publishers after all readers can read the new format.
+
+With a registry, `ensure_topics`, which each service calls at its start, registers every revision of every schema. The subject is `<topic>-<full name of the record>`
+(TopicRecordNameStrategy), such as `tideline.timeline-tideline.timeline.v1.Transition`, and evolves by `FULL_TRANSITIVE`, if the registry lets the publisher say so. A publisher
+that knows the ids needs no registry any more; at the start a registry that does not answer is `SchemaRegistryUnavailable`, a subject that does not allow a schema `SchemaRefused`. Tideline's
+readers never ask the registry. Options of the registry's client, such as `schema.registry.basic.auth.user.info`, are given beside those of Kafka (setting `event_log_options`).
+"""
+
+_URL_PARAMETERS = """## Settings of topics
+
+They are parameters of the event log's URL, the same for services (setting `event_log`), consumers and the command: `kafka://kafka-1:9092?prefix=acme.&partitions=24&format=json`. A topic that
+exists keeps its partitions, replicas and retention; Kafka's own tools change them.
+"""
+
+
 def events_page() -> str:
     """Return the page of topics and payloads."""
     topics = [(f"`{t.name}`", t.publisher, t.content, _kept(t)) for t in TOPICS]
     parts = [_GENERATED, _EVENTS_PREAMBLE, "## Topics\n", _table(("topic", "published by", "content", "kept"), topics)]
+    parameters = [
+        (f"`{p.name}`", f"`{p.default}`" if p.default else "-", "Kafka" if p.only_kafka else "both", p.meaning) for p in PARAMETERS
+    ]
+    parts += [_URL_PARAMETERS, _table(("parameter", "default", "for", "meaning"), parameters), _FORMATS]
     for name in (kind.event_type for kind in KINDS):
         schema = json.loads(revisions(name)[-1].source)
         rows = [(f"`{f['name']}`", type_text(f["type"]), str(f.get("doc", ""))) for f in schema["fields"]]
         parts += [f"## {name}\n", str(schema.get("doc", "")) + "\n", _table(("field", "type", "meaning"), rows)]
     return "\n".join(parts)
+
+
+def asyncapi_document() -> str:
+    """Return the AsyncAPI 3 document of topics, headers and payloads, the latter as Avro and as JSON."""
+    channels: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
+    messages: dict[str, Any] = {}
+    for kind in KINDS:
+        topic = next(t for t in TOPICS if t.name == kind.topic)
+        newest = revisions(kind.event_type)[-1]
+        avro = json.loads(newest.source)
+        forms = {
+            "avro": (AVRO, {"schemaFormat": "application/vnd.apache.avro+json;version=1.9.0", "schema": avro}),
+            "json": (JSON, json_schema(avro)),
+        }
+        for form, (content_type, payload) in forms.items():
+            message = f"{kind.event_type}.{form}"
+            messages[message] = {
+                "name": kind.event_type,
+                "summary": str(avro.get("doc", "")),
+                "contentType": content_type,
+                "headers": _header_schema(kind.event_type, content_type, newest.uri),
+                "payload": payload,
+                "x-urn": newest.uri,
+            }
+            channel = channels.setdefault(
+                topic.name,
+                {"address": topic.name, "description": f"{topic.content} (published by: {topic.publisher})", "messages": {}},
+            )
+            channel["messages"][message] = {"$ref": f"#/components/messages/{message}"}
+        operations[f"read-{topic.name}"] = {"action": "receive", "channel": {"$ref": f"#/channels/{topic.name}"}}
+    document = {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Events of Tideline",
+            "version": "1.0.0",
+            "description": "What an application receives. Topics begin with another prefix if the event log's URL says so. See docs/events.md.",
+        },
+        "defaultContentType": AVRO,
+        "channels": channels,
+        "operations": operations,
+        "components": {"messages": messages},
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _header_schema(event_type: str, content_type: str, uri: str) -> dict[str, Any]:
+    texts = {name: {"type": "string"} for name in ("ce_id", "ce_source")}
+    fixed = {"ce_specversion": "1.0", "ce_type": event_type, "ce_dataschema": uri, "content-type": content_type}
+    times = {name: {"type": "string", "format": "date-time"} for name in ("ce_time", "ce_recordedtime")}
+    own = (
+        ("ce_sequence", "ce_action", "ce_tostate", "ce_datachange", "ce_subject")
+        if event_type.startswith("tideline.timeline.")
+        else ()
+    )
+    properties = {
+        **texts,
+        **{name: {"const": value} for name, value in fixed.items()},
+        **times,
+        **{n: {"type": "string"} for n in own},
+    }
+    return {"type": "object", "properties": properties, "required": [*texts, *fixed, "ce_time", *own]}
 
 
 _ERRORS_PREAMBLE = """# Errors
@@ -227,6 +319,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "metrics.md": metrics_page(declared_metrics()),
         "options.md": options_page(ALL_OPTIONS, SPARK_OPTIONS),
         "events.md": events_page(),
+        "events.asyncapi.json": asyncapi_document(),
         "errors.md": errors_page(),
         "policy.schema.json": policy_schema_text(),
     }

@@ -33,7 +33,7 @@ class Deployment:
 
     def log(self) -> EventLog:
         """As a newly started process would open it."""
-        return self.stack.enter_context(closing(open_event_log(self.url, partition_count=PARTITION_COUNT)))
+        return self.stack.enter_context(closing(open_event_log(self.url)))
 
     def publisher(self, writer_id: str) -> Publisher:
         return self.stack.enter_context(closing(self.log().publisher(writer_id)))
@@ -88,7 +88,7 @@ def _reap(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="session")
 def kafka_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
     with running_kafka(tmp_path_factory.mktemp("kafka")) as node:
-        open_event_log(node.url, partition_count=PARTITION_COUNT).ensure_topics()
+        open_event_log(f"{node.url}?partitions={PARTITION_COUNT}").ensure_topics()
         yield node
 
 

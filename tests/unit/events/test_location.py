@@ -37,6 +37,35 @@ def test_another_url_is_refused_without_being_repeated(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("prefix=", "'prefix'"),
+        ("prefix=a/b", "'prefix'"),
+        ("partitions=0", "'partitions'"),
+        ("partitions=many", "'partitions'"),
+        ("replication=0", "'replication'"),
+        ("retention_hours=-1", "'retention_hours'"),
+        ("format=xml", "'format'"),
+        ("registry=https://u:hunter22@registry", "'registry'"),
+        ("registry=registry:8081", "'registry'"),
+        ("format=json&registry=http://r", "'registry' and 'format=json'"),
+        ("prefix=a.&prefix=b.", "'prefix'"),
+        ("colour=red", "'colour'"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_by_name(query: str, found: str) -> None:
+    with pytest.raises(InvalidOption, match=found) as refused:
+        open_event_log(f"kafka://127.0.0.1:1?{query}")
+    assert "hunter22" not in str(refused.value)
+
+
+@pytest.mark.parametrize("query", ["prefix=a.", "partitions=2", "replication=1"])
+def test_sqlite_has_no_parameters_of_topics_in_kafka(tmp_path: Path, query: str) -> None:
+    with pytest.raises(InvalidOption, match=query.partition("=")[0]):
+        open_event_log(f"sqlite://{tmp_path}/events.db?{query}")
+
+
 def test_client_options_are_passed_on_but_not_shown() -> None:
     settings = KafkaSettings("h:1", client_options={"sasl.password": "secret"})
     assert settings.client()["sasl.password"] == "secret"
@@ -76,7 +105,7 @@ def test_options_that_only_a_producer_or_a_consumer_refuses() -> None:
         log.publisher("w")
     settings = KafkaSettings("127.0.0.1:1", client_options={"fetch.max.bytes": "10"})
     with pytest.raises(InvalidOption, match=r"has 'fetch.max.bytes'; .* must be >= `message.max.bytes`"):
-        KafkaSubscription(settings.client(), {TIMELINE.name: 1}, "group", 1, SystemClock(), from_beginning=True)
+        KafkaSubscription(settings.client(), {TIMELINE.name: 1}, "group", 1, SystemClock(), settings.topics, from_beginning=True)
 
 
 @pytest.mark.parametrize(

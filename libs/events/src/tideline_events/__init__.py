@@ -14,6 +14,8 @@ from tideline_events.errors import (
     PoisonEvent,
     PublisherFenced,
     PublishUnknown,
+    SchemaRefused,
+    SchemaRegistryUnavailable,
     TopicMismatch,
 )
 from tideline_events.location import check_event_log_url, open_event_log
@@ -84,6 +86,8 @@ __all__ = [
     "Publisher",
     "PublisherFenced",
     "Record",
+    "SchemaRefused",
+    "SchemaRegistryUnavailable",
     "Subscription",
     "TableChange",
     "TableDeleted",

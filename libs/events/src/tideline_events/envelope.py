@@ -35,10 +35,11 @@ from tideline_events.payload import (
     VerdictEvent,
 )
 from tideline_events.record import MAX_RECORD_BYTES, Record
-from tideline_events.schema import read_payload, revisions, write_payload
+from tideline_events.schema import revisions, write_payload
 from tideline_events.topics import CATALOG, DEAD_LETTER, DECISIONS, HINTS, JOBS, LOCKS, MIRRORS, TABLES, TIMELINE
+from tideline_events.wire import AVRO, JSON, REGISTERED, read_value
 
-CONTENT_TYPE = "application/avro"
+CONTENT_TYPES = {kind.encode(): kind for kind in (AVRO, JSON, REGISTERED)}
 RECORDED_TIME = "ce_recordedtime"
 STRUCTURED = JSONFormat.CONTENT_TYPE
 SEQUENCE_DIGITS = 20
@@ -99,6 +100,7 @@ class Envelope:
     type: str
     time: datetime
     dataschema: str
+    content_type: str = AVRO
     subject: str | None = None
     recorded_time: datetime | None = None
     partition_key: str | None = None
@@ -121,7 +123,7 @@ def encode(event: Event, *, traceparent: str | None = None) -> Record:
     if len(payload) > MAX_RECORD_BYTES:
         raise InvalidEvent(f"a payload of {len(payload)} bytes", expected=f"at most {MAX_RECORD_BYTES}")
     attributes = _attributes(event, kind.event_type, payload)
-    attributes |= {"specversion": "1.0", "type": kind.event_type, "dataschema": schema.uri, "datacontenttype": CONTENT_TYPE}
+    attributes |= {"specversion": "1.0", "type": kind.event_type, "dataschema": schema.uri, "datacontenttype": AVRO}
     attributes["time"] = event.time.astimezone(UTC)
     if traceparent is not None:
         attributes["traceparent"] = traceparent
@@ -178,14 +180,14 @@ def decode(record: Record) -> Event | TableDeleted | UnknownEvent:
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
         raise PoisonEvent(
             "a record without a value" if record.value is None else f"a value of {len(record.value)} bytes",
-            expected=f"an Avro datum of at most {MAX_RECORD_BYTES} bytes",
+            expected=f"a value of at most {MAX_RECORD_BYTES} bytes",
         )
     envelope = read_envelope(record)
     kind = _BY_TYPE.get(envelope.type)
     if kind is None:
         return UnknownEvent(envelope.type, envelope.source, envelope.id)
     try:
-        event = payload_value(kind.payload, read_payload(kind.event_type, envelope.dataschema, record.value))
+        event = payload_value(kind.payload, read_value(envelope.content_type, kind.event_type, envelope.dataschema, record.value))
     except InvalidEvent as error:
         raise PoisonEvent(error.found, expected=error.expected) from error
     _check_agreement(record, envelope, event)
@@ -203,11 +205,12 @@ def read_envelope(record: Record) -> Envelope:
     missing = [name for name in _REQUIRED if name not in headers]
     if missing:
         raise PoisonEvent(f"a record without {', '.join(missing)}", expected="CloudEvents 1.0 in Kafka binary mode")
-    if headers.get("content-type") != CONTENT_TYPE.encode():
-        raise PoisonEvent(f"content type {headers.get('content-type')!r}", expected=CONTENT_TYPE)
+    content_type = CONTENT_TYPES.get(headers.pop("content-type", b""))
+    if content_type is None:
+        raise PoisonEvent(f"content type {record.header('content-type')!r}", expected=" or ".join(CONTENT_TYPES.values()))
     try:
         event = from_binary(KafkaMessage(headers, None, b""), _FORMAT, CloudEvent)
-        return _envelope(event)
+        return _envelope(event, content_type)
     except (BaseCloudEventException, ValueError, OverflowError) as error:
         raise PoisonEvent(f"headers that cannot be read: {error}", expected="CloudEvents 1.0 in Kafka binary mode") from error
 
@@ -249,7 +252,7 @@ def _attributes(event: Event, event_type: str, payload: bytes) -> dict[str, Any]
     return attributes
 
 
-def _envelope(event: BaseCloudEvent) -> Envelope:
+def _envelope(event: BaseCloudEvent, content_type: str) -> Envelope:
     attributes: Mapping[str, Any] = event.get_attributes()
     sequence, recorded, datachange = (attributes.get(name) for name in ("sequence", "recordedtime", "datachange"))
     return Envelope(
@@ -258,6 +261,7 @@ def _envelope(event: BaseCloudEvent) -> Envelope:
         type=attributes["type"],
         time=attributes["time"],
         dataschema=attributes["dataschema"],
+        content_type=content_type,
         subject=attributes.get("subject"),
         recorded_time=None if recorded is None else datetime.fromisoformat(recorded),
         partition_key=attributes.get("partitionkey"),

@@ -41,6 +41,14 @@ class EventLogUnavailable(TidelineError):
     recovery = Recovery.RETRY
 
 
+class SchemaRegistryUnavailable(EventLogUnavailable):
+    """The schema registry did not answer, or does not accept the credentials. Nothing was published."""
+
+
+class SchemaRefused(TidelineError):
+    """The schema registry holds a subject of the event contract that does not allow the schema of its events."""
+
+
 class EventLogCorrupt(TidelineError):
     """The stored state of the embedded event log cannot be read. The mirror can publish the events again from the table logs."""
 

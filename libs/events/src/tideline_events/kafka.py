@@ -31,7 +31,8 @@ from tideline_events.partitioner import partition_of
 from tideline_events.payload import TableRecord
 from tideline_events.positions import positions_in
 from tideline_events.record import Record
-from tideline_events.topics import POSITIONS, TABLES, TOPICS, Topic
+from tideline_events.topics import POSITIONS, TABLES, TOPICS, Topic, TopicSettings
+from tideline_events.wire import Wire
 from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class KafkaSettings:
     timeout_s: float = 30.0
     transaction_timeout_s: float = 30.0
     client_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    wire: Wire = field(default_factory=Wire)
 
     def client(self) -> dict[str, str | int | float | bool]:
         """Return the configuration that all clients share."""
@@ -68,6 +71,7 @@ class KafkaEventLog:
 
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
         self._settings = settings
+        self._contract = tuple(map(settings.topics.own, TOPICS))
         self._clock = clock
         client = settings.client()
         with accepted_options(client):
@@ -76,26 +80,35 @@ class KafkaEventLog:
     def ensure_topics(self) -> frozenset[str]:
         """See `EventLog.ensure_topics`. An existing topic keeps its partitions: another count would break the order of keys."""
         known = self._topics()
-        created = {topic.name for topic in TOPICS} - known.keys()
+        created = {topic.name for topic in self._contract} - known.keys()
         if created:
-            wanted = [_new_topic(topic, self._settings) for topic in TOPICS if topic.name in created]
+            wanted = [_new_topic(topic, self._settings) for topic in self._contract if topic.name in created]
             for name, future in self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s).items():
                 _answer(f"creation of topic {name}", future.result, accept=KafkaError.TOPIC_ALREADY_EXISTS)
         self._await("topics without a leader", self._have_leaders)
         policies = self._await("topics that the broker does not know yet", self._policies)
-        for topic in TOPICS:
+        for topic in self._contract:
             if policies[topic.name] != _policy(topic):
                 raise TopicMismatch(
                     f"cleanup.policy {policies[topic.name]} of topic {topic.name}",
                     expected=_policy(topic),
                     remedy="alter cleanup.policy of the topic",
                 )
-        return frozenset(created)
+        self._settings.wire.prepare()
+        return frozenset(map(self._settings.topics.of_contract, created))
 
     def publisher(self, writer_id: str) -> KafkaPublisher:
         """See `EventLog.publisher`."""
         settings = self._settings
-        return KafkaPublisher(settings.client(), self._clock, writer_id, settings.timeout_s, settings.transaction_timeout_s)
+        return KafkaPublisher(
+            settings.client(),
+            self._clock,
+            writer_id,
+            settings.timeout_s,
+            settings.transaction_timeout_s,
+            settings.topics,
+            settings.wire,
+        )
 
     def cursor(self, table_uid: str) -> TableRecord | None:
         """See `EventLog.cursor`. Reads the whole partition of the table: for many tables `table_records` costs less."""
@@ -116,22 +129,25 @@ class KafkaEventLog:
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> KafkaSubscription:
         """See `EventLog.subscribe`."""
         check_subscription(topics, group)
-        counts = {topic: self._partition_count(topic) for topic in topics}
+        counts = {self._settings.topics.name(topic): self._partition_count(topic) for topic in topics}
         client, timeout_s = self._settings.client(), self._settings.timeout_s
         if member:
             client["group.instance.id"] = member
-        return KafkaSubscription(client, counts, group, timeout_s, self._clock, from_beginning=from_beginning)
+        return KafkaSubscription(
+            client, counts, group, timeout_s, self._clock, self._settings.topics, from_beginning=from_beginning
+        )
 
     def tail(self, topics: Sequence[str], since: datetime | None = None) -> KafkaTail:
         """See `EventLog.tail`."""
         check_subscription(topics, "tail")
-        counts = {topic: self._partition_count(topic) for topic in topics}
-        return KafkaTail(self._settings.client(), counts, since, self._settings.timeout_s, self._clock)
+        counts = {self._settings.topics.name(topic): self._partition_count(topic) for topic in topics}
+        return KafkaTail(self._settings.client(), counts, since, self._settings.timeout_s, self._clock, self._settings.topics)
 
     def close(self) -> None:
         """See `EventLog.close`. The only connection of the log ends with this object."""
 
-    def _partition_count(self, topic: str) -> int:
+    def _partition_count(self, of_contract: str) -> int:
+        topic = self._settings.topics.name(of_contract)
         metadata = _answer(f"metadata of topic {topic}", lambda: self._admin.list_topics(topic, timeout=self._settings.timeout_s))
         found = None if metadata is None else metadata.topics.get(topic)
         if found is None or found.error is not None or not found.partitions:
@@ -145,11 +161,11 @@ class KafkaEventLog:
     def _have_leaders(self) -> bool:
         """Return whether every partition of every topic has a leader. Before that, clients of a new topic fail."""
         topics = self._topics()
-        return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in TOPICS)
+        return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in self._contract)
 
     def _policies(self) -> dict[str, str]:
         """Return `cleanup.policy` by topic; nothing if the broker that answers has not heard of a new topic yet."""
-        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in TOPICS]
+        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in self._contract]
         found: dict[str, str] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=self._settings.timeout_s).items():
             entries = _answer(f"settings of topic {resource.name}", future.result, accept=KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -179,9 +195,10 @@ class KafkaEventLog:
         Reads to the current end of the log, past open transactions, because a committed record may follow a record of another
         publisher's open transaction. The read therefore waits until the broker ends that transaction, at the latest at its timeout.
         """
+        topic = self._settings.topics.own(topic)
         ends = self._ends([TopicPartition(topic.name, partition) for partition in partitions])
         options = {
-            "group.id": "tideline-cursor",
+            "group.id": self._settings.topics.client("tideline-cursor"),
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
@@ -203,7 +220,7 @@ class KafkaEventLog:
                     continue
                 error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
                 if error is None:
-                    record = record_of(message)
+                    record = record_of(message, self._settings.topics)
                     if record.key is not None:
                         last[record.key] = record
                 elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name for it

@@ -14,6 +14,8 @@ from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.log import check_records, transition_records
 from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.record import Record
+from tideline_events.topics import TopicSettings
+from tideline_events.wire import Wire
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 
@@ -32,10 +34,12 @@ class KafkaPublisher:
         writer_id: str,
         timeout_s: float,
         transaction_timeout_s: float,
+        topics: TopicSettings,
+        wire: Wire,
     ) -> None:
         options: dict[str, str | int | float | bool] = {
             **client,
-            "transactional.id": writer_id,
+            "transactional.id": topics.client(writer_id),
             "transaction.timeout.ms": round(transaction_timeout_s * 1000),
             "enable.idempotence": True,
             "acks": "all",
@@ -47,6 +51,8 @@ class KafkaPublisher:
             self._producer = Producer(options, logger=CLIENT_LOG)
         self._clock = clock
         self._writer_id = writer_id
+        self._topics = topics
+        self._wire = wire
         self._timeout_s = timeout_s
         self._turn = threading.Lock()
         self._ended: TidelineError | None = None
@@ -76,13 +82,14 @@ class KafkaPublisher:
         """See `Publisher.publish`."""
         check_records(records)
         now = self._clock.now()
+        records = tuple(self._wire.written(stamped(record, now)) for record in records)
         with self._turn:
             if self._ended is not None:
                 raise self._ended
             try:
                 self._producer.begin_transaction()
                 for record in records:
-                    self._send(stamped(record, now))
+                    self._send(record)
                 self._commit()
             except (KafkaException, BufferError) as failure:
                 self._give_up(failure)
@@ -95,7 +102,7 @@ class KafkaPublisher:
                 self._producer.close()
 
     def _send(self, record: Record) -> None:
-        self._producer.produce(record.topic, key=record.key, value=record.value, headers=list(record.headers))
+        self._producer.produce(self._topics.name(record.topic), key=record.key, value=record.value, headers=list(record.headers))
 
     def _commit(self) -> None:
         deadline_s = self._clock.monotonic_s() + self._timeout_s

@@ -12,6 +12,7 @@ from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.log import POLL_LIMIT
 from tideline_events.partitioner import partition_of
 from tideline_events.record import Record
+from tideline_events.topics import TopicSettings
 from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -38,13 +39,14 @@ class KafkaSubscription:
         group: str,
         timeout_s: float,
         clock: Clock,
+        topics: TopicSettings,
         *,
         from_beginning: bool,
     ) -> None:
-        """`partition_counts`: the number of partitions of each topic to read."""
+        """`partition_counts`: the number of partitions of each topic to read, by its name in Kafka."""
         options: dict[str, str | int | float | bool] = {
             **client,
-            "group.id": group,
+            "group.id": topics.client(group),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
@@ -59,6 +61,7 @@ class KafkaSubscription:
             self._consumer = Consumer(options, logger=CLIENT_LOG)
         self._clock = clock
         self._group = group
+        self._topics = topics
         self._counts = dict(partition_counts)
         self._assigned: set[tuple[str, int]] = set()
         self._generation = 0
@@ -129,8 +132,8 @@ class KafkaSubscription:
         """Add the record of a message and remember it for `commit`. An error that is not transient is raised by the next `poll`."""
         error = message.error()
         if error is None:
-            record = record_of(message)
-            self._uncommitted[record.topic, record.partition] = record.offset + 1
+            record = record_of(message, self._topics)
+            self._uncommitted[message.topic() or "", record.partition] = record.offset + 1
             records.append(record)
         elif error.code() in _TRANSIENT or error.retriable():
             _log.info("group %s: %s", self._group, error.str())
@@ -181,7 +184,7 @@ class KafkaSubscription:
             self._uncommitted.pop((partition.topic, partition.partition), None)
 
 
-def record_of(message: Message) -> Record:
+def record_of(message: Message, topics: TopicSettings) -> Record:
     """Return the record of a message that is no error. Headers are dropped if the name of one is no UTF-8."""
     try:
         headers = tuple((name, _bytes(value)) for name, value in _pairs(message))
@@ -189,7 +192,7 @@ def record_of(message: Message) -> Record:
         # A header name is not text. Without headers, `decode` raises `PoisonEvent` for the record, and its partition is read on.
         headers = ()
     return Record(
-        message.topic() or "",
+        topics.of_contract(message.topic() or ""),
         message.key(),
         message.value(),
         headers,

@@ -12,6 +12,7 @@ from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.kafka_subscription import record_of
 from tideline_events.log import POLL_LIMIT
 from tideline_events.record import Record
+from tideline_events.topics import TopicSettings
 from tideline_table.clock import Clock
 
 
@@ -25,10 +26,11 @@ class KafkaTail:
         since: datetime | None,
         timeout_s: float,
         clock: Clock,
+        topics: TopicSettings,
     ) -> None:
         options: dict[str, str | int | float | bool] = {
             **client,
-            "group.id": "tideline-tail",
+            "group.id": topics.client("tideline-tail"),
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
@@ -36,6 +38,7 @@ class KafkaTail:
         with accepted_options(client):
             self._consumer = Consumer(options, logger=CLIENT_LOG)
         self._clock = clock
+        self._topics = topics
         at = OFFSET_BEGINNING if since is None else round(since.timestamp() * 1000)
         partitions = [TopicPartition(topic, number, at) for topic, count in partition_counts.items() for number in range(count)]
         self._left = {(partition.topic, partition.partition) for partition in partitions}
@@ -58,7 +61,7 @@ class KafkaTail:
             for message in [first, *self._consumer.consume(POLL_LIMIT - 1, timeout=0)] if first is not None else []:
                 error = message.error()
                 if error is None:
-                    records.append(record_of(message))
+                    records.append(record_of(message, self._topics))
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name for it
                     self._left.discard((message.topic() or "", message.partition() or 0))
                 elif not error.retriable():

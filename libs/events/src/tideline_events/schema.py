@@ -38,6 +38,11 @@ class PayloadSchema:
     parsed: Schema
 
     @property
+    def record_name(self) -> str:
+        """Full name of the Avro record."""
+        return str(self.parsed["name"])  # type: ignore[call-overload, index] # the schema of an event is a record
+
+    @property
     def uri(self) -> str:
         """Value of the `dataschema` attribute."""
         return f"{URI_PREFIX}{self.event_type}:{self.revision}"
@@ -46,11 +51,22 @@ class PayloadSchema:
 @functools.cache
 def revisions(event_type: str) -> tuple[PayloadSchema, ...]:
     """Return all published revisions of a type in order; empty for an unknown type."""
-    return _published().get(event_type, ())
+    return every_schema().get(event_type, ())
+
+
+def published(schema: PayloadSchema) -> Any:
+    """Return the schema as its file says it."""
+    return _loaded(schema.source)
 
 
 @functools.cache
-def _published() -> Mapping[str, tuple[PayloadSchema, ...]]:
+def _loaded(source: str) -> Any:
+    return json.loads(source)
+
+
+@functools.cache
+def every_schema() -> Mapping[str, tuple[PayloadSchema, ...]]:
+    """Return all published revisions of all types."""
     found: dict[str, list[PayloadSchema]] = {}
     for file in resources.files("tideline_events").joinpath("schemas").iterdir():
         if match := _FILE_NAME.fullmatch(file.name):

@@ -22,7 +22,8 @@ from tideline_events.log import POLL_LIMIT, check_records, check_subscription, t
 from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.positions import positions_in
 from tideline_events.record import Record
-from tideline_events.topics import TOPICS, Topic
+from tideline_events.topics import TOPICS, Topic, TopicSettings
+from tideline_events.wire import Wire
 from tideline_table.clock import Clock
 
 RETENTION_INTERVAL_S = 60.0
@@ -58,13 +59,16 @@ _log = logging.getLogger(__name__)
 class SqliteEventLog:
     """`EventLog` on the file `path`. A forked process must not use an open event log of its parent."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, topics: TopicSettings = TopicSettings(), wire: Wire | None = None) -> None:  # noqa: B008 - a frozen value
         self._path = path
         self._clock = clock
+        self._topics = topics
+        self._wire = wire or Wire()
 
     def ensure_topics(self) -> frozenset[str]:
         """See `EventLog.ensure_topics`."""
         connect(self._path).close()
+        self._wire.prepare()
         return frozenset()
 
     def publisher(self, writer_id: str) -> SqlitePublisher:
@@ -80,7 +84,7 @@ class SqliteEventLog:
         except BaseException:
             connection.close()
             raise
-        return SqlitePublisher(self._path, connection, self._clock, writer_id, epoch)
+        return SqlitePublisher(self._path, connection, self._clock, writer_id, epoch, self._topics, self._wire)
 
     def cursor(self, table_uid: str) -> TableRecord | None:
         """See `EventLog.cursor`."""
@@ -147,7 +151,18 @@ class SqliteEventLog:
 class SqlitePublisher:
     """`Publisher` whose epoch is checked inside every transaction."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, writer_id: str, epoch: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        writer_id: str,
+        epoch: int,
+        topics: TopicSettings,
+        wire: Wire,
+    ) -> None:
+        self._topics = topics
+        self._wire = wire
         self._path = path
         self._connection = connection
         self._clock = clock
@@ -172,9 +187,10 @@ class SqlitePublisher:
         """See `Publisher.publish`."""
         check_records(records)
         now = self._clock.now()
+        records = tuple(self._wire.written(stamped(record, now)) for record in records)
         with self._turn, translated(self._path), writing(self._connection):
             self._check_epoch()
-            for record in (stamped(record, now) for record in records):
+            for record in records:
                 row = (record.topic, record.key, record.value, headers_text(record.headers), _microseconds(now))
                 offset = self._connection.execute(_INSERT, row).lastrowid
                 if (compact := _COMPACT.get(record.topic)) is not None:
@@ -195,7 +211,7 @@ class SqlitePublisher:
         if self._clock.monotonic_s() - self._expired_at_s < RETENTION_INTERVAL_S:
             return
         for topic in TOPICS:
-            self._connection.execute(*_expiry(topic, now))
+            self._connection.execute(*_expiry(self._topics.own(topic), now))
         self._expired_at_s = self._clock.monotonic_s()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
+HISTORY_S = 7 * DAY_S
+"""How long events are kept that tell what happened. The parameter `retention_hours` of the event log's URL says another time."""
+PREFIX = "tideline."
+"""Beginning of the names of topics in the contract. In Kafka they may begin with another prefix (`TopicSettings`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class Topic:
 
 
 TIMELINE = Topic(
-    "tideline.timeline", 7 * DAY_S, publisher="mirror", content="each step of each table, such as a commit: once and in order"
+    "tideline.timeline", HISTORY_S, publisher="mirror", content="each step of each table, such as a commit: once and in order"
 )
 TABLES = Topic(
     "tideline.tables",
@@ -44,10 +48,10 @@ MIRRORS = Topic(
     publisher="mirror",
     content="a heartbeat of each shard; the key is the writer id of the shard",
 )
-JOBS = Topic("tideline.jobs", 7 * DAY_S, publisher="launcher", content="start, end and failure of the applications that run plans")
-LOCKS = Topic("tideline.locks", 7 * DAY_S, publisher="lock service", content="leases that change their holder, and lost heartbeats")
+JOBS = Topic("tideline.jobs", HISTORY_S, publisher="launcher", content="start, end and failure of the applications that run plans")
+LOCKS = Topic("tideline.locks", HISTORY_S, publisher="lock service", content="leases that change their holder, and lost heartbeats")
 DECISIONS = Topic(
-    "tideline.decisions", 7 * DAY_S, publisher="planner", content="changed verdicts about table services, and findings"
+    "tideline.decisions", HISTORY_S, publisher="planner", content="changed verdicts about table services, and findings"
 )
 HINTS = Topic("tideline.hints", HOUR_S, publisher="launcher; your writers", content="a table that services should refresh soon")
 DEAD_LETTER = Topic("tideline.dead-letter", 30 * DAY_S, publisher="consumers", content="records that a consumer could not process")
@@ -61,3 +65,29 @@ POSITIONS = Topic(
 
 TOPICS = (TIMELINE, TABLES, CATALOG, MIRRORS, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER, POSITIONS)
 """All topics; `EventLog.ensure_topics` creates them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a deployment may choose for its topics."""
+
+    prefix: str = PREFIX
+    """What topics begin with in Kafka, and with another than the default also writer ids and consumer groups."""
+    history_s: int = HISTORY_S
+
+    def own(self, topic: Topic) -> Topic:
+        """Return a topic of the contract as this deployment has it."""
+        retention_s = self.history_s if topic.retention_s == HISTORY_S else topic.retention_s
+        return replace(topic, name=self.name(topic.name), retention_s=retention_s)
+
+    def name(self, of_contract: str) -> str:
+        """Return the name in Kafka of a topic of the contract."""
+        return self.prefix + of_contract.removeprefix(PREFIX)
+
+    def of_contract(self, name: str) -> str:
+        """Return the name in the contract of a topic in Kafka."""
+        return PREFIX + name.removeprefix(self.prefix)
+
+    def client(self, name: str) -> str:
+        """Return the writer id or consumer group in Kafka for one of this deployment: others may use the same name."""
+        return name if self.prefix == PREFIX else self.prefix + name

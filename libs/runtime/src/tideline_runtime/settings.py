@@ -204,7 +204,8 @@ class ServiceSettings(BaseModel):
     )
     event_log: Url = setting(
         unit="-",
-        description="Where events are published and read: `sqlite:///<path>` or `kafka://<brokers>`.",
+        description="Where events are published and read: `sqlite:///<path>` or `kafka://<brokers>`. Its parameters, such as "
+        "`?prefix=acme.`, are the settings of topics, the format and the schema registry (docs/events.md).",
         default_factory=lambda values: f"sqlite://{quote(str(values['state_folder']))}/events.db",
         default_text="sqlite:///<state_folder>/events.db",
     )
