@@ -39,6 +39,12 @@ from tideline_events.schema import revisions
 from tideline_events.wire import AVRO, JSON, REGISTERED
 
 
+@pytest.fixture
+def client(registry: RegistryServer) -> Iterator[SchemaRegistryClient]:
+    with closing(SchemaRegistryClient({"url": registry.url})) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
     with running_registry(tmp_path_factory.mktemp("registry")) as server:
@@ -101,11 +107,12 @@ def test_deployments_with_different_prefixes_do_not_see_each_other(kafka_node: K
 
 
 @pytest.mark.real
-def test_another_reader_reads_what_is_published_with_a_registry(registry: RegistryServer, kafka_node: KafkaNode) -> None:
+def test_another_reader_reads_what_is_published_with_a_registry(
+    registry: RegistryServer, client: SchemaRegistryClient, kafka_node: KafkaNode
+) -> None:
     """Confluent's deserializer, which knows nothing of Tideline."""
     uid = new_uid()
     publish(f"{kafka_node.url}?prefix=registered.&registry={registry.url}", uid, 1, 2)
-    client = SchemaRegistryClient({"url": registry.url})
     options = {"bootstrap.servers": kafka_node.bootstrap_servers, "group.id": uid, "auto.offset.reset": "earliest"}
     with closing(Consumer(options)) as consumer:
         consumer.subscribe(["registered.timeline"])
@@ -118,7 +125,7 @@ def test_another_reader_reads_what_is_published_with_a_registry(registry: Regist
         registered = json.loads(json.load(answer)["schema"])
     assert registered == json.loads(revisions("tideline.timeline.transition.v1")[-1].source)
     subject = "registered.timeline-tideline.timeline.v1.Transition"
-    assert client.get_config(subject).compatibility == "FULL_TRANSITIVE"
+    assert client.get_config(subject).compatibility_level == "FULL_TRANSITIVE"
     assert {subject, f"registered.{DECISIONS.name.partition('.')[2]}-tideline.decisions.v1.FindingEvent"} <= set(
         client.get_subjects()
     )
@@ -130,7 +137,7 @@ def test_known_ids_outlive_the_registry(among_processes: Deployment, tmp_path: P
     subscription = among_processes.subscription([TIMELINE.name], from_beginning=False)
     with running_registry(tmp_path / "registry") as server:
         url = f"{among_processes.url}?registry={server.url}"
-        log = open_event_log(url)
+        log = among_processes.stack.enter_context(closing(open_event_log(url)))
         log.ensure_topics()
         publisher = among_processes.stack.enter_context(closing(log.publisher(f"shard-{uid}")))
         publisher.publish_transitions(uid, transitions(uid, 1, 1), table_record(uid, 1))
@@ -138,8 +145,8 @@ def test_known_ids_outlive_the_registry(among_processes: Deployment, tmp_path: P
         publisher.publish_transitions(uid, transitions(uid, 2, 2), table_record(uid, 2))
         publisher.publish(encode(hint(uid)))
         assert log.ensure_topics() == frozenset()
-        with pytest.raises(SchemaRegistryUnavailable):
-            open_event_log(url).ensure_topics()
+        with closing(open_event_log(url)) as late, pytest.raises(SchemaRegistryUnavailable):
+            late.ensure_topics()
     records = among_processes.drain(subscription, uid, 2)
     assert [decode(record) for record in records] == transitions(uid, 1, 2)
     assert {read_envelope(record).content_type for record in records} == {REGISTERED}
@@ -147,14 +154,16 @@ def test_known_ids_outlive_the_registry(among_processes: Deployment, tmp_path: P
 
 
 @pytest.mark.real
-def test_a_subject_that_another_program_took_is_refused(registry: RegistryServer, kafka_node: KafkaNode) -> None:
-    client = SchemaRegistryClient({"url": registry.url})
+def test_a_subject_that_another_program_took_is_refused(
+    registry: RegistryServer, client: SchemaRegistryClient, kafka_node: KafkaNode
+) -> None:
     other = {"type": "record", "name": "Transition", "namespace": "tideline.timeline.v1", "fields": [{"name": "a", "type": "int"}]}
     subject = "taken.timeline-tideline.timeline.v1.Transition"
     client.register_schema(subject, Schema(json.dumps(other), "AVRO"))
     client.set_compatibility(subject, "FULL_TRANSITIVE")
-    with pytest.raises(SchemaRefused, match=r"taken\.timeline"):
-        open_event_log(f"{kafka_node.url}?prefix=taken.&registry={registry.url}").ensure_topics()
+    url = f"{kafka_node.url}?prefix=taken.&registry={registry.url}"
+    with closing(open_event_log(url)) as log, pytest.raises(SchemaRefused, match=r"taken\.timeline"):
+        log.ensure_topics()
 
 
 def test_bytes_and_headers_survive_json(embedded: Deployment) -> None:

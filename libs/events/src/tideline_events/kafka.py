@@ -144,7 +144,8 @@ class KafkaEventLog:
         return KafkaTail(self._settings.client(), counts, since, self._settings.timeout_s, self._clock, self._settings.topics)
 
     def close(self) -> None:
-        """See `EventLog.close`. The only connection of the log ends with this object."""
+        """See `EventLog.close`. The only connection of the log to Kafka ends with this object."""
+        self._settings.wire.close()
 
     def _partition_count(self, of_contract: str) -> int:
         topic = self._settings.topics.name(of_contract)

@@ -61,6 +61,10 @@ class SchemaRegistry:
         except (SchemaRegistryError, httpx2.HTTPError) as error:
             _log.warning("compatibility of subject %s is not set to %s: %s", subject, COMPATIBILITY, error)
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
     def location(self, schema_id: int) -> str:
         """Return the URL at which the registry gives a schema."""
         return f"{self._url}/schemas/ids/{schema_id}"
@@ -108,6 +112,10 @@ class EventSchemas:
             self.register_all()
         found = self._ids[dataschema]
         return found, self._registry.location(found)
+
+    def close(self) -> None:
+        """See `SchemaIds.close`."""
+        self._registry.close()
 
     def _register(self, schemas: tuple[PayloadSchema, ...]) -> None:
         """Register the revisions of a type in order, so that the last one is the subject's latest version."""

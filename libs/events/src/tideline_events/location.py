@@ -98,7 +98,7 @@ def open_event_log(url: str, *, clock: Clock | None = None, client_options: Mapp
     librdkafka gets them unchanged, for TLS and SASL; those that begin with `schema.registry.` are for the client of the
     registry. Raises `InvalidOption` for any other URL, and for client options that a client refuses.
     """
-    given = check_event_log_url(url)
+    given = _values(url)
     clock = clock or SystemClock()
     parts = urlsplit(url)
     options = dict(client_options or {})
@@ -119,11 +119,13 @@ def open_event_log(url: str, *, clock: Clock | None = None, client_options: Mapp
     return KafkaEventLog(settings, clock)
 
 
-def check_event_log_url(url: str) -> dict[str, Any]:
-    """Return the values of the parameters of a URL by name. Raises `InvalidOption` for a URL that `open_event_log` cannot open.
+def check_event_log_url(url: str) -> None:
+    """Raise `InvalidOption` for a URL that `open_event_log` cannot open. The check connects to nothing."""
+    _values(url)
 
-    The check connects to nothing.
-    """
+
+def _values(url: str) -> dict[str, Any]:
+    """Return the values of the parameters of a URL by name. Raises as `check_event_log_url`."""
     parts = urlsplit(url)
     is_sqlite = parts.scheme == "sqlite" and not parts.netloc and parts.path.strip("/")
     is_kafka = parts.scheme == "kafka" and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/")

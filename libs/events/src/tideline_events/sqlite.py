@@ -131,7 +131,8 @@ class SqliteEventLog:
         return SqliteTail(self._path, connection, self._clock, {topic: offset or newest + 1 for topic, offset in first}, newest)
 
     def close(self) -> None:
-        """See `EventLog.close`. The log itself holds no connection."""
+        """See `EventLog.close`. The log itself holds no connection to the file."""
+        self._wire.close()
 
     def _rows(self, query: str, arguments: tuple[bytes, ...]) -> list[_Row]:
         with closing(connect(self._path)) as connection, translated(self._path):

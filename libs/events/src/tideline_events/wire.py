@@ -33,6 +33,9 @@ class SchemaIds(Protocol):
     def registered(self, dataschema: str) -> tuple[int, str]:
         """Return id and location of a schema. Raises as `register_all`, if it is not known to be registered."""
 
+    def close(self) -> None:
+        """Close the connections."""
+
 
 class Wire:
     """The format of values of one event log: JSON if `as_json`, with ids of `registry` if there is one, else Avro."""
@@ -45,6 +48,11 @@ class Wire:
         """Register the schemas. Without a registry, do nothing."""
         if self._registry is not None:
             self._registry.register_all()
+
+    def close(self) -> None:
+        """Close the connections to the registry."""
+        if self._registry is not None:
+            self._registry.close()
 
     def written(self, record: Record) -> Record:
         """Return `record` in this format. Deletions and positions, which are no events, stay as they are."""
