@@ -1,4 +1,4 @@
-// Reacts to changed rows by the headers alone: java -cp kafka-clients.jar:... Consumer.java BROKERS [TOPIC] [GROUP] [COUNT].
+// Reacts to changed rows by the headers alone: java --source 17 -cp kafka-clients.jar:... Consumer.java BROKERS [TOPIC] [GROUP] [COUNT].
 // After COUNT events it ends. The headers need no schema, so every format of the value will do.
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;

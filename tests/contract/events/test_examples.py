@@ -67,6 +67,16 @@ def test_the_example_in_java_prints_the_commits(kafka_node: KafkaNode) -> None:
     uid = published(kafka_node, "java.")
     wanted = [event for event in transitions(uid, 1, 3) if event.datachange]
     jars = ":".join(map(str, ensure_artifacts(json.loads(JARS.read_text()))))
-    command = [*java_command(), "-cp", jars, EXAMPLES / "Consumer.java", kafka_node.bootstrap_servers, "java.timeline", "reports"]
+    command = [
+        *java_command(),
+        "--source",
+        "17",
+        "-cp",
+        jars,
+        EXAMPLES / "Consumer.java",
+        kafka_node.bootstrap_servers,
+        "java.timeline",
+        "reports",
+    ]
     lines = lines_of([*command, str(len(wanted))])
     assert [line.split()[:2] for line in lines] == [[uid, str(event.sequence)] for event in wanted]

@@ -34,6 +34,7 @@ from tideline_events.fields import (
 )
 from tideline_events.payload import DeadLetter, PendingPlan, TableRecord, Transition
 from tideline_events.record import MAX_RECORD_BYTES
+from tideline_events.wire import Wire
 
 
 def with_header(record: Record, name: str, value: bytes | None) -> Record:
@@ -244,3 +245,18 @@ def test_times_are_utc_after_decoding() -> None:
     event = decode(encode(TRANSITION))
     assert isinstance(event, Transition)
     assert event.time.tzinfo == UTC
+
+
+@pytest.mark.parametrize("event_type", EVERY_TYPE)
+def test_every_event_is_read_from_json(event_type: str) -> None:
+    record = encode(EVERY_TYPE[event_type])
+    written = Wire(as_json=True).written(record)
+    assert decode(written) == EVERY_TYPE[event_type]
+    assert {name for name, value in written.headers if value != dict(record.headers)[name]} == {"content-type"}
+
+
+@pytest.mark.parametrize("event_type", EVERY_TYPE)
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b"\xff", b'{"table_uid": 1}', b"[" * 100_000])
+def test_json_that_is_no_event_is_poison(event_type: str, value: bytes) -> None:
+    with pytest.raises(PoisonEvent):
+        decode(dataclasses.replace(Wire(as_json=True).written(encode(EVERY_TYPE[event_type])), value=value))

@@ -21,6 +21,7 @@ REGISTERED = "application/vnd.confluent.avro"
 """Confluent's wire format: a zero byte, the id of the schema in four bytes, the Avro datum."""
 _ID_BYTES = 5
 _PLAIN_TYPES = {"string": str, "long": int, "int": int, "boolean": bool}
+_JSON_TYPES = {"long": "integer", "int": "integer", "double": "number"}
 _LONG = 1 << 63
 
 
@@ -106,7 +107,7 @@ def json_schema(avro: Any) -> dict[str, Any]:
         return {"type": "string", "format": "date-time"}
     if kind == "bytes":
         return {"type": "string", "contentEncoding": "base64"}
-    return {"type": "integer" if kind in ("long", "int") else kind}
+    return {"type": _JSON_TYPES.get(kind, kind)}
 
 
 def _read_json(event_type: str, value: bytes) -> dict[str, Any]:
@@ -138,6 +139,8 @@ def _typed(avro: Any, value: Any) -> Any:
         return base64.b64decode(_checked(value, str), validate=True)
     if isinstance(avro, dict):
         return _typed(kind, value)
+    if kind == "double":
+        return float(value if type(value) is int else _checked(value, float))
     found = _checked(value, _PLAIN_TYPES[kind])
     if isinstance(found, int) and not -_LONG <= found < _LONG:
         raise OverflowError(f"{found} has more than 64 bits")
