@@ -109,7 +109,9 @@ while True:
 ```
 
 - **Which event.** To react to changed rows, listen to `tideline.timeline`. An event with `datachange` says that queries may return other rows from now on: filter by the header `ce_datachange`, which needs no schema. A restore changes rows when it becomes inflight, and says so when it is completed.
-- **Record.** The key is the table's uid. The envelope is CloudEvents 1.0 in Kafka's binary mode: its attributes are headers `ce_*`. The value has a format of [these](#formats), which the header `content-type` names. [events.asyncapi.json](events.asyncapi.json) says all of it for programs.
+- **Record.** The key is the table's uid. The envelope is CloudEvents 1.0 in Kafka's binary mode: its attributes are headers
+  `ce_*`. The value has a format of [these](#formats), which the header `content-type` names.
+  [events.asyncapi.json](events.asyncapi.json) says all of it for programs.
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
 - **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: `TableLogs` opens the table at the base path in the event. `EventConsumer` does both.
 - **Positions.** `EventConsumer.commit` stores the last sequence of each table in `tideline.positions`. So nothing is lost if a consumer is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another. Without new events, a consumer compares its positions with `tideline.tables` every five minutes. A new group starts with the events in the topic; a table that the group meets later starts with the first entry that its log still has. A sink that stores the sequence with its results passes `seen` instead.
@@ -129,7 +131,8 @@ while True:
   sequences: consumers skip what they processed. `tideline events replay PATH --since SEQUENCE --json` prints the transitions of
   one table again for one consumer. If a consumer of changed rows raises `HistoryRewritten` (a restore undid what it had
   processed), it reads the table from the start and continues after the sequence of that snapshot; events need no repair.
-- **Fleets.** Fleets that share a Kafka cluster need different prefixes of topics (below), or, if one reader reads all, different names (setting `fleet`).
+- **Fleets.** Fleets that share a Kafka cluster need different prefixes of topics (below), or, if one reader reads all,
+  different names (setting `fleet`).
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
 - **Unknown counts.** A number of rows that the step does not know is null. In merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value.
 - **Steps.** A write begins with `inflight`, without a `requested` step. Plans of table services begin with `requested`.
@@ -167,16 +170,19 @@ _FORMATS = """## Formats
 
 Readers of Tideline take all formats, so a topic may change over. Change publishers after all readers can read the new format.
 
-With a registry, `ensure_topics`, which each service calls at its start, registers every revision of every schema. The subject is `<topic>-<full name of the record>`
-(TopicRecordNameStrategy), such as `tideline.timeline-tideline.timeline.v1.Transition`, and evolves by `FULL_TRANSITIVE`, if the registry lets the publisher say so. A publisher
-that knows the ids needs no registry any more; at the start a registry that does not answer is `SchemaRegistryUnavailable`, a subject that does not allow a schema `SchemaRefused`. Tideline's
-readers never ask the registry. Options of the registry's client, such as `schema.registry.basic.auth.user.info`, are given beside those of Kafka (setting `event_log_options`).
+With a registry, `ensure_topics`, which each service calls at its start, registers every revision of every schema. The subject
+is `<topic>-<full name of the record>` (TopicRecordNameStrategy), such as `tideline.timeline-tideline.timeline.v1.Transition`,
+and evolves by `FULL_TRANSITIVE`, if the registry lets the publisher say so. A publisher that knows the ids needs no registry
+any more; at the start a registry that does not answer is `SchemaRegistryUnavailable`, a subject that does not allow a schema
+`SchemaRefused`. Tideline's readers never ask the registry. Options of the registry's client, such as
+`schema.registry.basic.auth.user.info`, are given beside those of Kafka (setting `event_log_options`).
 """
 
 _URL_PARAMETERS = """## Settings of topics
 
-They are parameters of the event log's URL, the same for services (setting `event_log`), consumers and the command: `kafka://kafka-1:9092?prefix=acme.&partitions=24&format=json`. A topic that
-exists keeps its partitions, replicas and retention; Kafka's own tools change them.
+They are parameters of the event log's URL, the same for services (setting `event_log`), consumers and the command:
+`kafka://kafka-1:9092?prefix=acme.&partitions=24&format=json`. A topic that exists keeps its partitions, replicas and retention;
+Kafka's own tools change them.
 """
 
 
@@ -229,7 +235,8 @@ def asyncapi_document() -> str:
         "info": {
             "title": "Events of Tideline",
             "version": "1.0.0",
-            "description": "What an application receives. Topics begin with another prefix if the event log's URL says so. See docs/events.md.",
+            "description": "What an application receives. Topics begin with another prefix if the event log's URL says so. "
+            "See docs/events.md.",
         },
         "defaultContentType": AVRO,
         "channels": channels,

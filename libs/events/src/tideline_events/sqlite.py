@@ -59,10 +59,10 @@ _log = logging.getLogger(__name__)
 class SqliteEventLog:
     """`EventLog` on the file `path`. A forked process must not use an open event log of its parent."""
 
-    def __init__(self, path: Path, clock: Clock, topics: TopicSettings = TopicSettings(), wire: Wire | None = None) -> None:  # noqa: B008 - a frozen value
+    def __init__(self, path: Path, clock: Clock, topics: TopicSettings | None = None, wire: Wire | None = None) -> None:
         self._path = path
         self._clock = clock
-        self._topics = topics
+        self._topics = topics or TopicSettings()
         self._wire = wire or Wire()
 
     def ensure_topics(self) -> frozenset[str]:
