@@ -14,15 +14,14 @@ from collections.abc import Callable
 from contextlib import closing
 
 from tideline_events import EventConsumer, Transition, open_event_log
-from tideline_runtime.transitions import TableLogs
 
 
 def react(event_log: str, on_change: Callable[[Transition], None], *, once: bool = False) -> None:
     """Call `on_change` for each step that may change rows: until Ctrl-C or, with `once`, until no event is left."""
-    # TableLogs: what the event log has lost is read from the log of the table, so that no step is missing.
+    # What the event log has lost is read from the log of the table, so that no step is missing.
     with (
         closing(open_event_log(event_log)) as events,
-        closing(EventConsumer(events, "example", backfill=TableLogs())) as consumer,
+        closing(EventConsumer(events, "example")) as consumer,
     ):
         while (arrived := consumer.poll(timeout_s=0 if once else 5)) or not once:
             for event in arrived:

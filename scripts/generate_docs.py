@@ -97,10 +97,9 @@ flowchart LR
 
 ```python
 from tideline_events import EventConsumer, Transition, open_event_log
-from tideline_runtime.transitions import TableLogs
 
 events = open_event_log("kafka://kafka-1:9092,kafka-2:9092")  # or sqlite:///data/events.db
-consumer = EventConsumer(events, "reports", backfill=TableLogs(), member="reports-0")  # another member name in each process
+consumer = EventConsumer(events, "reports", member="reports-0")  # another member name in each process
 while True:
     for event in consumer.poll(timeout_s=5):
         if isinstance(event, Transition) and event.datachange:
@@ -113,7 +112,7 @@ while True:
   `ce_*`. The value has a format of [these](#formats), which the header `content-type` names.
   [events.asyncapi.json](events.asyncapi.json) says all of it for programs.
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
-- **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: `TableLogs` opens the table at the base path in the event. `EventConsumer` does both.
+- **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: it opens the table at the base path in the event. `EventConsumer` does both.
 - **Positions.** `EventConsumer.commit` stores the last sequence of each table in `tideline.positions`. So nothing is lost if a consumer is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another. Without new events, a consumer compares its positions with `tideline.tables` every five minutes. A new group starts with the events in the topic; a table that the group meets later starts with the first entry that its log still has. A sink that stores the sequence with its results passes `seen` instead.
 - **Members.** Kafka divides the tables among the members of a group. With a `member` name a restarted process gets its tables back at once; the tables of a process that ended wait ten seconds for another member.
 - **Dead letters.** A record that is no event, or whose `sequence` the table log does not have, goes to `tideline.dead-letter`. If a table cannot be opened, its events are delivered all the same, and the missing ones are counted (`counts.missing`).

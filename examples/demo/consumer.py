@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from tideline_events import EventConsumer, EventLog, Transition, TransitionConsumer
-from tideline_runtime.transitions import TableLogs
+from tideline_events import EventConsumer, EventLog, Transition
 from tideline_table.table import Table
 
 
@@ -37,11 +36,11 @@ class CommitConsumer:
             self._thread.join()
 
     def _consume(self) -> None:
-        events = EventConsumer(self._event_log, "example-consumer", backfill=TableLogs(), seen=lambda: self.seen)
-        with closing(TransitionConsumer(events)) as consumer:
+        with closing(EventConsumer(self._event_log, "example-consumer", seen=lambda: self.seen)) as consumer:
             while not self._stopped.is_set():
-                for transition in consumer.poll(0.5):
-                    self._receive(transition)
+                for event in consumer.poll(0.5):
+                    if isinstance(event, Transition):
+                        self._receive(event)
                 consumer.commit()
 
     def _receive(self, transition: Transition) -> None:

@@ -20,10 +20,9 @@ from tests.platform.processes import processes_that_name
 from tests.real.kafka import running_kafka
 from tests.real.redis import running_redis
 
-from tideline_events import EventConsumer, EventLog, TransitionConsumer, open_event_log
+from tideline_events import EventConsumer, EventLog, open_event_log
 from tideline_locks.table_lock import attach_lock
 from tideline_runtime.running import Running, read_running
-from tideline_runtime.transitions import TableLogs
 from tideline_table.action import write_rows
 from tideline_table.hudi.instant import State
 from tideline_table.table import Table, TableRequest, create_table
@@ -142,8 +141,7 @@ def has_cleaned(table: Table) -> bool:
 
 def check_events(event_log: EventLog, table: Table, process: subprocess.Popen[bytes]) -> None:
     head = table.refresh().sequence
-    events = EventConsumer(event_log, "test-consumer", backfill=TableLogs(), seen=lambda: {table.uid: 0})
-    consumer = TransitionConsumer(events)
+    consumer = EventConsumer(event_log, "test-consumer", seen=lambda: {table.uid: 0})
     sequences: list[int] = []
 
     def is_complete() -> bool:

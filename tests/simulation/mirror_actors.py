@@ -24,12 +24,11 @@ from tideline_events import (
     PublishUnknown,
     TableIdentity,
     Transition,
-    TransitionConsumer,
     encode,
 )
+from tideline_events.transitions import backfill
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_runtime.transitions import backfill
 from tideline_table.table import Table
 from tideline_table.table.identity import read_identity
 
@@ -132,7 +131,7 @@ def _follow(cluster: Cluster, process: Process) -> None:
         clock=SimulatedClock(world.scheduler, process),
         seen=lambda: {table.uid: topics.seen},
     )
-    with closing(TransitionConsumer(events)) as consumer:
+    with closing(events) as consumer:
         while True:
             before = events.counts
             found = consumer.poll(30.0)

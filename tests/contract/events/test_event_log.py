@@ -28,7 +28,6 @@ from tideline_events import (
     TableIdentity,
     TableRecord,
     Transition,
-    TransitionConsumer,
     decode,
     encode,
     read_envelope,
@@ -341,7 +340,7 @@ def consumer(deployment: Deployment, group: str, log_of_table: list[Transition],
     return deployment.stack.enter_context(closing(events))
 
 
-def deliver(deployment: Deployment, reader: TransitionConsumer, count: int) -> list[int]:
+def deliver(deployment: Deployment, reader: EventConsumer, count: int) -> list[int]:
     found: list[int] = []
     deadline_s = deployment.clock.monotonic_s() + 60
     while len(found) < count and deployment.clock.monotonic_s() < deadline_s:
@@ -355,7 +354,7 @@ def test_a_gap_is_filled_from_the_table_log_in_order(deployment: Deployment) -> 
     publisher = deployment.publisher(f"shard-{uid}")
     publisher.publish_transitions(uid, transitions(uid, 2, 3), table_record(uid, 3))
     publisher.publish_transitions(uid, transitions(uid, 7, 8), table_record(uid, 8))
-    assert deliver(deployment, TransitionConsumer(events), 7) == [2, 3, 4, 5, 6, 7, 8]
+    assert deliver(deployment, events, 7) == [2, 3, 4, 5, 6, 7, 8]
     assert (events.counts.delivered, events.counts.backfilled, events.counts.missing) == (7, 3, 0)
     assert events.seen == {uid: 8}
 
@@ -367,7 +366,7 @@ def test_what_was_seen_is_dropped(deployment: Deployment) -> None:
     publisher.publish_transitions(uid, transitions(uid, 0, 3), table_record(uid, 3))
     # As a mirror does that lost its cursor.
     publisher.publish_transitions(uid, transitions(uid, 1, 5), table_record(uid, 5))
-    assert deliver(deployment, TransitionConsumer(events), 6) == [0, 1, 2, 3, 4, 5]
+    assert deliver(deployment, events, 6) == [0, 1, 2, 3, 4, 5]
     assert events.counts.duplicates == 3
 
 
@@ -379,7 +378,7 @@ def test_poison_goes_to_the_dead_letters_and_blocks_nothing(deployment: Deployme
     bad = Record(TIMELINE.name, uid.encode(), b"\xff\x00garbage", good.headers)
     bare = Record(TIMELINE.name, uid.encode(), None)
     publisher.publish(good, bad, bare, encode(transition(uid, 1)))
-    assert deliver(deployment, TransitionConsumer(events), 2) == [0, 1]
+    assert deliver(deployment, events, 2) == [0, 1]
     assert events.counts.dead == 2
     events.commit()
     letters = [decode(record) for record in deployment.drain(deployment.subscription([DEAD_LETTER.name]), uid, 2)]

@@ -22,7 +22,6 @@ from tideline_events import (
     TableIdentity,
     TableRecord,
     Transition,
-    TransitionConsumer,
     decode,
     encode,
 )
@@ -157,7 +156,7 @@ def test_tables_do_not_disturb_each_other() -> None:
     log = TableLog([])
     mixed = records([transition(one, 1), transition(two, 8), transition(one, 2), transition(two, 9), transition(one, 1)])
     events = consumer(ScriptedSubscription(mixed), log)
-    assert [(e.table_uid, e.sequence) for e in TransitionConsumer(events).poll(0)] == [(one, 1), (two, 8), (one, 2), (two, 9)]
+    assert [(e.table_uid, e.sequence) for e in events.poll(0)] == [(one, 1), (two, 8), (one, 2), (two, 9)]
     assert (log.asked, events.counts.duplicates) == ([], 1)
 
 
@@ -332,7 +331,7 @@ def test_other_events_pass_and_unknown_types_are_ignored() -> None:
 
 def test_closing_closes_the_subscription_only() -> None:
     subscription = ScriptedSubscription()
-    TransitionConsumer(consumer(subscription)).close()
+    consumer(subscription).close()
     assert subscription.closed
 
 
@@ -358,7 +357,7 @@ def test_whatever_comes_every_table_is_delivered_once_and_in_order(arrivals: lis
         clock=ManualClock(),
         seen=lambda: dict.fromkeys(uids, -1),
     )
-    delivered = TransitionConsumer(events).poll(0)
+    delivered = events.poll(0)
     for number, uid in enumerate(uids):
         newest = max((sequence for table, sequence in arrivals if table == number), default=-1)
         assert [event.sequence for event in delivered if event.table_uid == uid] == list(range(newest + 1))

@@ -8,10 +8,10 @@ import pytest
 from tests.plans import schedule_clustering
 from tests.unit.services.fleet import die, write
 
-from tideline_events import TIMELINE, EventConsumer, Transition, TransitionConsumer, decode
+from tideline_events import TIMELINE, EventConsumer, Transition, decode
+from tideline_events.transitions import backfill
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
-from tideline_runtime.transitions import TableLogs, backfill
 from tideline_table.action import run_clustering
 from tideline_table.coordination import roll_back
 
@@ -64,7 +64,7 @@ def test_every_transition_arrives_once_and_in_order(fleet, lost):
     )
     del fleet.event_log.subscribe
     arrived = []
-    with closing(TransitionConsumer(events)) as consumer:
+    with closing(events) as consumer:
         for n in range(2):
             for table in tables:
                 write(table, 10 * n)
@@ -96,9 +96,9 @@ def test_every_transition_arrives_once_and_in_order(fleet, lost):
 
 def arrived_in_a_life(fleet):
     """What a member of the group gets that starts, processes everything and ends."""
-    events = EventConsumer(fleet.event_log, "reader", backfill=TableLogs(), clock=fleet.clock)
+    events = EventConsumer(fleet.event_log, "reader", clock=fleet.clock)
     found = {}
-    with closing(TransitionConsumer(events)) as consumer:
+    with closing(events) as consumer:
         while batch := consumer.poll(0):
             for event in batch:
                 found.setdefault(event.table.name, []).append(event.sequence)

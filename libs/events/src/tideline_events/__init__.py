@@ -4,7 +4,7 @@ Payloads and envelope are pure; `EventLog` is the port, opened by `open_event_lo
 means for a table does not belong here.
 """
 
-from tideline_events.consumer import Backfill, ConsumerCounts, Deduplicator, EventConsumer, TransitionConsumer
+from tideline_events.consumer import Backfill, ConsumerCounts, Deduplicator, EventConsumer
 from tideline_events.envelope import Envelope, TableDeleted, UnknownEvent, decode, encode, read_envelope, table_deletion
 from tideline_events.errors import (
     CommitLost,
@@ -97,7 +97,6 @@ __all__ = [
     "Topic",
     "TopicMismatch",
     "Transition",
-    "TransitionConsumer",
     "UnknownEvent",
     "VerdictEvent",
     "check_event_log_url",

@@ -87,9 +87,9 @@ class EventConsumer:
     quiet table is not left behind. A group starts with the oldest records in the topics, without `from_beginning` after the
     newest; tables that it meets later start with their first transition.
 
-    `seen`: for sinks that store positions with their results. It returns the last processed sequence by table uid, and is called at
-    the start and when this member gets partitions of another one; then the event log holds no positions of the group. `member`: see
-    `EventLog.subscribe`.
+    `backfill` fills gaps; by default from the log of the table at the event's base path. `seen`: for sinks that store positions
+    with their results. It returns the last processed sequence by table uid, and is called at the start and when this member gets
+    partitions of another one; then the event log holds no positions of the group. `member`: see `EventLog.subscribe`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class EventConsumer:
         log: EventLog,
         group: str,
         *,
-        backfill: Backfill,
+        backfill: Backfill | None = None,
         topics: Sequence[str] = (TIMELINE.name,),
         from_beginning: bool = True,
         member: str = "",
@@ -106,7 +106,7 @@ class EventConsumer:
     ) -> None:
         self._event_log = log
         self._group = group
-        self._backfill = backfill
+        self._backfill = backfill or _table_logs()
         self._clock = clock or SystemClock()
         self._stored = seen
         self._subscription = log.subscribe(topics, group, from_beginning=from_beginning, member=member)
@@ -327,20 +327,8 @@ class EventConsumer:
         self._counts = dataclasses.replace(self._counts, **{name: getattr(self._counts, name) + by for name, by in more.items()})
 
 
-class TransitionConsumer:
-    """An `EventConsumer` that returns transitions only."""
+def _table_logs() -> Backfill:
+    # A member that only publishes needs no engine.
+    from tideline_events.transitions import TableLogs
 
-    def __init__(self, events: EventConsumer) -> None:
-        self._events = events
-
-    def poll(self, timeout_s: float) -> list[Transition]:
-        """See `EventConsumer.poll`; other events are dropped."""
-        return [event for event in self._events.poll(timeout_s) if isinstance(event, Transition)]
-
-    def commit(self) -> None:
-        """See `EventConsumer.commit`."""
-        self._events.commit()
-
-    def close(self) -> None:
-        """See `EventConsumer.close`."""
-        self._events.close()
+    return TableLogs()

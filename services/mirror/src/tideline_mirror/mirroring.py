@@ -19,6 +19,7 @@ from tideline_events import (
     TableRecord,
     encode,
 )
+from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.absent import AbsentTables
 from tideline_mirror.changes import changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
@@ -31,7 +32,6 @@ from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import ShardLost, shard_of
 from tideline_runtime.table_settings import TableSettings
-from tideline_runtime.transitions import table_identity, transition_of
 from tideline_runtime.visits import Visit, Visits
 from tideline_table.action import action_name
 from tideline_table.errors import CorruptMetadata, TidelineError

@@ -13,7 +13,7 @@ from tests.simulation.faults import FaultyStorage, SimulatedCrash
 from tests.unit.table.tables import contents, create, open_table, write
 
 from tideline_events.errors import PoisonEvent
-from tideline_runtime.transitions import backfill
+from tideline_events.transitions import backfill
 from tideline_table.action import roll_back_dead
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock

@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from tideline_events import PoisonEvent, TableIdentity, Transition
+from tideline_events.errors import PoisonEvent
+from tideline_events.payload import TableIdentity, Transition
 from tideline_table.action import action_name
 from tideline_table.errors import TableNotFound
 from tideline_table.hudi import (

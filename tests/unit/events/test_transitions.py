@@ -11,7 +11,7 @@ from tests.plans import schedule_archival, schedule_clean, schedule_clustering, 
 from tests.unit.table.tables import Row, new_table, rows_of
 
 from tideline_events import Transition, decode, encode
-from tideline_runtime.transitions import backfill, table_identity, transition_of
+from tideline_events.transitions import backfill, table_identity, transition_of
 from tideline_table.action import (
     create_metadata,
     create_savepoint,
