@@ -4,31 +4,24 @@ In one terminal `tideline up --tables "$PWD/trips" --state-folder ./state`, in a
 
     python examples/event_consumer.py sqlite://$PWD/state/events.db        # or kafka://broker:9092
 
-and then `tideline write ./trips …`. After a restart it continues where it stopped: `commit` stores the position of each table.
+and then `tideline write ./trips …`. After a restart it continues where it stopped.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
 
-from tideline_events import EventConsumer, Transition, open_event_log
+import tideline
+from tideline.events import Transition
 
 
-def react(event_log: str, on_change: Callable[[Transition], None], *, once: bool = False) -> None:
-    """Call `on_change` for each step that may change rows: until Ctrl-C or, with `once`, until no event is left."""
-    # What the event log has lost is read from the log of the table, so that no step is missing.
-    with (
-        closing(open_event_log(event_log)) as events,
-        closing(EventConsumer(events, "example")) as consumer,
-    ):
-        while (arrived := consumer.poll(timeout_s=0 if once else 5)) or not once:
-            for event in arrived:
-                if isinstance(event, Transition) and event.datachange:
-                    on_change(event)
-            # The program commits behind its reactions. If it dies before, the consumer delivers these steps again.
-            consumer.commit()
+def react(event_log: str, on_change: Callable[[Transition], None], wait_s: float | None = None) -> None:
+    """Call `on_change` for each step that may change rows: until Ctrl-C, or until none came for `wait_s` seconds."""
+    with tideline.events.consumer(event_log, "example") as events:
+        for event in events.changes(wait_s=wait_s):
+            # If the program dies here, the next one gets this step again: asking for the next step says that this one is done.
+            on_change(event)
 
 
 def report(event: Transition) -> None:

@@ -1,15 +1,14 @@
-"""An incremental pipeline: what changed in one table since the last run, derived into another.
+"""An incremental pipeline: what changed in one table since the last run, derived into another, exactly once.
 
-    python examples/pipeline.py ./trips ./fares        # from a timer, or from examples/event_consumer.py after each commit
+    python examples/pipeline.py ./trips ./fares                                # one run, from a timer for example
+    python examples/pipeline.py ./trips ./fares sqlite://$PWD/state/events.db  # a run after each commit; or kafka://broker:9092
 
-Each run reads only the changes after the point at which the last one ended. The point is kept after the target's commit: a run
-that dies between the two repeats its changes, and upserts and deletes by key give the same rows again.
+The commit that writes the rows also stores how far the source was read, and fails if another run has moved this position.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,30 +20,40 @@ SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("cents", pa.int64
 
 def run(source: str, target: str) -> int:
     """Bring `target` up to date with `source`, and return the number of rows that changed in it."""
-    position = Path(target) / "_pipeline_position"
-    since = int(position.read_text()) if position.exists() else ""
     try:
         fares = tideline.open(target)
     except tideline.errors.TableNotFound:
         fares = tideline.create(target, schema=SCHEMA, key="id", partition="day")
-    changes = tideline.open(source).changes(since=since)
-    rows = changes.read()  # op, before, after
-    written = rows.filter(pc.is_in(rows["op"], pa.array(["i", "u"])))
-    deleted = rows.filter(pc.equal(rows["op"], "d"))
-    if written.num_rows:
-        fares.upsert(derived(written["after"]))
-    if deleted.num_rows:
-        fares.delete(derived(deleted["before"]).select(["id", "day"]))
-    position.write_text(str(changes.until))
+    trips, done = tideline.open(source), fares.progress("pipeline")
+    try:
+        changes = trips.changes(since=done.get("sequence", ""))
+        rows = changes.read()  # op, before, after
+    except tideline.errors.HistoryUnavailable:  # The changes were cleaned, or the source was restored: derive all of it anew.
+        current = trips.incremental()
+        return fares.insert_overwrite_table(derived(current), progress=done.moved(sequence=current.until)).rows_inserted
+    is_deleted = pc.equal(rows["op"], "d")
+    written, removed = rows.filter(pc.invert(is_deleted))["after"], rows.filter(is_deleted)["before"]
+    if rows.num_rows:
+        keys = pa.Table.from_struct_array(removed).select(["id", "day"])
+        fares.upsert(derived(pa.Table.from_struct_array(written)), delete=keys, progress=done.moved(sequence=changes.until))
     return int(rows.num_rows)
 
 
-def derived(trips: pa.ChunkedArray) -> pa.Table:
+def derived(trips: object) -> pa.Table:
     """Return the target's rows for rows of the source."""
-    columns = pa.Table.from_struct_array(trips.combine_chunks() if trips.num_chunks != 1 else trips.chunk(0))
-    cents = pc.cast(pc.round(pc.multiply(columns["fare"], 100)), pa.int64())
-    return pa.table([columns["id"], columns["day"], cents], schema=SCHEMA)
+    rows = pa.table(trips)
+    return pa.table([rows["id"], rows["day"], pc.cast(pc.round(pc.multiply(rows["fare"], 100)), pa.int64())], schema=SCHEMA)
+
+
+def follow(source: str, target: str, event_log: str) -> None:
+    """Run after each commit to `source`, until Ctrl-C."""
+    with tideline.events.consumer(event_log, "pipeline") as events:
+        for event in events.changes():
+            if event.table.base_path == tideline.open(source).path:
+                run(source, target)
 
 
 if __name__ == "__main__":
     print(run(*sys.argv[1:3]), "changed rows")
+    if len(sys.argv) > 3:
+        follow(*sys.argv[1:4])

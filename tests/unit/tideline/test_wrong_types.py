@@ -23,6 +23,7 @@ REQUIRED: dict[str, Any] = {
     "buckets": [0],
     "lease_id": "x",
     "path": "trips",
+    "name": "p",
     "schema": SCHEMA,
     "key": "id",
 }

@@ -4,7 +4,8 @@ Payloads and envelope are pure; `EventLog` is the port, opened by `open_event_lo
 means for a table does not belong here.
 """
 
-from tideline_events.consumer import Backfill, ConsumerCounts, Deduplicator, EventConsumer
+from tideline_events.consumer import Backfill, EventConsumer
+from tideline_events.deduplicator import ConsumerCounts, Deduplicator
 from tideline_events.envelope import Envelope, TableDeleted, UnknownEvent, decode, encode, read_envelope, table_deletion
 from tideline_events.errors import (
     CommitLost,

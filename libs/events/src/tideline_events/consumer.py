@@ -1,7 +1,4 @@
-"""Consume events: drop duplicates, fill gaps from the table log, move poison records to the dead-letter topic.
-
-`Deduplicator` decides; `EventConsumer` reads, fills gaps, stores positions and publishes dead letters.
-"""
+"""Consume events: drop duplicates, fill gaps from the table log, move poison records to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -9,12 +6,13 @@ import dataclasses
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Self
 
+from tideline_events.deduplicator import ConsumerCounts, Deduplicator
 from tideline_events.envelope import TableDeleted, UnknownEvent, decode, encode
 from tideline_events.errors import CommitLost, PoisonEvent, PublisherFenced, PublishUnknown
-from tideline_events.log import EventLog, Publisher
+from tideline_events.log import POLL_LIMIT, EventLog, Publisher
 from tideline_events.payload import DeadLetter, Event, TableIdentity, TableRecord, Transition
 from tideline_events.positions import position_record
 from tideline_events.record import Record
@@ -30,62 +28,26 @@ MAX_JUMP = 100_000
 """A transition so many sequences after the last known one must be confirmed by the table log."""
 RECONCILE_EVERY_S = 300.0
 """Interval at which an idle consumer compares its positions with the state of the tables."""
+LAG_EVERY_S = 30.0
+"""Interval at which `EventConsumer.lag` reads the state of the tables again."""
 _BACKFILL_BATCH = 5000
+_WAIT_S = 5.0
+_PAUSE_S = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-class Deduplicator:
-    """The last sequence seen of each table, which identifies duplicates and gaps.
-
-    Each transition of a table has its own sequence.
-    """
-
-    def __init__(self, seen: Mapping[str, int] | None = None) -> None:
-        self._seen = dict(seen or {})
-
-    @property
-    def seen(self) -> Mapping[str, int]:
-        """Last sequence by table uid."""
-        return dict(self._seen)
-
-    def is_duplicate(self, table_uid: str, sequence: int) -> bool:
-        """Return whether the last sequence seen of the table is `sequence` or a greater one."""
-        return sequence <= self._seen.get(table_uid, -1)
-
-    def known(self, table_uid: str) -> int | None:
-        """Return the last sequence seen of the table, None if none was."""
-        return self._seen.get(table_uid)
-
-    def last(self, table_uid: str) -> int:
-        """Return the last sequence seen of the table, 0 if none was."""
-        return self._seen.get(table_uid, 0)
-
-    def mark(self, table_uid: str, sequence: int) -> None:
-        """Record that all transitions of the table up to `sequence` were seen."""
-        self._seen[table_uid] = max(sequence, self._seen.get(table_uid, -1))
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerCounts:
-    """Numbers of events since a consumer was created. `missing`: transitions of gaps that the table log did not hold either."""
-
-    delivered: int = 0
-    duplicates: int = 0
-    backfilled: int = 0
-    missing: int = 0
-    unknown: int = 0
-    dead: int = 0
 
 
 class EventConsumer:
     """Reads topics as a member of `group`: transitions of each table once and in order, other events as they arrive.
 
-    Call `commit` after processing what `poll` returned: it stores the position of each table in the event log. After a restart, or
-    when another member takes over, everything since the last commit is delivered again, also what the topics have lost
-    meanwhile: it is read from the table logs. If nothing arrives, the positions are compared with `tideline.tables`, so that a
-    quiet table is not left behind. A group starts with the oldest records in the topics, without `from_beginning` after the
-    newest; tables that it meets later start with their first transition.
+    `changes` and `events` yield them and commit behind the caller's work; with `poll`, call `commit` after processing what it
+    returned. A commit stores the position of each table in the event log. After a restart, or when another member takes over,
+    everything since the last commit is delivered again, also what the topics have lost meanwhile: it is read from the table
+    logs. If nothing arrives, the positions are compared with `tideline.tables`, so that a quiet table is not left behind.
+
+    A group starts with the oldest records in the topics, without `from_beginning` after the newest. With `snapshot` it starts with
+    the state of each table, a `TableRecord`, and goes on with the transitions after the `sequence` in it. Tables that it meets
+    later start with their first transition.
 
     `backfill` fills gaps; by default from the log of the table at the event's base path. `seen`: for sinks that store positions
     with their results. It returns the last processed sequence by table uid, and is called at the start and when this member gets
@@ -100,11 +62,14 @@ class EventConsumer:
         backfill: Backfill | None = None,
         topics: Sequence[str] = (TIMELINE.name,),
         from_beginning: bool = True,
+        snapshot: bool = False,
         member: str = "",
         seen: Callable[[], Mapping[str, int]] | None = None,
         clock: Clock | None = None,
+        owns_log: bool = False,
     ) -> None:
         self._event_log = log
+        self._owns_log = owns_log
         self._group = group
         self._backfill = backfill or _table_logs()
         self._clock = clock or SystemClock()
@@ -118,10 +83,15 @@ class EventConsumer:
         self._starts: dict[str, int] = {}
         """Of a new group: the state of tables as of its start, of which no event arrived."""
         self._moved: set[str] = set()
+        self._snapshot = snapshot
+        self._unknown: deque[TableRecord] = deque()
+        """With `snapshot`: states of tables without a position, which are not delivered yet."""
         self._waiting: deque[Record] = deque()
         self._behind: deque[TableRecord] = deque()
         self._reconcile_at_s = self._clock.monotonic_s()
         self._heads: dict[str, int] = {}
+        """The last sequence that the mirror published of each table, as far as it was read, since `_heads_at_s`."""
+        self._heads_at_s = self._reconcile_at_s - LAG_EVERY_S
         self._counts = ConsumerCounts()
 
     @property
@@ -134,6 +104,47 @@ class EventConsumer:
         """See `Deduplicator.seen`."""
         return self._deduplicator.seen
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def changes(self, *, wait_s: float | None = None) -> Iterator[Transition]:
+        """Yield each step after which queries may return other rows; otherwise as `events`."""
+        return (event for event in self.events(wait_s=wait_s) if isinstance(event, Transition) and event.datachange)
+
+    def events(self, *, wait_s: float | None = None) -> Iterator[Event | TableDeleted]:
+        """Yield all events, for ever or until none came for `wait_s` seconds.
+
+        An event counts as processed when the next one is asked for. What the caller processed is committed before each `poll`: if
+        the caller raises an error or dies, the events since then are delivered again. Errors that a retry may cure are logged, and
+        the call is repeated, unless `wait_s` is given; raises other errors of `poll` and `commit`.
+        """
+        while True:
+            try:
+                self.commit()
+                arrived = self.poll(_WAIT_S if wait_s is None else wait_s)
+            except TidelineError as error:
+                if wait_s is not None or error.recovery is not Recovery.RETRY:
+                    raise
+                _log.warning("group %s: %s", self._group, error)
+                self._clock.sleep(_PAUSE_S)
+                continue
+            if not arrived and wait_s is not None:
+                return
+            yield from arrived
+
+    def lag(self) -> dict[str, int]:
+        """Return how many steps of each table of this member were published and not returned by `poll`, by table uid.
+
+        The numbers of published steps are those of `tideline.tables`, which is read at most every 30 seconds.
+        """
+        if self._clock.monotonic_s() >= self._heads_at_s + LAG_EVERY_S:
+            self._read_states()
+        owned = [uid for uid in self._heads if self._subscription.owns(uid)]
+        return {uid: max(0, self._heads[uid] - self._position(uid, self._heads[uid])) for uid in owned}
+
     def poll(self, timeout_s: float) -> list[Event | TableDeleted]:
         """Return the next events; empty after `timeout_s` without any.
 
@@ -142,9 +153,12 @@ class EventConsumer:
         to the dead-letter topic if it is no event, or if it names a sequence that the table log has not come to. What a backfill
         cannot give for another reason is counted as `missing`.
         """
-        if not self._waiting:
+        self._load_positions()
+        if not self._waiting and not self._unknown:
             self._waiting.extend(self._subscription.poll(timeout_s))
             self._load_positions()
+        if begun := self._begun():
+            return list(begun)
         if not self._waiting and self._generation and self._follows_tables and self._clock.monotonic_s() >= self._reconcile_at_s:
             return list(self._reconciled())
         events: list[Event | TableDeleted] = []
@@ -160,7 +174,7 @@ class EventConsumer:
         return events
 
     def commit(self) -> None:
-        """Store durably that everything that `poll` returned is processed; do nothing while a record waits for a retry.
+        """Store durably that everything that `poll` returned is processed; do nothing while a record that was read waits.
 
         A commit that a rebalance made void is no error: its events are delivered again, here or to the member that reads them now.
         Raises `EventLogUnavailable`, after which the call may be repeated.
@@ -180,6 +194,8 @@ class EventConsumer:
         """Close the subscription and the publisher. What was not committed is delivered again."""
         self._subscription.close()
         self._close_publisher()
+        if self._owns_log:
+            self._event_log.close()
 
     def _load_positions(self) -> None:
         """Read the positions after a change of partitions: other members may have processed tables of these partitions."""
@@ -190,7 +206,29 @@ class EventConsumer:
         self._is_new_group = self._is_new_group and not stored
         for table_uid, sequence in stored.items():
             self._deduplicator.mark(table_uid, sequence)
+        if self._snapshot:
+            # Of this group or of its members, each table without a position begins with its state.
+            self._is_new_group = False
+            self._unknown = deque(s for s in self._read_states() if self._deduplicator.known(s.table_uid) is None)
         self._generation, self._reconcile_at_s = generation, self._clock.monotonic_s()
+
+    def _begun(self) -> list[TableRecord]:
+        """Return the states of the next tables that this member reads and that have no position."""
+        begun: list[TableRecord] = []
+        while self._unknown and len(begun) < POLL_LIMIT:
+            state = self._unknown.popleft()
+            if self._subscription.owns(state.table_uid) and self._deduplicator.known(state.table_uid) is None:
+                self._mark(state.table_uid, state.sequence)
+                begun.append(state)
+        self._count(delivered=len(begun))
+        return begun
+
+    def _position(self, table_uid: str, head: int) -> int:
+        """Return the last sequence processed of a table. Of a new group, a table of which no event arrived begins at its `head`."""
+        known = self._deduplicator.known(table_uid)
+        if known is None and self._is_new_group:
+            known = self._starts.setdefault(table_uid, head)
+        return self._starts.get(table_uid, 0) if known is None else known
 
     def _reconciled(self) -> list[Transition]:
         """Return transitions of tables whose state is ahead of the position, at most a batch of one table."""
@@ -199,10 +237,7 @@ class EventConsumer:
             self._behind.extend(state for state in states if self._subscription.owns(state.table_uid))
         while self._behind:
             state = self._behind[0]
-            last = self._deduplicator.known(state.table_uid)
-            if last is None and self._is_new_group:
-                self._starts[state.table_uid] = last = state.sequence
-            last = self._starts.get(state.table_uid, 0) if last is None else last
+            last = self._position(state.table_uid, state.sequence)
             upto = min(state.sequence, last + _BACKFILL_BATCH)
             if upto <= last:
                 self._behind.popleft()
@@ -218,7 +253,8 @@ class EventConsumer:
 
     def _read_states(self) -> list[TableRecord]:
         states = list(self._event_log.table_records())
-        self._heads |= {state.table_uid: state.sequence for state in states}
+        self._heads = {state.table_uid: state.sequence for state in states}
+        self._heads_at_s = self._clock.monotonic_s()
         return states
 
     def _accept(self, record: Record) -> list[Event | TableDeleted]:
@@ -286,6 +322,7 @@ class EventConsumer:
 
     def _mark(self, table_uid: str, sequence: int) -> None:
         self._deduplicator.mark(table_uid, sequence)
+        self._heads[table_uid] = max(sequence, self._heads.get(table_uid, 0))
         self._moved.add(table_uid)
 
     def _send_to_dead_letters(self, record: Record, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tideline_table.errors import Recovery, TidelineError
+from tideline_table.errors import Recovery, TidelineError, Unavailable
 
 
 class InvalidEvent(TidelineError):
@@ -35,10 +35,8 @@ class PublishUnknown(TidelineError):
     recovery = Recovery.REFRESH
 
 
-class EventLogUnavailable(TidelineError):
+class EventLogUnavailable(Unavailable):
     """The event log did not answer, or refused a request for a transient reason. No record of the call became visible."""
-
-    recovery = Recovery.RETRY
 
 
 class SchemaRegistryUnavailable(EventLogUnavailable):

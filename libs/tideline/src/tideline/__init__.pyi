@@ -1,9 +1,10 @@
-from . import errors
+from . import errors, events
 from .engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint, SkippedPartition, SkipReason
 from .indexes import BloomIndex, BucketIndex, RecordIndex
 from .inspection import Inspection
 from .maintenance import Maintenance
 from .opening import create, open
+from .progress import Progress
 from .query import Query
 from .results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration, ServiceResult
 from .table import Table
@@ -21,6 +22,7 @@ __all__ = [
     "Inspection",
     "Maintenance",
     "MaintenanceStep",
+    "Progress",
     "Query",
     "RecordIndex",
     "Resize",
@@ -32,5 +34,6 @@ __all__ = [
     "Table",
     "create",
     "errors",
+    "events",
     "open",
 ]

@@ -12,6 +12,7 @@ import tideline  # its names are imported when they are used: reads and writes n
 from tideline.checked import checked_methods
 from tideline.opened import Opened, Options
 from tideline.predicates import Where, expression_of
+from tideline.progress import Progress, Step
 from tideline.query import Columns, Query, chosen_columns
 from tideline.results import Commit
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
@@ -77,34 +78,37 @@ class Table:
 
     # --- writing --------------------------------------------------------------------------------------------------------------
 
-    def upsert(self, rows: Rows, *, options: Options = None) -> Commit:
+    def upsert(self, rows: Rows, *, delete: Keys | None = None, progress: Step = None, options: Options = None) -> Commit:
         """Insert rows, and replace the rows whose key the table already holds.
 
-        `rows` have the Arrow PyCapsule interface. All writes raise `SchemaMismatch` and `InvalidInput` before anything is written,
-        and `Conflict` as described for the class.
+        `rows` have the Arrow PyCapsule interface. `delete`: keys that the same commit deletes, with the partition columns; none may
+        be in `rows`. `progress`: what `Progress.moved` returned; the commit stores it with the rows. All writes raise
+        `SchemaMismatch` and `InvalidInput` before anything is written, and `Conflict` as described for the class, or if the
+        progress has moved.
         """
-        return self._write(table_from(rows), Operation.UPSERT, options)
+        removed = None if delete is None else self._keys(delete, self._table.schema, of_rows=True)
+        return self._write(table_from(rows), Operation.UPSERT, progress, options, removed)
 
-    def insert(self, rows: Rows, *, options: Options = None) -> Commit:
+    def insert(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
         """Add rows without looking up their keys, unless `hoodie.datasource.insert.dup.policy` requires it.
 
         In a table with a bucket index, rows whose key the table holds already are updated.
         """
-        return self._write(table_from(rows), Operation.INSERT, options)
+        return self._write(table_from(rows), Operation.INSERT, progress, options)
 
-    def bulk_insert(self, rows: Rows, *, options: Options = None) -> Commit:
+    def bulk_insert(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
         """Add rows as new files, sorted by `hoodie.bulkinsert.user.defined.partitioner.sort.columns`. Meant for initial loads."""
-        return self._write(table_from(rows), Operation.BULK_INSERT, options)
+        return self._write(table_from(rows), Operation.BULK_INSERT, progress, options)
 
-    def insert_overwrite(self, rows: Rows, *, options: Options = None) -> Commit:
+    def insert_overwrite(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
         """Replace the content of the partitions that `rows` belong to."""
-        return self._write(table_from(rows), Operation.INSERT_OVERWRITE, options)
+        return self._write(table_from(rows), Operation.INSERT_OVERWRITE, progress, options)
 
-    def insert_overwrite_table(self, rows: Rows, *, options: Options = None) -> Commit:
+    def insert_overwrite_table(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
         """Replace the content of the whole table with `rows`."""
-        return self._write(table_from(rows), Operation.INSERT_OVERWRITE_TABLE, options)
+        return self._write(table_from(rows), Operation.INSERT_OVERWRITE_TABLE, progress, options)
 
-    def delete(self, keys: Keys, *, options: Options = None) -> Commit:
+    def delete(self, keys: Keys, *, progress: Step = None, options: Options = None) -> Commit:
         """Delete rows by key, whatever their ordering values are.
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
@@ -112,7 +116,7 @@ class Table:
         table does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes
         nothing.
         """
-        return self._write(self._keys(keys, self._table.schema), Operation.DELETE, options)
+        return self._write(self._keys(keys, self._table.schema), Operation.DELETE, progress, options)
 
     def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
         """Delete the content of these partition paths, given as in `_hoodie_partition_path`."""
@@ -120,8 +124,15 @@ class Table:
         done = action.delete_partitions(self._table, column_list(partitions), options=options)
         return Commit.of(done, action.run_inline(self._table, options))
 
-    def _write(self, rows: pa.Table, operation: Operation, options: Options) -> Commit:
-        done = action.write_rows(self._table, rows, operation, options=options)
+    def progress(self, name: str) -> Progress:
+        """Return the positions that the newest commit with progress of this name stored. They outlive archival and cleaning."""
+        held = self._table.refresh().progress.get(name)
+        return Progress(name, held.value if held else None)
+
+    def _write(
+        self, rows: pa.Table, operation: Operation, progress: Step, options: Options, removed: pa.Table | None = None
+    ) -> Commit:
+        done = action.write_rows(self._table, rows, operation, options=options, removed=removed, progress=progress)
         return Commit.of(done, action.run_inline(self._table, options))
 
     # --- reading --------------------------------------------------------------------------------------------------------------
@@ -215,14 +226,14 @@ class Table:
 
         return run_sql(query, engine.folder_name(self._table.base_path), self.dataset(as_of=as_of), connection)
 
-    def _keys(self, keys: Keys, schema: pa.Schema) -> pa.Table:
+    def _keys(self, keys: Keys, schema: pa.Schema, *, of_rows: bool = False) -> pa.Table:
         keygen = self._table.definition.keygen
         given = keys_from(keys, schema, tuple(keygen.key_fields), tuple(keygen.partition_fields))
-        missing = [name for name in keygen.key_fields if not field_path(given.schema, name)]
+        needed = (*keygen.key_fields, *(keygen.partition_fields if of_rows else ()))
+        missing = [name for name in needed if not field_path(given.schema, name)]
         if missing:
             raise SchemaMismatch(
-                f"keys without column(s) {', '.join(map(repr, missing))}",
-                expected=f"the key columns {', '.join(keygen.key_fields)}",
+                f"keys without column(s) {', '.join(map(repr, missing))}", expected=f"the columns {', '.join(needed)}"
             )
         return given
 
