@@ -96,15 +96,12 @@ flowchart LR
 ```
 
 ```python
-from tideline_events import EventConsumer, Transition, open_event_log
+import tideline
 
-events = open_event_log("kafka://kafka-1:9092,kafka-2:9092")  # or sqlite:///data/events.db
-consumer = EventConsumer(events, "reports", member="reports-0")  # another member name in each process
-while True:
-    for event in consumer.poll(timeout_s=5):
-        if isinstance(event, Transition) and event.datachange:
-            print(event.table.name, event.sequence, event.operation, event.rows_inserted, event.partitions)
-    consumer.commit()  # after the events are processed
+# Or sqlite:///data/events.db. Each process of the group has a member name of its own.
+with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", member="reports-0") as events:
+    for event in events.changes():  # each step after which queries may return other rows
+        print(event.table.name, event.sequence, event.operation, event.rows_inserted, event.partitions)
 ```
 
 - **Which event.** To react to changed rows, listen to `tideline.timeline`. An event with `datachange` says that queries may return other rows from now on: filter by the header `ce_datachange`, which needs no schema. A restore changes rows when it becomes inflight, and says so when it is completed.
@@ -113,7 +110,11 @@ while True:
   [events.asyncapi.json](events.asyncapi.json) says all of it for programs.
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
 - **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: it opens the table at the base path in the event. `EventConsumer` does both.
-- **Positions.** `EventConsumer.commit` stores the last sequence of each table in `tideline.positions`. So nothing is lost if a consumer is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another. Without new events, a consumer compares its positions with `tideline.tables` every five minutes. A new group starts with the events in the topic; a table that the group meets later starts with the first entry that its log still has. A sink that stores the sequence with its results passes `seen` instead.
+- **Positions.** Asking for the next event says that the one before is processed. Before a consumer waits for more, it stores the last sequence of each table in `tideline.positions`. So nothing is lost if it is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another; what was not committed comes again. `poll` and `commit` do the same step by step; `events` yields the events of all kinds.
+- **Quiet tables.** Without new events, a consumer compares its positions with `tideline.tables` every five minutes.
+- **Start.** A new group starts with the events in the topic, with `snapshot=True` with the state of each table: `events` first yields its `TableRecord`, then the transitions after the `sequence` in it. A table that the group meets later starts with the first entry that its log still has.
+- **Exactly once.** A sink that stores the sequence of each table together with its results passes `seen`, a function that returns these sequences; the event log then holds no positions of the group. A pipeline from table to table needs none: `upsert(..., progress=...)` stores the position in the commit of the target, and the event only says that there is something to read (`examples/pipeline.py`). The commit fails with `Conflict` if another process moved the position, so changes are never applied twice. If `changes` raises `HistoryUnavailable`, the source was restored or its files were cleaned: write all of it with `insert_overwrite_table(..., progress=...)`.
+- **Lag.** `events.lag()` says for each table of this member how many published steps it has not delivered; `events.counts` counts duplicates, filled gaps, missing steps and dead letters.
 - **Members.** Kafka divides the tables among the members of a group. With a `member` name a restarted process gets its tables back at once; the tables of a process that ended wait ten seconds for another member.
 - **Dead letters.** A record that is no event, or whose `sequence` the table log does not have, goes to `tideline.dead-letter`. If a table cannot be opened, its events are delivered all the same, and the missing ones are counted (`counts.missing`).
 - **Tables.** The key is the uid: `table.name` and `table.base_path` in each event say which table it is, and may change. So map uids to names and paths by `tideline.tables`, which holds the present ones of every table. A table that is deleted or moved leaves `tideline.tables` after five minutes: a record without a value. A table that was adopted (`tideline adopt`) has a new uid, its history is published again under it, and `former_uid` in `tideline.tables` names the old one.

@@ -209,11 +209,11 @@ def test_a_backfill_that_will_never_succeed_hides_no_later_event(error: Exceptio
     assert (events.counts.missing, letters.records) == (2, [])
 
 
-def again(log: ScriptedLog, table_log: TableLog, *batches: list[Record]) -> EventConsumer:
+def again(log: ScriptedLog, table_log: TableLog, *batches: list[Record], **how: Any) -> EventConsumer:
     """The consumer in its next life, which finds these batches."""
     log.subscription = ScriptedSubscription(*batches)
     given: Any = log
-    return EventConsumer(given, "g", backfill=table_log, clock=ManualClock())
+    return EventConsumer(given, "g", backfill=table_log, **{"clock": ManualClock(), **how})
 
 
 def test_events_that_left_the_topic_while_the_consumer_was_down_come_from_the_table_log() -> None:
@@ -277,6 +277,76 @@ def test_a_sequence_that_the_table_never_had_is_a_dead_letter() -> None:
     events = again(log, tables, records([transition(uid, 1), wrong, transition(uid, 2)]))
     assert events.poll(0) == transitions(uid, 1, 2)
     assert events.counts.dead == 1
+
+
+def test_a_snapshot_comes_before_the_stream_and_only_once() -> None:
+    uid, quiet, later = new_uid(), new_uid(), new_uid()
+    log, tables = ScriptedLog(ScriptedSubscription()), TableLog(transitions(uid, 1, 9))
+    log.states = [table_record(uid, 7), table_record(quiet, 4)]
+    first = again(log, tables, records(transitions(uid, 5, 8)), snapshot=True)
+    assert first.poll(0) == log.states
+    first.commit()
+    assert log.positions("g") == {}, "the records that were read with it are not processed"
+    assert first.poll(0) == [transition(uid, 8)]
+    first.commit()
+    assert (first.counts.duplicates, log.positions("g")) == (3, {uid: 8, quiet: 4})
+    log.states += [table_record(later, 2)]
+    second = again(log, TableLog(transitions(later, 1, 2)), records([transition(quiet, 5), transition(later, 2)]), snapshot=True)
+    assert (second.poll(0), second.poll(0)) == ([table_record(later, 2)], [transition(quiet, 5)])
+
+
+def test_a_table_that_a_group_with_a_snapshot_meets_later_starts_with_its_first_transition() -> None:
+    uid = new_uid()
+    events = again(
+        ScriptedLog(ScriptedSubscription()), TableLog(transitions(uid, 1, 9)), records([transition(uid, 3)]), snapshot=True
+    )
+    assert events.poll(0) == transitions(uid, 1, 3)
+
+
+def test_lag_is_what_was_published_and_not_delivered() -> None:
+    class Counted(ScriptedLog):
+        reads = 0
+
+        def table_records(self) -> list[TableRecord]:
+            self.reads += 1
+            return self.states
+
+    uid, fresh, clock = new_uid(), new_uid(), ManualClock()
+    log = Counted(ScriptedSubscription())
+    log.states = [table_record(uid, 9), table_record(fresh, 5)]
+    events = again(log, TableLog(transitions(uid, 1, 9)), records(transitions(uid, 1, 3)), clock=clock, seen=lambda: {uid: 1})
+    events.poll(0)
+    assert events.lag() == {uid: 6, fresh: 5}
+    log.states = [table_record(uid, 9)]
+    assert (events.lag(), log.reads) == ({uid: 6, fresh: 5}, 1)
+    clock.advance(31)
+    assert (events.lag(), log.reads) == ({uid: 6}, 2)
+    events.poll(0)
+    assert events.lag() == {uid: 0}
+
+
+def test_changes_are_committed_when_the_next_one_is_asked_for() -> None:
+    uid = new_uid()
+    log = ScriptedLog(ScriptedSubscription())
+    quiet = dataclasses.replace(transition(uid, 2), datachange=False)
+    batch = records([transition(uid, 1), quiet, transition(uid, 3)])
+    with again(log, TableLog([]), batch) as events:
+        found = events.changes()
+        assert [next(found).sequence for _ in range(2)] == [1, 3]  # and the program dies
+    assert log.positions("g") == {}
+    with again(log, TableLog([]), batch) as events:
+        assert [event.sequence for event in events.changes(wait_s=0)] == [1, 3]
+    assert (log.positions("g"), log.subscription.closed) == ({uid: 3}, True)
+
+
+def test_an_outage_does_not_end_the_loop() -> None:
+    uid = new_uid()
+    outages = [EventLogUnavailable("no storage"), EventLogUnavailable("no storage")]
+    log, gap = ScriptedLog(ScriptedSubscription()), records([transition(uid, 0), transition(uid, 2)])
+    found = again(log, TableLog(transitions(uid, 0, 2), *outages), gap).changes()
+    assert [next(found).sequence for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(EventLogUnavailable):
+        list(again(ScriptedLog(ScriptedSubscription()), TableLog([], *outages), gap).changes(wait_s=0))
 
 
 def test_a_lost_commit_does_not_end_the_loop() -> None:
