@@ -88,18 +88,11 @@ class Story:
     def start(self, name: str) -> None:
         # Half of the members keep their name over restarts; the tables of the others go to another member, and back.
         member = f"{name}-{self.folder.name}" if name.endswith("0") else ""
-        command = [
-            sys.executable,
-            "-m",
-            "tests.contract.events.consumer_program",
-            KINDS[name],
-            self.url,
-            str(self.folder),
-            name,
-            member,
-        ]
+        program = [sys.executable, "-m", "tests.contract.events.consumer_program"]
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+            self.running[name] = subprocess.Popen(
+                [*program, KINDS[name], self.url, str(self.folder), name, member], cwd=ROOT, stdout=log, stderr=log
+            )
 
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
