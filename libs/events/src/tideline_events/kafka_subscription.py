@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -62,6 +63,7 @@ class KafkaSubscription:
         self._clock = clock
         self._group = group
         self._topics = topics
+        self._timeout_s = timeout_s
         self._counts = dict(partition_counts)
         self._assigned: set[tuple[str, int]] = set()
         self._generation = 0
@@ -173,7 +175,12 @@ class KafkaSubscription:
             # The group already has members, and the first one committed the start for all.
             _log.info("group %s already has committed offsets", self._group)
 
-    def _note(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _note(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for topic in {partition.topic for partition in partitions}:
+            # A topic that was deleted and made again may have another number of partitions.
+            with contextlib.suppress(KafkaException):
+                found = consumer.list_topics(topic, timeout=self._timeout_s).topics[topic].partitions
+                self._counts[topic] = len(found) or self._counts[topic]
         self._assigned |= {(partition.topic, partition.partition) for partition in partitions}
         self._generation += bool(partitions)
 
