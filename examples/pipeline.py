@@ -47,9 +47,10 @@ def derived(trips: object) -> pa.Table:
 
 def follow(source: str, target: str, event_log: str) -> None:
     """Run after each commit to `source`, until Ctrl-C."""
+    path = tideline.open(source).path
     with tideline.events.consumer(event_log, "pipeline") as events:
         for event in events.changes():
-            if event.table.base_path == tideline.open(source).path:
+            if event.table.base_path == path:
                 run(source, target)
 
 

@@ -86,6 +86,8 @@ class EventConsumer:
         self._snapshot = snapshot
         self._unknown: deque[TableRecord] = deque()
         """With `snapshot`: states of tables without a position, which are not delivered yet."""
+        self._taken: deque[Event | TableDeleted] = deque()
+        """What `poll` returned to `events`, from the event on that the caller processes now."""
         self._waiting: deque[Record] = deque()
         self._behind: deque[TableRecord] = deque()
         self._reconcile_at_s = self._clock.monotonic_s()
@@ -118,10 +120,14 @@ class EventConsumer:
         """Yield all events, for ever or until none came for `wait_s` seconds.
 
         An event counts as processed when the next one is asked for. What the caller processed is committed before each `poll`: if
-        the caller raises an error or dies, the events since then are delivered again. Errors that a retry may cure are logged, and
-        the call is repeated, unless `wait_s` is given; raises other errors of `poll` and `commit`.
+        the caller dies, the events since then are delivered again. If the caller leaves the loop, the next one begins with the
+        event at which it left. Errors that a retry may cure are logged, and the call is repeated, unless `wait_s` is given; raises
+        other errors of `poll` and `commit`.
         """
         while True:
+            while self._taken:
+                yield self._taken[0]
+                self._taken.popleft()
             try:
                 self.commit()
                 arrived = self.poll(_WAIT_S if wait_s is None else wait_s)
@@ -133,7 +139,7 @@ class EventConsumer:
                 continue
             if not arrived and wait_s is not None:
                 return
-            yield from arrived
+            self._taken.extend(arrived)
 
     def lag(self) -> dict[str, int]:
         """Return how many steps of each table of this member were published and not returned by `poll`, by table uid.
@@ -153,6 +159,9 @@ class EventConsumer:
         to the dead-letter topic if it is no event, or if it names a sequence that the table log has not come to. What a backfill
         cannot give for another reason is counted as `missing`.
         """
+        if self._taken:
+            left, self._taken = list(self._taken), deque()
+            return left
         self._load_positions()
         if not self._waiting and not self._unknown:
             self._waiting.extend(self._subscription.poll(timeout_s))
@@ -174,12 +183,12 @@ class EventConsumer:
         return events
 
     def commit(self) -> None:
-        """Store durably that everything that `poll` returned is processed; do nothing while a record that was read waits.
+        """Store durably that everything that `poll` returned is processed; do nothing while a record waits that was read.
 
         A commit that a rebalance made void is no error: its events are delivered again, here or to the member that reads them now.
         Raises `EventLogUnavailable`, after which the call may be repeated.
         """
-        if self._waiting:
+        if self._waiting or self._taken:
             return
         if self._stored is None and (moved := [uid for uid in sorted(self._moved) if self._subscription.owns(uid)]):
             # Before the offsets: a position that is ahead of them only makes records duplicates that were processed.

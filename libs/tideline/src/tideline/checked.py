@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow.compute as pc
 
+from tideline.rows import is_rows
 from tideline_table.errors import InvalidOption
 from tideline_table.log import ProgressStep
 
@@ -54,6 +55,12 @@ def _mapping(value: Any) -> Any:
     return value
 
 
+def _keys(value: Any) -> Any:
+    if value is not None and not is_rows(value) and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
+        raise TypeError
+    return value
+
+
 def _connection(value: Any) -> Any:
     if value is None:
         return value
@@ -86,7 +93,7 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     # The functions that convert these refuse other types by name.
     "Rows": (_anything, ""),
     "Keys": (_anything, ""),
-    "Keys | None": (_anything, ""),
+    "Keys | None": (_keys, "rows with the key columns, or a list of keys"),
     "Schema": (_anything, ""),
     "KeyIndex | None": (_anything, ""),
     "BucketIndex | None": (_anything, ""),
