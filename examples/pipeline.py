@@ -24,7 +24,7 @@ def run(source: str, target: str) -> int:
         fares = tideline.open(target)
     except tideline.errors.TableNotFound:
         fares = tideline.create(target, schema=SCHEMA, key="id", partition="day")
-    trips, done = tideline.open(source), fares.progress("pipeline")
+    trips, done = tideline.open(source), fares.inspect.progress("pipeline")
     try:
         changes = trips.changes(since=done.get("sequence", ""))
         rows = changes.read()  # op, before, after

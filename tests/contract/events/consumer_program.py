@@ -23,7 +23,7 @@ TARGET = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("applied", pa.
 
 def derive(source: tideline.Table, target: tideline.Table) -> None:
     """Apply what changed in `source` to `target`, exactly once."""
-    done = target.progress("story")
+    done = target.inspect.progress("story")
     changes = source.changes(since=done.get("sequence", ""))
     rows = changes.read().to_pylist()
     if not rows:

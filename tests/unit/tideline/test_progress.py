@@ -18,35 +18,35 @@ def test_rows_and_position_change_together(table: tideline.Table, is_shared: boo
     if is_shared:
         table.maintenance.share(lock_expiry_min=7)
         table = tideline.open(table.path)
-    start = table.progress("fares")
+    start = table.inspect.progress("fares")
     assert dict(start) == {}
     table.upsert(NEW, delete=[{"id": "a", "day": "mon"}], progress=start.moved(trips=7))
     with pytest.raises(Conflict, match="progress 'fares'"):
         table.upsert(trips_of(("e", "tue", 1.0, 1)), progress=start.moved(trips=8))
-    done = tideline.open(table.path).progress("fares")
+    done = tideline.open(table.path).inspect.progress("fares")
     assert (dict(done), ids(table.read())) == ({"trips": 7}, ["b", "c", "d"])
     table.delete(["b"], progress=done.moved({"other table": "x"}))
-    assert dict(table.progress("fares")) == {"trips": 7, "other table": "x"}
+    assert dict(table.inspect.progress("fares")) == {"trips": 7, "other table": "x"}
 
 
 def test_every_write_of_rows_moves_it_and_nothing_else_does(table: tideline.Table) -> None:
     writes = (table.upsert, table.insert, table.bulk_insert, table.insert_overwrite, table.insert_overwrite_table)
     for number, write in enumerate(writes):
-        write(NEW if number != 1 else SCHEMA.empty_table(), progress=table.progress("p").moved(source=number))
-        assert table.progress("p")["source"] == number
+        write(NEW if number != 1 else SCHEMA.empty_table(), progress=table.inspect.progress("p").moved(source=number))
+        assert table.inspect.progress("p")["source"] == number
     table.upsert(NEW)
     table.maintenance.cluster(small_file_limit=1 << 30)
-    assert table.progress("p")["source"] == 4
+    assert table.inspect.progress("p")["source"] == 4
 
 
 def test_it_outlives_archival(table: tideline.Table) -> None:
-    table.upsert(NEW, progress=table.progress("p").moved(source=1))
+    table.upsert(NEW, progress=table.inspect.progress("p").moved(source=1))
     for _ in range(6):
         table.upsert(NEW)
     table.maintenance.clean(options={"hoodie.cleaner.commits.retained": 1})
     archived = table.maintenance.archive(options={"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 3})
     assert len(archived.instants) > 2
-    assert dict(tideline.open(table.path).progress("p")) == {"source": 1}
+    assert dict(tideline.open(table.path).inspect.progress("p")) == {"source": 1}
 
 
 def test_deletions_beside_rows_name_their_partition(table: tideline.Table) -> None:
@@ -64,6 +64,6 @@ def test_a_step_comes_from_the_progress_that_was_read(table: tideline.Table, tmp
         with pytest.raises(InvalidInput, match=r"Progress\.moved"):
             table.upsert(NEW, progress=given)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="no JSON"):
-        table.progress("p").moved(trips=tmp_path)
+        table.inspect.progress("p").moved(trips=tmp_path)
     with pytest.raises(InvalidInput, match="progress key"):
-        table.progress("my pipeline").moved(trips=1)
+        table.inspect.progress("my pipeline").moved(trips=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tideline.checked import checked_methods
 from tideline.engine_results import DataFile, Savepoint
 from tideline.opened import Opened, Options
+from tideline.progress import Progress
 from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.action import TableStatus
@@ -61,6 +62,11 @@ class Inspection:
         Sizes, the footers of base files and the blocks of log files are compared, with `deep` all bytes of base files too.
         """
         return tuple(action.check_table(self._table, deep=deep))
+
+    def progress(self, name: str) -> Progress:
+        """Return the positions that the newest commit with `progress` of this name stored. They outlive archival and cleaning."""
+        held = self._table.state.progress.get(name)
+        return Progress(name, held.value if held else None)
 
     def savepoints(self) -> tuple[Savepoint, ...]:
         """Return the savepoints, oldest first."""

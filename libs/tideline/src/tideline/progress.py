@@ -13,7 +13,9 @@ Step = ProgressStep | None
 
 
 class Progress(Mapping[str, Any]):
-    """The positions that the last commit under `name` stored, by source: numbers, texts or other JSON. Empty before the first one.
+    """The positions that the last commit under `name` stored, by source: numbers, texts or other JSON. Empty before the first.
+
+    `table.inspect.progress(name)` returns them.
 
     A write with `progress=done.moved(...)` stores rows and positions in one commit. It raises `Conflict`, and writes nothing, if
     another process has moved the progress since `done` was read: read it again, and continue from there.

@@ -12,7 +12,7 @@ import tideline  # its names are imported when they are used: reads and writes n
 from tideline.checked import checked_methods
 from tideline.opened import Opened, Options
 from tideline.predicates import Where, expression_of
-from tideline.progress import Progress, Step
+from tideline.progress import Step
 from tideline.query import Columns, Query, chosen_columns
 from tideline.results import Commit
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
@@ -123,11 +123,6 @@ class Table:
         self._table.refresh()
         done = action.delete_partitions(self._table, column_list(partitions), options=options)
         return Commit.of(done, action.run_inline(self._table, options))
-
-    def progress(self, name: str) -> Progress:
-        """Return the positions that the newest commit with progress of this name stored. They outlive archival and cleaning."""
-        held = self._table.refresh().progress.get(name)
-        return Progress(name, held.value if held else None)
 
     def _write(
         self, rows: pa.Table, operation: Operation, progress: Step, options: Options, removed: pa.Table | None = None
