@@ -39,7 +39,7 @@ from tideline_events import (
 from tideline_events.envelope import KINDS, EventKind
 from tideline_events.fields import payload_fields
 from tideline_events.schema import revisions, type_text
-from tideline_runtime.transitions import backfill
+from tideline_events.transitions import backfill
 from tideline_table.errors import InvalidOption
 from tideline_table.table import Table
 

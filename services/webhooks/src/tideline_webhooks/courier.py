@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from tideline_events import TIMELINE, EventConsumer, EventLog, TableDeleted, TableRecord, Transition, UnknownEvent
 from tideline_events.payload import Event
+from tideline_events.transitions import TableLogs
 from tideline_runtime.logging import get_logger
 from tideline_runtime.loop import Backoff, may_be_cured
 from tideline_runtime.metrics import Metrics
-from tideline_runtime.transitions import TableLogs
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 from tideline_webhooks.lanes import Item, Lane, Lanes

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from tideline_events import Transition
 from tideline_events.envelope import STRUCTURED, structured
+from tideline_events.transitions import TableLogs
 from tideline_runtime.loop import may_be_cured
-from tideline_runtime.transitions import TableLogs
 from tideline_table.errors import TidelineError
 from tideline_webhooks.signing import signature_headers
 from tideline_webhooks.subscriptions import Subscription, TableEvent

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
 
 from tideline_events import TableIdentity, Transition
-from tideline_runtime.transitions import TableLogs, table_identity
+from tideline_events.transitions import TableLogs, table_identity
 from tideline_table.clock import Clock
 from tideline_table.errors import InvalidInput, Recovery, TidelineError
 from tideline_table.table import Table
