@@ -12,8 +12,8 @@ from tests.conformance.both_in_turn import SCHEMA, trips
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.unit.webhooks.receiver import Received, Receiver
 
-from tideline_runtime.policy.selector import Group
 from tideline_events.transitions import TableLogs, table_identity
+from tideline_runtime.policy.selector import Group
 from tideline_table.action import write_rows
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation

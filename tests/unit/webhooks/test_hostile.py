@@ -14,8 +14,8 @@ import pytest
 from tests.contract.events.samples import new_uid, transition
 from tests.unit.webhooks.receiver import Answer, Receiver
 
-from tideline_runtime.policy.selector import Group
 from tideline_events.transitions import TableLogs
+from tideline_runtime.policy.selector import Group
 from tideline_webhooks.messages import Message, Messages
 from tideline_webhooks.sending import Attempt, Outcome, Sender
 from tideline_webhooks.subscriptions import Subscription

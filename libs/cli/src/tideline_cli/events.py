@@ -39,7 +39,6 @@ from tideline_events import (
 from tideline_events.envelope import KINDS, EventKind
 from tideline_events.fields import payload_fields
 from tideline_events.schema import revisions, type_text
-from tideline_events.transitions import backfill
 from tideline_table.errors import InvalidOption
 from tideline_table.table import Table
 
@@ -161,6 +160,8 @@ def replay(
     opened = Table.open(path)
     if not opened.capabilities.keeps_log:
         raise InvalidOption(f"{path}, which only Apache Hudi writes", expected="a table with Tideline's log")
+    from tideline_events.transitions import backfill
+
     for transition in backfill(opened, since, until or opened.state.sequence):
         _print_event(transition, transition.table.name, as_json=as_json)
 
