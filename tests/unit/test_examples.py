@@ -38,7 +38,7 @@ def test_the_pipeline_follows_upserts_and_deletions(tmp_path: Path) -> None:
     saved = table.maintenance.create_savepoint()
     table.upsert(trips(id=[9], day=["a"], fare=[9.0]))
     assert pipeline.run(str(source), str(target)) == 1
-    table.maintenance.restore(saved)
+    table.maintenance.restore(saved.instant)
     assert pipeline.run(str(source), str(target)) == 3
     assert rows(target) == [(1, "a", 150), (2, "a", 700), (4, "b", 400)]
     assert pipeline.run(str(source), str(target)) == 0

@@ -60,7 +60,7 @@ class Story:
             self.fleet.service(
                 MirrorService, MirrorSettings, f"mirror-{own}", fleet=f"{own}-{self.folder.name}", event_log=self.url, tables=tables
             )[0]
-            for own, tables in (("one", (self.fleet.path("[ab]"),)), ("two", (self.fleet.path("c"),)))
+            for own, tables in (("one", (self.fleet.path("a"), self.fleet.path("b"))), ("two", (self.fleet.path("c"),)))
         ]
 
     @property

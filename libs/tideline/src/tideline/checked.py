@@ -87,7 +87,7 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "Mapping[str, str] | None": (_mapping, "a mapping from keys, which are texts, to values"),
     "Columns": (_several(str, none=True), "a name or several names"),
     "Where": (_one_of(str, pc.Expression, none=True), "SQL text or a pyarrow.compute.Expression"),
-    "Step": (_one_of(ProgressStep, none=True), "what `Progress.moved` returned"),
+    "ProgressStep | None": (_one_of(ProgressStep, none=True), "what `Progress.moved` returned"),
     "Point": (_one_of(str, numbers.Integral, date, none=True), "an instant, a sequence number, a date or a time"),
     "duckdb.DuckDBPyConnection | None": (_connection, "a connection of DuckDB"),
     # The functions that convert these refuse other types by name.

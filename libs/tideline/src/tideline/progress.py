@@ -9,8 +9,6 @@ from typing import Any
 from tideline_table.errors import InvalidOption
 from tideline_table.log import ProgressStep
 
-Step = ProgressStep | None
-
 
 class Progress(Mapping[str, Any]):
     """The positions that the last commit under `name` stored, by source: numbers, texts or other JSON. Empty before the first.

@@ -12,7 +12,6 @@ import tideline  # its names are imported when they are used: reads and writes n
 from tideline.checked import checked_methods
 from tideline.opened import Opened, Options
 from tideline.predicates import Where, expression_of
-from tideline.progress import Step
 from tideline.query import Columns, Query, chosen_columns
 from tideline.results import Commit
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
@@ -21,6 +20,7 @@ from tideline_table import table as engine
 from tideline_table.errors import SchemaMismatch
 from tideline_table.extras import extra
 from tideline_table.hudi import Point
+from tideline_table.log import ProgressStep
 from tideline_table.schema import field_path, fit_rows, named_field, named_values
 from tideline_table.table import HeldLease
 from tideline_table.writer import Operation
@@ -78,7 +78,9 @@ class Table:
 
     # --- writing --------------------------------------------------------------------------------------------------------------
 
-    def upsert(self, rows: Rows, *, delete: Keys | None = None, progress: Step = None, options: Options = None) -> Commit:
+    def upsert(
+        self, rows: Rows, *, delete: Keys | None = None, progress: ProgressStep | None = None, options: Options = None
+    ) -> Commit:
         """Insert rows, and replace the rows whose key the table already holds.
 
         `rows` have the Arrow PyCapsule interface. `delete`: keys that the same commit deletes, with the partition columns; none may
@@ -89,26 +91,26 @@ class Table:
         removed = None if delete is None else self._keys(delete, self._table.schema, of_rows=True)
         return self._write(table_from(rows), Operation.UPSERT, progress, options, removed)
 
-    def insert(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
+    def insert(self, rows: Rows, *, progress: ProgressStep | None = None, options: Options = None) -> Commit:
         """Add rows without looking up their keys, unless `hoodie.datasource.insert.dup.policy` requires it.
 
         In a table with a bucket index, rows whose key the table holds already are updated.
         """
         return self._write(table_from(rows), Operation.INSERT, progress, options)
 
-    def bulk_insert(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
+    def bulk_insert(self, rows: Rows, *, progress: ProgressStep | None = None, options: Options = None) -> Commit:
         """Add rows as new files, sorted by `hoodie.bulkinsert.user.defined.partitioner.sort.columns`. Meant for initial loads."""
         return self._write(table_from(rows), Operation.BULK_INSERT, progress, options)
 
-    def insert_overwrite(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
+    def insert_overwrite(self, rows: Rows, *, progress: ProgressStep | None = None, options: Options = None) -> Commit:
         """Replace the content of the partitions that `rows` belong to."""
         return self._write(table_from(rows), Operation.INSERT_OVERWRITE, progress, options)
 
-    def insert_overwrite_table(self, rows: Rows, *, progress: Step = None, options: Options = None) -> Commit:
+    def insert_overwrite_table(self, rows: Rows, *, progress: ProgressStep | None = None, options: Options = None) -> Commit:
         """Replace the content of the whole table with `rows`."""
         return self._write(table_from(rows), Operation.INSERT_OVERWRITE_TABLE, progress, options)
 
-    def delete(self, keys: Keys, *, progress: Step = None, options: Options = None) -> Commit:
+    def delete(self, keys: Keys, *, progress: ProgressStep | None = None, options: Options = None) -> Commit:
         """Delete rows by key, whatever their ordering values are.
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
@@ -125,7 +127,7 @@ class Table:
         return Commit.of(done, action.run_inline(self._table, options))
 
     def _write(
-        self, rows: pa.Table, operation: Operation, progress: Step, options: Options, removed: pa.Table | None = None
+        self, rows: pa.Table, operation: Operation, progress: ProgressStep | None, options: Options, removed: pa.Table | None = None
     ) -> Commit:
         done = action.write_rows(self._table, rows, operation, options=options, removed=removed, progress=progress)
         return Commit.of(done, action.run_inline(self._table, options))
