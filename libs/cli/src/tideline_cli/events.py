@@ -149,7 +149,7 @@ def replay(
     path: TablePath,
     *,
     since: Annotated[int, option(metavar="SEQUENCE", min=1, help="First sequence. Default: the first one that the log has.")] = 1,
-    until: Annotated[int, option(metavar="SEQUENCE", min=1, help="Last sequence. Default: the head of the log.")] = 0,
+    until: Annotated[int | None, option(metavar="SEQUENCE", min=1, help="Last sequence. Default: the head of the log.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON document in a line.")] = False,
 ) -> None:
     """Print the transitions of a table again, from its log, as events with the same sequences: for a consumer that lost them.
