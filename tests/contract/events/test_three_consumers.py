@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,7 @@ from tests.unit.services.fleet import Fleet
 
 import tideline
 from tideline_events import TIMELINE, open_event_log
+from tideline_events.topics import TopicSettings
 from tideline_events.transitions import backfill
 from tideline_mirror.mirroring import CHECK_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
@@ -44,7 +46,7 @@ PATIENCE_S = 240.0
 class Story:
     """Sources, the mirrors of two fleets, and the processes of the consumers."""
 
-    deployment: Deployment
+    url: str
     folder: Path
     fleet: Fleet
     chance: random.Random = field(default_factory=lambda: random.Random(35))
@@ -62,10 +64,6 @@ class Story:
             )[0]
             for own, tables in (("one", (self.fleet.path("a"), self.fleet.path("b"))), ("two", (self.fleet.path("c"),)))
         ]
-
-    @property
-    def url(self) -> str:
-        return self.deployment.url
 
     def write(self) -> None:
         """One commit to one source: new rows, new versions of rows, or deletions; and its publication."""
@@ -88,7 +86,7 @@ class Story:
     def start(self, name: str) -> None:
         # Half of the members keep their name over restarts; the tables of the others go to another member, and back.
         member = f"{name}-{self.folder.name}" if name.endswith("0") else ""
-        program = [sys.executable, "-m", "tests.contract.events.consumer_program"]
+        program = [sys.executable, "-X", "faulthandler", "-m", "tests.contract.events.consumer_program"]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [*program, KINDS[name], self.url, str(self.folder), name, member], cwd=ROOT, stdout=log, stderr=log
@@ -155,15 +153,16 @@ class Story:
             with closing(sqlite3.connect(self.url.removeprefix("sqlite://"))) as connection, connection:
                 connection.execute("DELETE FROM records WHERE topic = ?", (TIMELINE.name,))
             return
-        admin = self._admin()
-        count = len(admin.list_topics(TIMELINE.name, timeout=30).topics[TIMELINE.name].partitions)
-        ends = [TopicPartition(TIMELINE.name, n, -1) for n in range(count)]  # -1: up to the end
+        admin, topic = self._admin()
+        count = len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
+        ends = [TopicPartition(topic, n, -1) for n in range(count)]  # -1: up to the end
         for future in admin.delete_records(ends).values():
             future.result(30)
 
     def delete_topic(self) -> None:
         """Delete the topic while consumers read it; the mirrors make it again and publish what it held."""
-        self._admin().delete_topics([TIMELINE.name])[TIMELINE.name].result(30)
+        admin, topic = self._admin()
+        admin.delete_topics([topic])[topic].result(30)
         self.fleet.clock.advance(CHECK_EVERY_S + 1)
         for _ in range(round(PATIENCE_S / STEP_S)):
             self._pause()
@@ -173,10 +172,13 @@ class Story:
         raise AssertionError("the mirror did not make the topic again")
 
     def logs(self) -> str:
-        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
+        return "\n".join(f"{path.name}: {path.read_text()[-6000:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.url.removeprefix("kafka://")})
+    def _admin(self) -> tuple[AdminClient, str]:
+        """A client of the broker, and the topic of transitions there."""
+        parts = urlsplit(self.url)
+        topics = TopicSettings(dict(parse_qsl(parts.query))["prefix"])
+        return AdminClient({"bootstrap.servers": parts.netloc}), topics.name(TIMELINE.name)
 
     def _handled(self, name: str, process: subprocess.Popen[bytes]) -> bool:
         if process.poll() is not None:
@@ -195,9 +197,11 @@ class Story:
 def story(among_processes: Deployment, tmp_path: Path) -> Iterator[Story]:
     folder = tmp_path / f"story{random.randrange(1 << 32):x}"
     folder.mkdir()
-    open_event_log(among_processes.url).ensure_topics()
+    # Topics of its own: the broker also has events of tables that these consumers may not read.
+    url = among_processes.url + (f"?prefix={folder.name}.&partitions=4" if among_processes.url.startswith("kafka:") else "")
+    open_event_log(url).ensure_topics()
     with closing(Fleet(tmp_path)) as fleet:
-        made = Story(among_processes, folder, fleet)
+        made = Story(url, folder, fleet)
         try:
             yield made
         finally:

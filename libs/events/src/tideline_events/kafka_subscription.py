@@ -66,6 +66,7 @@ class KafkaSubscription:
         self._timeout_s = timeout_s
         self._counts = dict(partition_counts)
         self._assigned: set[tuple[str, int]] = set()
+        self._uncounted: set[str] = set()
         self._generation = 0
         self._uncommitted: dict[tuple[str, int], int] = {}
         self._closed = False
@@ -115,6 +116,7 @@ class KafkaSubscription:
 
     def owns(self, table_uid: str) -> bool:
         """See `Subscription.owns`."""
+        self._count()
         key = table_uid.encode()
         return any((topic, partition_of(key, count)) in self._assigned for topic, count in self._counts.items())
 
@@ -175,14 +177,19 @@ class KafkaSubscription:
             # The group already has members, and the first one committed the start for all.
             _log.info("group %s already has committed offsets", self._group)
 
-    def _note(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        for topic in {partition.topic for partition in partitions}:
-            # A topic that was deleted and made again may have another number of partitions.
-            with contextlib.suppress(KafkaException):
-                found = consumer.list_topics(topic, timeout=self._timeout_s).topics[topic].partitions
-                self._counts[topic] = len(found) or self._counts[topic]
+    def _note(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Note what came. A callback asks the client nothing: its calls do not nest, and the next callback would end the process."""
+        self._uncounted |= {partition.topic for partition in partitions}
         self._assigned |= {(partition.topic, partition.partition) for partition in partitions}
         self._generation += bool(partitions)
+
+    def _count(self) -> None:
+        """Ask for the partitions of topics that came: one that was deleted and made again may have another number of them."""
+        while self._uncounted:
+            topic = self._uncounted.pop()
+            with contextlib.suppress(KafkaException):
+                found = self._consumer.list_topics(topic, timeout=self._timeout_s).topics[topic].partitions
+                self._counts[topic] = len(found) or self._counts[topic]
 
     def _forget(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget the offsets of partitions that another member took over: this member must not commit them."""
