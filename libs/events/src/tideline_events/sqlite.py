@@ -36,11 +36,8 @@ MAX_SLEEP_S = 0.05
 POLL_BYTES = 16 * 1024 * 1024
 
 _INSERT = "INSERT INTO records (topic, key, value, headers, recorded_us) VALUES (?, ?, ?, ?, ?)"
-_COMPACT = {
-    topic.name: f"DELETE FROM records WHERE topic = '{topic.name}' AND key IS ? AND offset < ?"  # noqa: S608 - names of the contract
-    for topic in TOPICS
-    if topic.compacted
-}
+_COMPACTED = {topic.name for topic in TOPICS if topic.compacted}
+_COMPACT = "DELETE FROM records WHERE topic = ? AND key IS ? AND offset < ?"
 _TABLES = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.tables'"
 _POSITIONS = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.positions'"
 _NEXT = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND offset >= ? ORDER BY offset LIMIT ?"
@@ -98,7 +95,14 @@ class SqliteEventLog:
         """See `EventLog.positions`."""
         return positions_in(map(_record, self._rows(_POSITIONS, ())), group)
 
-    def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> SqliteSubscription:  # noqa: ARG002 - no partitions
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        group: str,
+        *,
+        from_beginning: bool = True,
+        member: str = "",  # noqa: ARG002 - no partitions
+    ) -> SqliteSubscription:
         """See `EventLog.subscribe`."""
         check_subscription(topics, group)
         connection = connect(self._path)
@@ -194,8 +198,8 @@ class SqlitePublisher:
             for record in records:
                 row = (record.topic, record.key, record.value, headers_text(record.headers), _microseconds(now))
                 offset = self._connection.execute(_INSERT, row).lastrowid
-                if (compact := _COMPACT.get(record.topic)) is not None:
-                    self._connection.execute(compact, (record.key, offset))
+                if record.topic in _COMPACTED:
+                    self._connection.execute(_COMPACT, (record.topic, record.key, offset))
             self._expire(now)
 
     def close(self) -> None:
