@@ -178,7 +178,7 @@ class KafkaSubscription:
             _log.info("group %s already has committed offsets", self._group)
 
     def _note(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Note what came. A callback asks the client nothing: its calls do not nest, and the next callback would end the process."""
+        """Note what came. A callback asks the client nothing: its calls do not nest, and the next callback kills the process."""
         self._uncounted |= {partition.topic for partition in partitions}
         self._assigned |= {(partition.topic, partition.partition) for partition in partitions}
         self._generation += bool(partitions)
