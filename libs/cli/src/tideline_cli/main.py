@@ -20,6 +20,7 @@ from tideline_table.extras import DISTRIBUTION
 COMMANDS = {
     "create": "create",
     "share": "share",
+    "leave": "leave",
     "write": "write",
     "delete-partition": "write",
     "read": "read",

@@ -23,10 +23,10 @@ from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.clock import Clock
 from tideline_table.errors import StorageFull
+from tideline_table.log.entry import LOCK_GUARD_PATH
 from tideline_table.storage import refused_write
 
 LOCK_FILE = ".hoodie/lock"
-GUARD_FILE = ".hoodie/.tideline/lock-guard"
 SETTLE_S = 0.005
 """Longer than Hudi needs from its check for the file to the creation of the file."""
 _FREE = "free"
@@ -55,7 +55,7 @@ class FileLockCell:
         """See `LockCell.swap`. The guard file excludes Tideline processes only; against Hudi, only creation is exclusive."""
         base = self._base_path_of(name)
         path = base / LOCK_FILE
-        with _translated(name), _guarded(base / GUARD_FILE):
+        with _translated(name), _guarded(base / LOCK_GUARD_PATH):
             if self._read(path).version != seen.version:
                 return False
             if record.standing is not Standing.HELD:

@@ -50,6 +50,7 @@ from .maintenance.document import (
     status_document,
     verdict_document,
 )
+from .maintenance.leave import Left, leave
 from .maintenance.maintain import maintain
 from .maintenance.status import PendingJob, TableStatus, examine, examine_beside, pending_jobs
 from .maintenance.verdict import (
@@ -115,6 +116,7 @@ __all__ = [
     "GroupPreview",
     "Inline",
     "InlineService",
+    "Left",
     "LookUp",
     "MarkerCheck",
     "NewRings",
@@ -187,6 +189,7 @@ __all__ = [
     "job_document",
     "judge",
     "judge_all",
+    "leave",
     "log_compact_here",
     "maintain",
     "maintenance_document",

@@ -9,13 +9,15 @@ from tideline_table.coordination.capabilities import HUDI_ONLY, Capabilities
 from tideline_table.coordination.other_writers import check_not_upgraded
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.hudi_rules import check_version
+from tideline_table.coordination.shared.leaving import is_leaving, remove_tideline
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import TableFrozen, UnsupportedTable
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi_written import hudi_written_state
+from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.state import TableState
-from tideline_table.storage import Folder
+from tideline_table.storage import Folder, exists
 
 
 class HudiTimeline(ActiveTimeline):
@@ -82,6 +84,11 @@ class HudiTimeline(ActiveTimeline):
     def heal(self, min_age_s: float) -> bool:  # noqa: ARG002 - the port's
         """Do nothing: the table has no log."""
         return False
+
+    def leave(self) -> None:
+        """See `ActiveTimeline.leave`; also of a table that Apache Hudi upgraded, whose log has ended."""
+        if is_leaving(self.storage) or exists(self.storage, IDENTITY_PATH):
+            remove_tideline(self.storage)
 
     def forget_markers(self, target: str, found: Iterable[str]) -> NoReturn:  # noqa: ARG002 - the port's
         """Raise `UnsupportedTable`."""

@@ -34,7 +34,7 @@ from tideline_table.log.checkpoint import (
     write_checkpoint,
     write_tail,
 )
-from tideline_table.log.entry import Entry
+from tideline_table.log.entry import Entry, entry_path
 from tideline_table.log.known_statistics import KnownStatistics
 from tideline_table.log.retention import Mark, Retention, trim, trim_floor
 from tideline_table.log.state import TableState
@@ -231,8 +231,14 @@ class LogEnd:
             raise
         # Check after the reads: a process that was suspended during them may have taken a trimmed place for the end.
         must_prove = self._is_unproven()
-        if must_prove and self._log.trimmed_to() > sequence:
+        if must_prove and (trimmed := self._log.trimmed_to()) > sequence:
             return None
+        if must_prove and sequence and trimmed < sequence and not found and not self._log.holds(sequence):
+            raise TableIncomplete(
+                f"a table log without entry {sequence}, which was there before",
+                expected=f"{entry_path(sequence)}: the log says what the table holds",
+                remedy=f"if the table was returned to Apache Hudi's writers (tideline leave): open it again; else {RESTORE_LOG}",
+            )
         if must_prove or found:
             self._proven = asked
         return found

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar, overload
 from tideline_table.coordination.capabilities import Capabilities
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reserve import release_reserve
-from tideline_table.errors import StorageFull
+from tideline_table.errors import StorageFull, UnsupportedTable
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.write_stats import WriteStat
@@ -205,6 +205,13 @@ class ActiveTimeline(ABC):
 
     def give_up(self, plan: ActionRecord) -> None:  # noqa: B027 - only shared tables need it
         """Remove a plan that names files in use, if a step of another engine explains that. Otherwise keep it for inspection."""
+
+    def leave(self) -> None:
+        """Remove what is Tideline's, so that only Apache Hudi writes the table. Goes on where a process that died ended.
+
+        Raises `UnsupportedTable` for an exclusive table, and `WriteConflict` while a step of Tideline is pending.
+        """
+        raise UnsupportedTable("an exclusive table", expected="a table that Apache Hudi's writers share")
 
     @abstractmethod
     def forget_markers(self, target: str, found: Iterable[str]) -> None:

@@ -14,6 +14,12 @@ from tideline_table.log.body import Bare, Body, Indexed, RestoreBegun, parse_bod
 from tideline_table.log.plan import LogMove, RollbackStep
 
 LOG_FORMAT = 1
+TIDELINE_FOLDER = ".hoodie/.tideline"
+IDENTITY_PATH = f"{TIDELINE_FOLDER}/table.json"
+LEAVING_PATH = f"{TIDELINE_FOLDER}/leaving"
+"""The mark of a table whose Tideline files are being removed."""
+LOCK_GUARD_PATH = f"{TIDELINE_FOLDER}/lock-guard"
+"""A file on a disk by which Tideline's processes take turns at the lock file of Apache Hudi."""
 LOG_FOLDER = ".hoodie/.tideline/log"
 BODY_FOLDER = ".hoodie/.tideline/bodies"
 INLINE_BODY_BYTES = 1024 * 1024

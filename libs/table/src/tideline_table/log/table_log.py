@@ -39,7 +39,7 @@ from tideline_table.log.body import Body
 from tideline_table.log.entry import BODY_FOLDER, INLINE_BODY_BYTES, BodyReference, Entry, entry_path
 from tideline_table.log.retention import trimmed_to
 from tideline_table.log.timeline_files import timeline_files, timeline_paths
-from tideline_table.storage import Storage, holds
+from tideline_table.storage import Storage, exists, holds
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -113,6 +113,10 @@ class LogReader:
         if entry.sequence != sequence:
             raise CorruptMetadata(f"table log entry {path} names sequence {entry.sequence}", expected=f"sequence {sequence}")
         return self.completed(entry)
+
+    def holds(self, sequence: int) -> bool:
+        """Return whether there is an entry `sequence`. One request."""
+        return exists(self._storage, entry_path(sequence))
 
     def completed(self, entry: Entry) -> Entry:
         """Return `entry` with its body, which is read from storage if the entry only refers to it."""

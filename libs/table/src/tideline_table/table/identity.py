@@ -23,10 +23,10 @@ from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.index.bucket import BY_PARTITION
 from tideline_table.index.scope import KEPT_TYPES
 from tideline_table.json_text import parse_sealed, sealed
+from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.resizes import BucketResize
 from tideline_table.storage import Storage
 
-IDENTITY_PATH = ".hoodie/.tideline/table.json"
 _FORMAT = 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.coordination import LogReplica
+from tideline_table.coordination.shared.leaving import is_leaving
 from tideline_table.errors import TableIncomplete
 from tideline_table.file_group.partition_listing import PARTITION_METAFILE
 from tideline_table.file_group.slice import join_path
@@ -12,7 +13,7 @@ from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_
 from tideline_table.hudi.formats import UPGRADED, WRITTEN
 from tideline_table.hudi.listing import list_timeline, timeline_listing
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, RESTORE_LOG
-from tideline_table.log.entry import LOG_FOLDER, entry_path
+from tideline_table.log.entry import LEAVING_PATH, LOG_FOLDER, TIDELINE_FOLDER, entry_path
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table.definition import TableDefinition, fixed_properties
@@ -54,7 +55,10 @@ def check_identity_stands(replica: LogReplica) -> None:
 
     A process that died while it shared the table leaves the first entries without an identity. Sharing begins them again.
     """
-    folders = {join_path(".hoodie/.tideline", name) for name in replica.storage.list_folder(".hoodie/.tideline").folders}
+    level = replica.storage.list_folder(TIDELINE_FOLDER)
+    folders = {join_path(TIDELINE_FOLDER, name) for name in level.folders}
+    if any(found.path == LEAVING_PATH for found in level.objects):
+        return
     if folders.isdisjoint((LOG_FOLDER, CHECKPOINT_FOLDER)) or not _log_remains(replica.storage):
         return
     replica.load()
@@ -71,7 +75,7 @@ def renew_identity(storage: Storage, clock: Clock | None = None) -> TableIdentit
 
     Raises the errors of `TableDefinition.read` and `TableDefinition.index_text`.
     """
-    if read_identity(storage) is not None or not _log_remains(storage):
+    if read_identity(storage) is not None or is_leaving(storage) or not _log_remains(storage):
         return None
     definition = TableDefinition.read(storage, storage.root)
     return create_identity(storage, clock or SystemClock(), definition.index_text, fixed_properties(definition.properties))

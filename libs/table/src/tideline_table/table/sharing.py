@@ -36,7 +36,7 @@ from tideline_table.index.bucket import RESIZING
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
-from tideline_table.log.entry import BODY_FOLDER, LOG_FOLDER
+from tideline_table.log.entry import BODY_FOLDER, LEAVING_PATH, LOG_FOLDER
 from tideline_table.log.progress import archived_progress
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
@@ -273,6 +273,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     # Delete what an attempt that died has left.
     for folder in (LOG_FOLDER, BODY_FOLDER, CHECKPOINT_FOLDER):
         storage.delete_below(folder)
+    storage.delete(LEAVING_PATH)
     table.refresh()
     index = adoption.find() if adoption.applies(_bucketing(table)) else None
     found = hudi_written_state(storage, properties)

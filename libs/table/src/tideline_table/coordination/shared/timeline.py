@@ -30,6 +30,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_version,
     hold_to_rules,
 )
+from tideline_table.coordination.shared.leaving import check_nothing_begun, check_still_shared, remove_tideline
 from tideline_table.coordination.shared.metadata import check_record_index, follow_step, kept_partitions, turn_off_if_known
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
@@ -46,7 +47,7 @@ from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, next_insta
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.entry import Entry
+from tideline_table.log.entry import LOCK_GUARD_PATH, Entry
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -182,6 +183,17 @@ class SharedTimeline(ActiveTimeline):
                 self.storage.delete(path)
             self.follower.adopt()
 
+    def leave(self) -> None:
+        """See `ActiveTimeline.leave`. Writers that have the table open miss its identity at their next step."""
+        with self._checked_lock().hold() as held, self.replica.mutex:
+            self.follower.adopt()
+            check_nothing_begun(self.state)
+            if not held.is_held():
+                raise StorageError("the lock of the table was taken away before the first step of leaving", remedy="retry")
+            remove_tideline(self.storage)
+        # The release of the lock needed it. Nothing else here may be deleted without the lock: the table may be shared again.
+        self.storage.delete(LOCK_GUARD_PATH)
+
     def forget_markers(self, target: str, found: Iterable[str]) -> None:  # noqa: ARG002 - the port's
         """See `ActiveTimeline.forget_markers`; deletes all, because Apache Hudi archives without an orphan-file cleanup."""
         forget_markers(self.storage, target)
@@ -241,6 +253,7 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldHudiTableLock, decide: Decide) -> Entry:
+        check_still_shared(self.storage)
         hold_to_rules(self.storage, self.format, kept_partitions(self.replica.options))
         turn_off_if_known(self.storage, self.format, self._late)
         self._late.clear()
