@@ -11,7 +11,7 @@ from typing import TypeVar
 from tideline_table.config import CLUSTERING_SMALL_FILE_LIMIT, CLUSTERING_TARGET_FILE_SIZE, Options
 from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.instant import CLUSTER, Action, State, time_from_instant
+from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, State, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import Plan
 from tideline_table.log.state import TableState
@@ -120,8 +120,22 @@ def obstacle(state: TableState, alone: Action | None = None) -> NotDue | None:
         # Until its timeline files are gone, Apache Hudi finds its file groups in a pending plan.
         end = "the end of its cancellation; if its process died: tideline run rollback PATH"
         return NotDue(f"compaction {cancelled} is being cancelled", end)
+    if alone is None and (writing := _write_of_hudi(state)) is not None:
+        found = f"{writing.action} {writing.instant} of Apache Hudi is {writing.state}: plans are made between its writes"
+        return NotDue(found, "the end of that write; if its process died: tideline run rollback PATH")
     pending = next((a.instant for a in state.pending() if a.action is alone), None)
     return NotDue(f"{alone} {pending} is pending already; run it first", f"the end of {alone} {pending}") if pending else None
+
+
+def _write_of_hudi(state: TableState) -> ActionRecord | None:
+    """Return a pending write of Apache Hudi in a shared table, whose rows a plan would lose or whose job it would end.
+
+    A writer appends to the slices that it saw when it began, so rewrites are planned between two writes. Which file groups a writer
+    touches is not known before it ends, and a writer without the options of sharing has no heartbeat.
+    """
+    if state.sharing is None:
+        return None
+    return next((a for a in state.pending() if a.is_by_hudi and a.action in WRITE_ACTIONS and not a.is_clustering), None)
 
 
 def small_file_limit(options: Options) -> int:

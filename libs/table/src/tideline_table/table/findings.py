@@ -17,6 +17,7 @@ from tideline_table.hudi.properties import TIMEZONE
 from tideline_table.hudi.zone import LOCAL
 from tideline_table.json_text import parse_json
 from tideline_table.log.action import ActionRecord
+from tideline_table.log.hidden import hidden_logs
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
@@ -100,6 +101,8 @@ class FindingKind(enum.StrEnum):
     REFUSED = "refused"
     """Writers refuse the table: a copy, another writer's instant, an upgrade, a lost log."""
     DAMAGED = "damaged"
+    HIDDEN_COMMIT = "hidden_commit"
+    """A completed write of Apache Hudi has log files that a compaction does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,23 @@ def problems_of(table: Table) -> tuple[Finding, ...]:
 
 def _problems(table: Table, state: TableState) -> tuple[Finding, ...]:
     found = [finding for record in state.pending() if (finding := _of_action(table, record)) is not None]
-    return (*found, *_of_backlog(table, state), *_of_clock(table))
+    return (*found, *_of_hidden(state), *_of_backlog(table, state), *_of_clock(table))
+
+
+def _of_hidden(state: TableState) -> list[Finding]:
+    """Return a finding for each write of which a compaction hides log files."""
+    by_write: dict[tuple[str, str], list[str]] = {}
+    for hidden in hidden_logs(state):
+        by_write.setdefault((hidden.instant, hidden.compaction), []).append(hidden.path)
+    return [
+        Finding(
+            FindingKind.HIDDEN_COMMIT,
+            f"write {write} of Apache Hudi completed after compaction {compaction} was planned over it: {len(paths)} log file(s) "
+            f"are read by nobody, the first {paths[0]}; write its rows again before a clean deletes the file, and give its job the "
+            "options that tideline share PATH prints",
+        )
+        for (write, compaction), paths in by_write.items()
+    ]
 
 
 def damage_of(table: Table) -> tuple[Finding, ...]:

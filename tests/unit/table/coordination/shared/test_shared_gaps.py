@@ -1,0 +1,159 @@
+"""A job of Apache Hudi that takes no lock and knows no conflicts, beside plans of a shared table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.plans import schedule_clustering, schedule_compaction
+from tests.unit.table.shared import Unlogged, before_commit, opened, peer_of, put, shared_table
+from tests.unit.table.tables import contents
+
+from tideline_locks import open_hudi_lock
+from tideline_table.action import compact_slice, request_compaction, run_compaction
+from tideline_table.action.decision import NotDue
+from tideline_table.clock import ManualClock
+from tideline_table.coordination.lock import HeldHudiTableLock
+from tideline_table.coordination.timeline import Decide
+from tideline_table.hudi.instant import Action
+from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.log.entry import Entry
+from tideline_table.storage import Storage
+from tideline_table.table import FindingKind, Table, TableType, findings_of
+
+ONE = {"hoodie.compact.inline.max.delta.commits": 1}
+SMALL = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
+FIRST = [("a", "p", 1, "1"), ("b", "q", 1, "1")]
+LATE = ("a", "p", 3, "3")
+
+
+class _Always(HeldHudiTableLock):
+    def is_held(self) -> bool:
+        return True
+
+
+class Unlocked(Unlogged):
+    """A job without the options of sharing: it completes on what it saw when it began, and asks nobody."""
+
+    def _append(self, decide: Decide) -> Entry:
+        with self.replica.mutex:
+            self.follower.listed = ListedTimeline.read(self.storage, self.format)
+            draft = decide(self.state)
+            self._take_step(draft, _Always())
+            entry = draft.entry(self.state.sequence + 1, self.clock.now())
+            self.state.apply(entry)
+            return entry
+
+
+def _run(table: Table) -> object:
+    return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
+
+
+def _unlocked(storage: Storage, clock: ManualClock) -> Table:
+    job = peer_of(storage, clock)
+    job.timeline = timeline = Unlocked(job.timeline.replica, open_hudi_lock(storage, job.sharing, "job", clock, job.options))
+    timeline.refresh_view()
+    return job
+
+
+def _merging() -> tuple[Table, Storage, ManualClock]:
+    table, storage, clock = shared_table(TableType.MOR)
+    put(table, FIRST)
+    put(table, [("a", "p", 2, "2")])
+    return table, storage, clock
+
+
+@contextmanager
+def _unseen(storage: Storage) -> Iterator[None]:
+    """What is inflight has no timeline files for a while: its instant was taken, and its files come later."""
+    taken = [o.path for o in storage.list_folder(".hoodie").objects if o.path.endswith((".requested", ".inflight"))]
+    held = {path: storage.read(path) for path in taken if not _is_done(storage, path)}
+    for path in held:
+        storage.delete(path)
+    yield
+    for path, content in held.items():
+        storage.put(path, content)
+
+
+def _is_done(storage: Storage, path: str) -> bool:
+    instant = path.removeprefix(".hoodie/").partition(".")[0]
+    ended = (f".hoodie/{instant}.{action}" for action in ("commit", "deltacommit", "replacecommit"))
+    there = {o.path for o in storage.list_folder(".hoodie").objects}
+    return any(path in there for path in ended)
+
+
+PLANS: list[Callable[[Table], str | None]] = [
+    lambda table: schedule_compaction(table, ONE),
+    lambda table: schedule_clustering(table, SMALL),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=["compaction", "clustering"])
+def test_nothing_is_planned_over_a_write_and_no_acknowledged_row_is_lost(plan: Callable[[Table], str | None]) -> None:
+    ours, storage, clock = _merging()
+    put(ours, [("n", "p", 1, "1")])
+    job = _unlocked(storage, clock)
+    planned: list[str | None] = []
+
+    def meanwhile() -> None:
+        services = opened(storage, clock, "services")
+        planned.append(plan(services))
+        _run(services)
+
+    with before_commit(job, meanwhile):
+        put(job, [LATE])
+    assert LATE in contents(opened(storage, clock))
+    assert planned == [None]
+    assert plan(opened(storage, clock)) is not None
+
+
+def test_the_reason_names_the_write_and_the_planner_sees_it_too() -> None:
+    _, storage, clock = _merging()
+    job = _unlocked(storage, clock)
+    found: list[str] = []
+
+    def meanwhile() -> None:
+        services = opened(storage, clock, "services", **ONE)
+        answer = request_compaction(services)
+        assert isinstance(answer, NotDue)
+        (writing,) = (a for a in services.state.pending() if a.action is Action.DELTA_COMMIT)
+        assert writing.instant in answer.reason
+        found.append(answer.until)
+
+    with before_commit(job, meanwhile):
+        put(job, [LATE])
+    assert found == ["the end of that write; if its process died: tideline run rollback PATH"]
+
+
+def test_a_write_whose_instant_was_not_to_be_seen_is_found_hidden() -> None:
+    _, storage, clock = _merging()
+    job = _unlocked(storage, clock)
+    plans: list[str | None] = []
+
+    def meanwhile() -> None:
+        clock.advance(1)
+        with _unseen(storage):
+            plans.append(schedule_compaction(opened(storage, clock, "services"), ONE))
+
+    with before_commit(job, meanwhile):
+        put(job, [LATE])
+    (compaction,) = plans
+    services = opened(storage, clock, "services")
+    services.timeline.catch_up()
+    for look in range(2):
+        hidden = [f for f in findings_of(services) if f.kind is FindingKind.HIDDEN_COMMIT]
+        assert [compaction in f.text and "a" in f.text for f in hidden] == [True], look
+        _run(services)
+    assert LATE not in contents(opened(storage, clock))
+
+
+def test_a_write_that_saw_the_plan_is_not_hidden() -> None:
+    ours, storage, clock = _merging()
+    assert schedule_compaction(ours, ONE)
+    put(_unlocked(storage, clock), [LATE])
+    services = opened(storage, clock, "services")
+    services.timeline.catch_up()
+    assert _run(services) is not None
+    assert findings_of(services) == ()
+    assert LATE in contents(services)
