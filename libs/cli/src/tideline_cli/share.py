@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option
+from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import open_readable
 from tideline_cli.progress import Progress
-from tideline_cli.report import print_facts, print_json, print_line
+from tideline_cli.report import print_facts, print_json, print_line, print_listing
 from tideline_locks import open_hudi_lock
 from tideline_table.config import SHARED_METADATA
 from tideline_table.log import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
-from tideline_table.table import NamedBuckets, share_table
+from tideline_table.table import CHECKED_COMMITS, NamedBuckets, Table, WritersFound, WriterVerdict, find_writers, share_table
 
 app = typer.Typer()
 
@@ -60,20 +61,31 @@ def share(
             "tideline.shared.metadata.",
         ),
     ] = "off",
+    check: Annotated[
+        bool,
+        option("--check", help="Change nothing: say which writers write the table, and which options each of them still lacks."),
+    ] = False,
+    commits: Annotated[
+        int, option(metavar="N", min=1, help="With --check: number of completed writes to look at.")
+    ] = CHECKED_COMMITS,
     as_json: AsJson = False,
 ) -> None:
     """Let Apache Hudi's writers and Tideline's write one table from now on, under one lock.
 
     The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off unless --metadata keeps it.
     Number and hash fields of a bucket index are found in the rows and kept with the table. Prints the options that every Hudi
-    writer of the table needs; running the command again prints them again.
+    writer of the table needs; running the command again prints them again. Before any job has changed, ask with --check: the exit
+    code is 1 while a writer lacks an option or the table cannot be shared.
     """
+    if check:
+        _check(path, lock_provider, lock_expiry, commits, as_json=as_json)
+        return
     progress = Progress("files", None)
     table = open_readable(path, {SHARED_METADATA.key: metadata}, progress=progress)
     if table.sharing is not None and not lock_provider:
         shared = table
     else:
-        kind = choice("--lock-provider", lock_provider, HudiLockKind) if lock_provider else HudiLockKind.fitting(table.storage.root)
+        kind = _lock_kind(lock_provider, table)
         named = NamedBuckets(buckets or 0, column_names(hash_fields), partition_buckets)
         progress.describe("reading keys")
         with progress:
@@ -88,3 +100,78 @@ def share(
     )
     print_line("Give every Apache Hudi writer of this table these options, and a JVM in UTC (-Duser.timezone=UTC):")
     print_facts(list(options.items()))
+
+
+def _lock_kind(given: str, table: Table) -> HudiLockKind:
+    return choice("--lock-provider", given, HudiLockKind) if given else HudiLockKind.fitting(table.storage.root)
+
+
+def _check(path: str, lock_provider: str, lock_expiry: int, commits: int, *, as_json: bool) -> None:
+    table = open_readable(path)
+    sharing = table.sharing or Sharing(_lock_kind(lock_provider, table), lock_expiry)
+    found = find_writers(table, sharing, commits)
+    if as_json:
+        print_json(_document(table, found))
+    else:
+        _print_check(table, found)
+    if not found.is_ready:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _document(table: Table, found: WritersFound) -> dict[str, Any]:
+    return {
+        "table": table.definition.name,
+        "base_path": table.storage.root,
+        "is_ready": found.is_ready,
+        "refused": found.refused or None,
+        "commits": found.commits,
+        "writers": [
+            {
+                "name": writer.name,
+                "kind": writer.kind,
+                "release": writer.release.value,
+                "identifiers": list(writer.identifiers),
+                "commits": len(writer.instants),
+                "first": writer.instants[0],
+                "last": writer.instants[-1],
+                "operations": sorted(writer.operations),
+                "applications": writer.applications,
+                "verdict": writer.verdict.value,
+                "lacks": writer.lacks,
+                "reasons": writer.reasons,
+            }
+            for writer in found.writers
+        ],
+        "services": list(found.services),
+        "eager_rollbacks": list(found.eager_rollbacks),
+        "metadata_partitions": list(found.metadata),
+        "has_heartbeats": found.heartbeats,
+        "locks": list(found.locks),
+        "pending": list(found.pending),
+        "markers": list(found.markers),
+    }
+
+
+def _print_check(table: Table, found: WritersFound) -> None:
+    print_line(f"{table.definition.name}: {found.commits} completed write(s) of Apache Hudi examined; nothing was changed")
+    if found.refused:
+        print_line(f"the table cannot be shared: {found.refused}")
+    columns = ("WRITER", "COMMITS", "LAST", "APPLICATIONS", "OPERATIONS", "VERDICT")
+    rows = [
+        (w.name, len(w.instants), w.instants[-1], f">= {w.applications}", ", ".join(sorted(w.operations)), w.verdict.value)
+        for w in found.writers
+    ]
+    print_listing(columns, rows, right=("COMMITS",))
+    facts = {
+        "services that its writers run": ", ".join(found.services),
+        "rollbacks without heartbeats": ", ".join(found.eager_rollbacks),
+        "pending": ", ".join(found.pending),
+        "markers": ", ".join(found.markers),
+        "locks": ", ".join(found.locks),
+    }
+    print_facts([(name, text or "none") for name, text in facts.items()])
+    for writer in found.writers:
+        if writer.verdict is not WriterVerdict.READY:
+            print_line("")
+            print_line(f"{writer.name}: {'; '.join(writer.reasons)}. Give it, with a JVM in UTC (-Duser.timezone=UTC):")
+            print_facts(list(writer.lacks.items()))

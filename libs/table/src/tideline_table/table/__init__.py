@@ -34,8 +34,10 @@ from tideline_table.table.rings import TableRings
 from tideline_table.table.sharing import share_table, why_unsharable
 from tideline_table.table.standing import why_refused
 from tideline_table.table.view import TableView
+from tideline_table.table.writer_check import CHECKED_COMMITS, WritersFound, WriterVerdict, find_writers
 
 __all__ = [
+    "CHECKED_COMMITS",
     "DEFAULT_EXPIRE_MIN",
     "IDENTITY_PATH",
     "Advice",
@@ -62,6 +64,8 @@ __all__ = [
     "TableSummary",
     "TableType",
     "TableView",
+    "WriterVerdict",
+    "WritersFound",
     "advise",
     "age_s",
     "check_stands",
@@ -71,6 +75,7 @@ __all__ = [
     "damage_of",
     "data_files",
     "default_name",
+    "find_writers",
     "findings_of",
     "folder_name",
     "forget_given_up",
