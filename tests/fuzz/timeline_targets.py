@@ -34,7 +34,7 @@ from tideline_table.hudi.version8.history import history_instants, manifest_file
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
-from tideline_table.log.entry import Entry
+from tideline_table.log.entry import IDENTITY_PATH, Entry
 from tideline_table.log.state import TableState
 from tideline_table.log_format import avro_block, read_rows, scan_log
 from tideline_table.log_format.avro import row_schema
@@ -43,7 +43,7 @@ from tideline_table.reader.key_footer import BLOOM_FILTER, MAX_KEY, MIN_KEY
 from tideline_table.schema.identity import SchemaVersions, history_texts
 from tideline_table.storage import MemoryStorage
 from tideline_table.table.definition import TableDefinition
-from tideline_table.table.identity import IDENTITY_PATH, read_identity
+from tideline_table.table.identity import read_identity
 
 NOW = "2026-01-01T00:00:00+00:00"
 

@@ -41,6 +41,22 @@ def test_a_line_for_each_table_and_each_failure(cli, done, filled, merging, tmp_
     assert "Traceback" not in text
 
 
+def test_a_table_of_hudi_is_unmanaged_and_says_what_managing_would_gain(done, merging, filled, snapshot):
+    for path in (merging, filled):
+        done("leave", path)
+    before = snapshot(merging)
+    found = by_name(done("status", merging, filled, "--json"))
+    assert [document["verdict"] for document in found.values()] == ["unmanaged", "unmanaged"]
+    gain, backlog = found["weather"]["gain"], found["weather"]["backlog"]
+    assert (gain["files_saved"], gain["log_files"], gain["log_bytes"]) == (3, 3, backlog["log_bytes"])
+    assert gain["rewrite_bytes"] == backlog["log_bytes"] + backlog["base_bytes"]
+    assert found["trips"]["gain"]["files_saved"] == 1, "two small files of Paris become one"
+    text = done("status", merging, filled).text
+    assert "weather: unmanaged: services would save readers 3 file(s), 3 of them log files" in text
+    assert "tideline share PATH --check" in text
+    assert snapshot(merging) == before
+
+
 def test_status_and_why_follow_the_table(done, merging):
     assert by_name(done("status", merging, "--json"))["weather"]["services"]["compaction"]["outcome"] == "not_due"
     why = done("why", merging, "compaction").text

@@ -22,9 +22,9 @@ from tideline_runtime import event_link
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_table.action import run_clustering
 from tideline_table.coordination import roll_back
+from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.storage import exists
 from tideline_table.table import TableType
-from tideline_table.table.identity import IDENTITY_PATH
 
 
 def mirror(fleet: Fleet, **explicit):

@@ -46,7 +46,8 @@ def status(
 ) -> None:
     """Print a line per table: verdict, services, last runs and backlog. Below all tables, print their findings. Writes nothing.
 
-    The verdict is `attention` for a table with findings, else `due`, `working` (a plan is pending) or `idle`. A table that
+    The verdict is `unmanaged` for a table that only Apache Hudi writes, with what services would do for it. Of the others it is
+    `attention` for one with findings, else `due`, `working` (a plan is pending) or `idle`. A table that
     cannot be opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
     """
     fleet = _fleet(patterns or (), settings, settings_from(option), locks)
@@ -174,6 +175,17 @@ def _print_tables(documents: Sequence[Mapping[str, Any]]) -> None:
         print_line("")
     for document in documents:
         _print_findings(document["table"], document["findings"])
+    for document in documents:
+        _print_gain(document["table"], document["gain"])
+
+
+def _print_gain(table: str, gain: Mapping[str, Any] | None) -> None:
+    if gain is not None and gain["files_saved"]:
+        logs = f", {gain['log_files']} of them log files with {size_text(gain['log_bytes'])}" if gain["log_files"] else ""
+        print_line(
+            f"{table}: unmanaged: services would save readers {gain['files_saved']} file(s){logs}, and rewrite about "
+            f"{size_text(gain['rewrite_bytes'])}; before anything changes: tideline share PATH --check"
+        )
 
 
 def _print_findings(table: str, findings: Sequence[Mapping[str, Any]]) -> None:

@@ -85,7 +85,7 @@ def _named(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_VERDICT = {"type": "string", "enum": ["attention", "due", "working", "idle", "cannot_open"]}
+_VERDICT = {"type": "string", "enum": ["attention", "due", "working", "idle", "unmanaged", "cannot_open"]}
 _SCHEMAS = {
     "Finding": _object(kind=_TEXT, text=_TEXT, age_s=_or_null(_NUMBER), ends_in_s=_or_null(_NUMBER)),
     "Verdict": _object(service=_TEXT, outcome=_TEXT, is_due=_FLAG, reason=_TEXT, until=_TEXT, instants=_list(_TEXT)),
@@ -102,6 +102,7 @@ _SCHEMAS = {
         oldest_log_s=_or_null(_NUMBER),
         log_ratio=_or_null(_NUMBER),
     ),
+    "Gain": _object(files_saved=_WHOLE, log_files=_WHOLE, log_bytes=_WHOLE, rewrite_bytes=_WHOLE),
     "Table": _object(
         table=_TEXT,
         uid=_TEXT,
@@ -112,6 +113,7 @@ _SCHEMAS = {
         error=_or_null(_TEXT),
         services={"type": "object", "additionalProperties": _named("Service")},
         backlog=_or_null(_named("Backlog")),
+        gain=_or_null(_named("Gain")),
         pending=_list(_named("Job")),
         findings=_list(_named("Finding")),
     ),

@@ -43,10 +43,10 @@ from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.bucket_properties import bucket_index
+from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table
-from tideline_table.table.identity import IDENTITY_PATH
 from tideline_table.writer import Operation
 
 KEYS = [f"k{n:03}" for n in range(60)]

@@ -17,7 +17,7 @@ from tideline_table.hudi.version8.history import history_instants
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.json_text import parse_json
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
-from tideline_table.log.entry import Entry
+from tideline_table.log.entry import IDENTITY_PATH, Entry
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log_format import BlockType, HeaderKey, read_rows, scan_log
@@ -26,7 +26,7 @@ from tideline_table.reader.base_file import read_footer
 from tideline_table.reader.key_footer import MIN_KEY
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.storage import MemoryStorage
-from tideline_table.table.identity import IDENTITY_PATH, read_identity
+from tideline_table.table.identity import read_identity
 
 HALVES = [rb'"\ud800"', rb'"\uDFFFx"', b'"\xed\xa0\x80"']
 

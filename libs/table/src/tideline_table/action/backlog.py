@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from tideline_table.action.decision import oldest_of, small_file_limit
-from tideline_table.config import Options
+from tideline_table.config import CLUSTERING_TARGET_FILE_SIZE, Options
 from tideline_table.log.state import TableState
 from tideline_table.table.findings import most_log_files
 
@@ -62,6 +62,41 @@ def backlog_of(state: TableState, options: Options, zone: tzinfo = UTC) -> Backl
         most_log_files=most_log_files(state),
         oldest_log=oldest_of((log.instant for file_slice in slices for log in file_slice.log_files), zone),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ManagingGain:
+    """What the services would do for a table that only Apache Hudi writes: an estimate from the sizes of its files."""
+
+    files_saved: int
+    """Files that readers no longer open: log files that compaction merges, small files that clustering puts together."""
+    log_files: int
+    log_bytes: int
+    """Bytes that readers merge at each query, and would not."""
+    rewrite_bytes: int
+    """Input of these compactions and clusterings."""
+
+
+def managing_gain(state: TableState, options: Options) -> ManagingGain:
+    """Estimate what compaction of all log files and one clustering of the other small files of each partition would change."""
+    target, limit = options[CLUSTERING_TARGET_FILE_SIZE], small_file_limit(options)
+    saved = log_files = log_bytes = rewritten = 0
+    small: dict[str, list[int]] = {}
+    for found in state.latest_slices():
+        logs = found.applied.log_files
+        if logs:
+            saved += len(logs)
+            log_files += len(logs)
+            log_bytes += sum(log.size_bytes for log in logs)
+            rewritten += found.total_bytes
+        elif found.total_bytes < limit:
+            small.setdefault(found.group.partition_path, []).append(found.total_bytes)
+    for sizes in small.values():
+        left = max(1, -(-sum(sizes) // target))
+        if left < len(sizes):
+            saved += len(sizes) - left
+            rewritten += sum(sizes)
+    return ManagingGain(saved, log_files, log_bytes, rewritten)
 
 
 @dataclass(frozen=True, slots=True)

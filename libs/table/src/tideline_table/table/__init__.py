@@ -2,6 +2,7 @@
 
 from tideline_table.coordination.leases import Lease
 from tideline_table.index.colocation import BucketTable, KeyCheck, colocated_groups, colocated_join, slices_by_part
+from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
@@ -25,7 +26,7 @@ from tideline_table.table.findings import (
     most_log_files,
 )
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
-from tideline_table.table.identity import IDENTITY_PATH, check_stands, read_identity
+from tideline_table.table.identity import check_stands, read_identity
 from tideline_table.table.images import Images, images_schema
 from tideline_table.table.lease import HeldLease, known_lease, leases_of, release_lease, renew_lease, take_lease
 from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys

@@ -13,11 +13,11 @@ from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_
 from tideline_table.hudi.formats import UPGRADED, WRITTEN
 from tideline_table.hudi.listing import list_timeline, timeline_listing
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, RESTORE_LOG
-from tideline_table.log.entry import LEAVING_PATH, LOG_FOLDER, TIDELINE_FOLDER, entry_path
+from tideline_table.log.entry import IDENTITY_PATH, LEAVING_PATH, LOG_FOLDER, TIDELINE_FOLDER, entry_path
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table.definition import TableDefinition, fixed_properties
-from tideline_table.table.identity import IDENTITY_PATH, TableIdentity, create_identity, read_identity
+from tideline_table.table.identity import TableIdentity, create_identity, read_identity
 
 _FOLDERS_READ = 64
 """The most folders that a search for data files lists. The first partition of a table has some."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.shared import SHARING, opened, put, shared_table
@@ -14,13 +16,14 @@ from tideline_table.coordination.shared.leaving import remove_tideline
 from tideline_table.errors import StorageError, TableFrozen, TidelineError, UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare
+from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import MemoryStorage, Storage, StorageWrapper
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
 ROWS = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
-BEATS = {"hoodie.client.heartbeat.interval_in_ms": 60_000}
+BEATS: dict[str, Any] = {"hoodie.client.heartbeat.interval_in_ms": 60_000}
 ONE = {"hoodie.compact.inline.max.delta.commits": 1}
 SMALL = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
 
@@ -93,7 +96,7 @@ def test_plans_of_an_exclusive_table_are_cancelled() -> None:
 
 
 def _begin(table: Table) -> str:
-    def draft(state) -> Draft:
+    def draft(state: TableState) -> Draft:
         return Draft(table.timeline.mint(state), Action.COMMIT, State.NONE, State.INFLIGHT, "UPSERT", Bare())
 
     return table.timeline.append(draft).instant

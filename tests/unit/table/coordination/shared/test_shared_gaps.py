@@ -52,6 +52,7 @@ def _run(table: Table) -> object:
 
 def _unlocked(storage: Storage, clock: ManualClock) -> Table:
     job = peer_of(storage, clock)
+    assert job.sharing is not None
     job.timeline = timeline = Unlocked(job.timeline.replica, open_hudi_lock(storage, job.sharing, "job", clock, job.options))
     timeline.refresh_view()
     return job
@@ -139,6 +140,7 @@ def test_a_write_whose_instant_was_not_to_be_seen_is_found_hidden() -> None:
     with before_commit(job, meanwhile):
         put(job, [LATE])
     (compaction,) = plans
+    assert compaction is not None
     services = opened(storage, clock, "services")
     services.timeline.catch_up()
     for look in range(2):

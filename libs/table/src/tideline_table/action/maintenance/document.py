@@ -32,6 +32,7 @@ def status_document(status: TableStatus) -> dict[str, Any]:
         "error": None,
         "services": {v.service.value: {**verdict_document(v), "last_run": _last_run(status, v)} for v in status.verdicts},
         "backlog": backlog,
+        "gain": None if status.gain is None else asdict(status.gain),
         "pending": [job_document(job) for job in status.pending],
         "findings": [finding_document(finding) for finding in status.findings],
     }
@@ -40,7 +41,7 @@ def status_document(status: TableStatus) -> dict[str, Any]:
 def failure_document(base_path: str, finding: Finding) -> dict[str, Any]:
     """Return the document of a table whose status cannot be read, with the fields of `status_document` that are known."""
     known = {"table": base_path.rstrip("/").rpartition("/")[2], "uid": "", "base_path": base_path, "type": None, "sequence": None}
-    empty: dict[str, Any] = {"services": {}, "backlog": None, "pending": []}
+    empty: dict[str, Any] = {"services": {}, "backlog": None, "gain": None, "pending": []}
     return {**known, "verdict": CANNOT_OPEN, "error": finding.text, **empty, "findings": [finding_document(finding)]}
 
 

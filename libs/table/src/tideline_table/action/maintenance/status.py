@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from tideline_table.action.backlog import Backlog, Objectives, backlog_of
+from tideline_table.action.backlog import Backlog, ManagingGain, Objectives, backlog_of, managing_gain
 from tideline_table.action.decision import TableService, service_of
 from tideline_table.action.maintenance.verdict import Outcome, Rules, Verdict, verdicts_of
 from tideline_table.coordination import is_alive
@@ -56,10 +56,17 @@ class TableStatus:
     """Age of the oldest log file that is not merged, None without one."""
     pending: tuple[PendingJob, ...]
     findings: tuple[Finding, ...]
+    gain: ManagingGain | None = None
+    """Of a table that only Apache Hudi writes: what the services would do for it."""
 
     @property
     def verdict(self) -> str:
-        """`attention` with a finding; else `due` if a service is due, `working` if one is planned or runs, `idle` otherwise."""
+        """`unmanaged` if only Apache Hudi writes the table: no service works on it. Else `attention` with a finding.
+
+        Else `due` if a service is due, `working` if one is planned or runs, `idle` otherwise.
+        """
+        if self.gain is not None:
+            return "unmanaged"
         if self.findings:
             return "attention"
         found = {verdict.outcome for verdict in self.verdicts}
@@ -111,6 +118,7 @@ def examine_beside(
         oldest_log_s=backlog.oldest_log_s(now),
         pending=pending_jobs(table),
         findings=tuple(findings),
+        gain=None if table.capabilities.keeps_log or refused is not None else managing_gain(state, table.options),
     )
 
 
