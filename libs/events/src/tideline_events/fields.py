@@ -53,6 +53,8 @@ def payload_value(kind: type[Event], fields: Mapping[str, Any]) -> Event:
         values["table"] = TableIdentity(**values["table"])
     if "partitions" in values:
         values["partitions"] = tuple(values["partitions"])
+    if "steps" in values:
+        values["steps"] = tuple(values["steps"])
     if "pending_plans" in values:
         values["pending_plans"] = tuple(PendingPlan(**plan) for plan in values["pending_plans"])
     if "headers" in values:

@@ -109,6 +109,7 @@ class TableRecord:
     quiet_since: datetime | None = None
     sharing: str | None = None
     fleet: str | None = None
+    steps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_times(self.time, self.quiet_since)

@@ -34,11 +34,14 @@ _BATCH = 500
 """Entries that a backfill reads between two checks of the position up to which the log was trimmed."""
 
 
-def table_identity(table: Table, definition: TableDefinition | None = None) -> TableIdentity:
-    """Return the identity of the table, as events name it. `definition`: one that was read since the table was opened."""
+def table_identity(table: Table, definition: TableDefinition | None = None, *, uid: str = "") -> TableIdentity:
+    """Return the identity of the table, as events name it. `definition`: one that was read since the table was opened.
+
+    `uid`: of an observed table, which has no identity (`observed_uid`).
+    """
     definition = definition or table.definition
     return TableIdentity(
-        uid=table.uid,
+        uid=uid or table.uid,
         base_path=table.storage.root,
         name=definition.name,
         database=definition.properties.get(DATABASE, ""),

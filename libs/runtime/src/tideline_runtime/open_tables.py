@@ -20,6 +20,7 @@ from tideline_runtime.storage_requests import StorageRequests
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, TableSource, Trouble, open_table_source
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
+from tideline_table.coordination import observed_uid
 from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
 from tideline_table.storage import Storage, open_storage
 from tideline_table.table import Table, read_identity, why_refused
@@ -34,12 +35,14 @@ class _OnlyHudis(UnsupportedTable):
     """A table that Tideline's writers never wrote."""
 
 
-def open_tables(settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None) -> OpenTables:
+def open_tables(
+    settings: ServiceSettings, context: ServiceContext, options: Mapping[str, object] | None = None, *, observes: bool = False
+) -> OpenTables:
     """Return the tables that a service's settings select, with the policies of the setting `policy_file`.
 
-    `options` are engine options for all tables. Raises `InvalidOption` for options that are wrong for every table,
-    `InvalidSetting` for settings of tables, shards and HudiTable resources, and `PolicyRefused` for a policy file that is not
-    valid.
+    `options` are engine options for all tables. With `observes`, tables that only Apache Hudi writes are among them. Raises
+    `InvalidOption` for options that are wrong for every table, `InvalidSetting` for settings of tables, shards and HudiTable
+    resources, and `PolicyRefused` for a policy file that is not valid.
     """
     check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
     shards = open_shards(settings, context)
@@ -61,7 +64,7 @@ def open_tables(settings: ServiceSettings, context: ServiceContext, options: Map
     locks = LockProviders(settings.locks, context.clock)
     service = str(settings.section or "").replace("_", "-")
     return OpenTables(
-        registry, context.clock, writer_id, locks, options, source, search_health, policies, service, shards, requests
+        registry, context.clock, writer_id, locks, options, source, search_health, policies, service, shards, requests, observes
     )
 
 
@@ -86,6 +89,9 @@ class OpenTables:
     shards: Shards = field(default_factory=StaticShards)
     requests: StorageRequests | None = None
     """None: the requests to storage are not counted."""
+    observes: bool = False
+    """Whether tables that only Apache Hudi writes are yielded, too. They are not refreshed, because that reads their timeline and
+    lists all of their partitions."""
     waits: Callable[[str], str | None] = lambda _: None
     """Asked before a table is opened; returns the uid of a table that need not be opened yet, by its base path."""
     waiting: set[str] = field(default_factory=set, init=False)
@@ -191,7 +197,7 @@ class OpenTables:
     def known(self) -> dict[str, str]:
         """Return the base paths of the tables that are open or wait to be opened, by uid, as of the last visit."""
         waiting = {self._uids[base_path]: base_path for base_path in self.waiting}
-        return waiting | {table.uid: base_path for base_path, table in self._open.items()}
+        return waiting | {self._uids[base_path]: base_path for base_path in self._open}
 
     def storage(self, base_path: str) -> Storage:
         """Open the storage of a table, with its requests counted."""
@@ -312,7 +318,8 @@ class OpenTables:
                 table = self._open[base_path] = self._opened(base_path)
                 self._opened_with[base_path] = self.own_options(base_path)
                 self._checked_at_s.pop(base_path, None)
-            table.refresh()
+            if table.capabilities.keeps_log:
+                table.refresh()
             self._note_frozen(table)
         except TidelineError as error:
             self._open.pop(base_path, None)
@@ -327,6 +334,9 @@ class OpenTables:
     def _opened(self, base_path: str) -> Table:
         storage = self.storage(base_path)
         identity = read_identity(storage)
+        if identity is None and self.observes:
+            self._uids[base_path] = observed_uid(storage.root)
+            return Table.open(base_path, clock=self.clock, options=self.options, storage=storage)
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.
             raise _OnlyHudis(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from tideline_events import TableRecord, encode, table_deletion
-from tideline_mirror.changes import UNMANAGED, lost
+from tideline_mirror.changes import OBSERVED, UNMANAGED, lost
 from tideline_mirror.metrics import DELETED
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables
+from tideline_runtime.registry import PROPERTIES
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
 from tideline_table.errors import TidelineError
-from tideline_table.storage import open_storage
+from tideline_table.storage import exists, open_storage
 from tideline_table.table import read_identity
 
 _log = get_logger(__name__)
@@ -67,7 +68,11 @@ class AbsentTables:
             is_left = registry.excludes(base_path) and not is_told
             return (UNMANAGED, "no pattern or resource of the fleet selects it", False) if is_left else None
         try:
-            identity = read_identity(open_storage(base_path))
+            storage = open_storage(base_path)
+            identity = read_identity(storage)
+            if identity is None and record.sharing == OBSERVED and exists(storage, PROPERTIES):
+                reason = self._tables.refusals().get(base_path, ("it is not selected", False))[0]
+                return None if is_told else (UNMANAGED, reason, False)
         except TidelineError as error:
             _log.info("table is not reachable", base_path=base_path, reason=str(error))
             return None if is_told else (UNMANAGED, str(error), False)

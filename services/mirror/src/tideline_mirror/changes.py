@@ -6,15 +6,21 @@ from dataclasses import replace
 from datetime import datetime
 
 from tideline_events import TableChange, TableIdentity, TableRecord
-from tideline_table.table import Sharing
+from tideline_table.table import Table
 
 UNMANAGED = "unmanaged"
 """Health of a table that the mirror knew and no longer reads."""
 
 
-def sharing_text(sharing: Sharing | None) -> str:
+OBSERVED = "observed"
+"""`TableRecord.sharing` of a table that only Apache Hudi writes."""
+
+
+def sharing_text(table: Table) -> str:
     """Return `TableRecord.sharing`."""
-    return "exclusive" if sharing is None else "shared"
+    if not table.capabilities.keeps_log:
+        return OBSERVED
+    return "exclusive" if table.sharing is None else "shared"
 
 
 def is_changed(known: TableRecord | None, identity: TableIdentity, sharing: str) -> bool:

@@ -12,7 +12,6 @@ from tideline_events import (
     TABLES,
     EventLogUnavailable,
     Heartbeat,
-    PendingPlan,
     PublisherFenced,
     PublishUnknown,
     TableIdentity,
@@ -23,6 +22,8 @@ from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.absent import AbsentTables
 from tideline_mirror.changes import changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
+from tideline_mirror.observed import ObservedTables
+from tideline_mirror.records import record_of
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
@@ -33,11 +34,11 @@ from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import ShardLost, shard_of
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.visits import Visit, Visits
-from tideline_table.action import action_name
+from tideline_table.coordination import observed_uid
 from tideline_table.errors import CorruptMetadata, TidelineError
 from tideline_table.log import Entry, entry_path
 from tideline_table.storage import exists, open_storage
-from tideline_table.table import Table, TableDefinition, health_of, read_identity
+from tideline_table.table import Table, TableDefinition, read_identity
 
 _log = get_logger(__name__)
 HEAL_AFTER_S = 5.0
@@ -60,7 +61,7 @@ class MirrorService:
     def __init__(self, settings: MirrorSettings, context: ServiceContext) -> None:
         self._context = context
         context.metrics.expose(HEALED, BEHIND, BACKLOG)
-        self._tables: OpenTables = open_tables(settings, context)
+        self._tables: OpenTables = open_tables(settings, context, observes=True)
         self._tables.waits = self._waits
         hinted = HintedTables()
         self._events = EventLink(settings, context, watches=[HINTS.name], hinted=hinted)
@@ -88,6 +89,7 @@ class MirrorService:
         """Numbers of entries that are not published, by table uid; only of tables that have some."""
         self._absent = AbsentTables(context, settings.fleet, self._tables, self._publishers)
         self._fleet = settings.fleet
+        self._observed = ObservedTables(context, settings.fleet, self._publishers)
         self._heartbeat_every_s = settings.heartbeat_interval_s
         self._heartbeat_at_s = context.clock.monotonic_s()
         self._check_at_s = context.clock.monotonic_s() + CHECK_EVERY_S
@@ -147,6 +149,15 @@ class MirrorService:
 
     def _mirror(self, table: Table) -> None:
         shard = shard_of(table.base_path, self._tables.shards.count)
+        if not table.capabilities.keeps_log:
+            uid, batch_entries = observed_uid(table.storage.root), self._per_table.of(table.base_path).batch_entries
+            number = self._publishers.settle(shard)
+            known = self._last_record(uid, number)
+            found = self._observed.mirror(table, uid, shard, number, known, batch_entries)
+            self._is_behind |= found.is_behind
+            if found.record is not None:
+                self._known[uid] = found.record
+            return
         # Step 2, for each table: where did the last publisher stop? The event log says it.
         number, cursor = self._cursor(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
@@ -159,7 +170,7 @@ class MirrorService:
             if cursor < table.state.sequence:
                 self._skip_gap(table, number, cursor)
                 return
-            identity, sharing = self._identity(table), sharing_text(table.sharing)
+            identity, sharing = self._identity(table), sharing_text(table)
             if is_changed(self._known.get(table.uid), identity, sharing):
                 self._publish(table, shard, number, cursor, [])
             # An idle table is put in order: a writer that died behind its commit has left no timeline file.
@@ -187,7 +198,9 @@ class MirrorService:
         known, identity, form = self._known.get(table.uid), self._identity(table), table.timeline.format
         # Step 4: an event for each entry, and the state of the table behind the last one.
         transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
-        record = self._record(table, entries[-1].sequence if entries else cursor)
+        record = record_of(
+            table, identity, entries[-1].sequence if entries else cursor, known, self._context.clock.now(), self._fleet
+        )
         if entries:
             record = replace(record, quiet_since=datetime.fromisoformat(entries[-1].recorded))
         changes = changes_between(known, record, moved_from=_moved_from(table) if known is None else None)
@@ -292,7 +305,9 @@ class MirrorService:
         if self._absent.is_due():
             self._publishers.take_over()
             self._read_records(self._publishers.newest)
-            for uid in self._absent.check(self._known):
+            gone = self._absent.check(self._known)
+            self._observed.forget(gone)
+            for uid in gone:
                 for of_tables in (self._cursors, self._identities, self._backlog, self._waiting):
                     of_tables.pop(uid, None)
 
@@ -353,29 +368,6 @@ class MirrorService:
         for entry in entries:
             self._context.metrics.observe(LAG, max(0.0, (now - datetime.fromisoformat(entry.recorded)).total_seconds()))
         _log.info("published", table=table.uid, name=table.definition.name, entries=len(entries), sequence=entries[-1].sequence)
-
-    def _record(self, table: Table, sequence: int) -> TableRecord:
-        health, latest = health_of(table), table.state.latest_slices()
-        logs = [log for file_slice in latest for log in file_slice.log_files]
-        pending = tuple(PendingPlan(a.instant, action_name(a.action, a.operation), a.state.value) for a in table.state.pending())
-        known = self._known.get(table.uid)
-        return TableRecord(
-            table=self._identity(table),
-            sequence=sequence,
-            time=self._context.clock.now(),
-            last_instant=table.state.last_instant or None,
-            pending_plans=pending,
-            file_count=sum(len(file_slice.paths) for file_slice in latest),
-            size_bytes=sum(file_slice.total_bytes for file_slice in latest),
-            log_file_count=len(logs),
-            log_size_bytes=sum(log.size_bytes for log in logs),
-            health="healthy" if health.is_healthy else "stuck",
-            health_reason="; ".join(health.problems) or None,
-            former_uid=table.identity.former_uid if table.identity is not None else None,
-            quiet_since=known.quiet_since if known is not None else None,
-            sharing=sharing_text(table.sharing),
-            fleet=self._fleet,
-        )
 
 
 def _moved_from(table: Table) -> str | None:

@@ -10,6 +10,7 @@ from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
 from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock, NoLock, OpenHudiTableLock, TableLock
+from tideline_table.coordination.observation import Observed, observe, observed_uid
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reservations import NoReservations, PostedReservation, Reservation, Reservations, going_first
 from tideline_table.coordination.rollback import roll_back
@@ -28,6 +29,7 @@ __all__ = [
     "LogReplica",
     "NoLock",
     "NoReservations",
+    "Observed",
     "OpenHudiTableLock",
     "PostedReservation",
     "Reservation",
@@ -43,5 +45,7 @@ __all__ = [
     "is_alive",
     "is_dead",
     "last_sign",
+    "observe",
+    "observed_uid",
     "roll_back",
 ]

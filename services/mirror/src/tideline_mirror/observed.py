@@ -1,0 +1,79 @@
+"""Tables that only Apache Hudi writes: their steps are published, with sequences that the event log keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tideline_events import TableRecord
+from tideline_events.transitions import table_identity, transition_of
+from tideline_mirror.changes import changes_between
+from tideline_mirror.metrics import ENTRIES
+from tideline_mirror.records import record_of
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.logging import get_logger
+from tideline_runtime.shard_publishers import ShardPublishers
+from tideline_table.coordination import observe
+from tideline_table.hudi import ListedTimeline
+from tideline_table.table import Table
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """The result of a visit: the record that was published, None for nothing new, and whether there are more steps."""
+
+    record: TableRecord | None = None
+    is_behind: bool = False
+
+
+class ObservedTables:
+    """Publishes the steps of observed tables, each once: the cursor is in the record that is published with them.
+
+    Used by the thread that ticks.
+    """
+
+    def __init__(self, context: ServiceContext, fleet: str, publishers: ShardPublishers) -> None:
+        self._context, self._fleet, self._publishers = context, fleet, publishers
+        self._seen: dict[str, tuple[int, frozenset[str]]] = {}
+        """By uid: the number of the publisher, and the timeline files whose steps are published."""
+
+    def mirror(self, table: Table, uid: str, shard: int, number: int, known: TableRecord | None, limit: int) -> Mirrored:
+        """Publish the next steps of a table, at most `limit`. Costs one listing while its timeline stays as it is."""
+        form = table.definition.format
+        listed = ListedTimeline.read(table.storage, form)
+        paths = frozenset(listed.modified)
+        if self._seen.get(uid) == (number, paths):
+            return Mirrored()
+        now = self._context.clock.now()
+        cursor, sequence = (known.steps, known.sequence) if known is not None else ((), 0)
+        found = observe(table.storage, form, listed, cursor, sequence, now, limit)
+        if found.missed:
+            _log.error(
+                "writes were archived before they were published; consumers see a gap, the table is complete",
+                table=uid,
+                base_path=table.storage.root,
+                writes=found.missed,
+            )
+        table.refresh()
+        identity = table_identity(table, uid=uid)
+        transitions = [replace(transition_of(identity, form, entry, "mirror"), timeline_file=path) for entry, path in found.entries]
+        record = record_of(table, identity, sequence + found.missed + len(transitions), known, now, self._fleet)
+        record = replace(record, steps=found.cursor)
+        if transitions:
+            record = replace(record, quiet_since=transitions[-1].time)
+        self._seen.pop(uid, None)
+        changes = changes_between(known, record, moved_from=None)
+        self._publishers.publish_transitions(shard, number, uid, transitions, record, changes)
+        if transitions:
+            self._context.metrics.increment(ENTRIES, len(transitions), table=uid)
+            _log.info("published", table=uid, name=identity.name, entries=len(transitions), sequence=record.sequence)
+        if found.is_complete:
+            self._seen[uid] = number, paths
+        return Mirrored(record, not found.is_complete)
+
+    def forget(self, uids: Iterable[str]) -> None:
+        """Forget tables that are gone."""
+        for uid in uids:
+            self._seen.pop(uid, None)

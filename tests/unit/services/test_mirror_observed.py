@@ -1,0 +1,155 @@
+"""Tables that only Apache Hudi writes: the mirror publishes their instants and writes nothing to them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.simulation.faults import SimulatedCrash
+from tests.unit.services.fleet import write
+from tests.unit.services.test_mirror import mirror
+from tests.unit.services.test_mirror_changes import changes
+from tests.unit.services.test_mirror_crashes import Death, tick_of_a_new_mirror
+from tests.unit.table.fixtures import names, unpacked
+
+from tideline_events import TIMELINE
+from tideline_locks import open_hudi_lock
+from tideline_table.action import leave
+from tideline_table.coordination import observed_uid
+from tideline_table.storage import LocalStorage
+from tideline_table.table import HudiLockKind, Sharing, Table, share_table
+
+REAL = "hudi-v6-table-mor"
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+@pytest.fixture
+def real(fleet, tmp_path):
+    """A merge-on-read table of Apache Hudi with a compaction and a clustering, without a Tideline file."""
+    found = unpacked("reported", REAL, tmp_path / "zip")
+    base = Path(fleet.path("theirs"))
+    shutil.copytree(found, base)
+    for number, path in enumerate(sorted(p for p in (base / ".hoodie").iterdir() if p.name[0] == "2")):
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))  # they are in order of instant, as none ran beside another
+    return base
+
+
+def steps(fleet, base: Path) -> list[tuple[int, str, str | None, str]]:
+    uid = observed_uid(LocalStorage(base).root)
+    found = [e for e in fleet.events(TIMELINE.name) if e.table_uid == uid]
+    return [(e.sequence, e.action, e.from_state, e.to_state) for e in found]
+
+
+def record(fleet, base: Path):
+    return fleet.event_log.cursor(observed_uid(LocalStorage(base).root))
+
+
+def test_a_real_table_is_mirrored_gapless_and_nothing_is_written_to_it(fleet, real):
+    before = tree(real)
+    service, _ = mirror(fleet)
+    service.tick()
+    service.tick()
+    assert tree(real) == before
+    told = steps(fleet, real)
+    assert [sequence for sequence, *_ in told] == list(range(1, len(told) + 1))
+    assert [action for _, action, _, after in told if after == "completed"] == [
+        "deltacommit",
+        "deltacommit",
+        "deltacommit",
+        "compaction",
+        "clustering",
+        "deltacommit",
+        "clean",
+        "deltacommit",
+    ]
+    found = record(fleet, real)
+    assert (found.sharing, found.sequence, found.table.version) == ("observed", len(told), 6)
+    assert changes(fleet) == [("created", None)]
+
+
+def test_what_completes_later_follows_in_the_next_sequences_also_after_a_restart(fleet, real):
+    timeline = real / ".hoodie"
+    later = [p for p in sorted(timeline.iterdir()) if p.name >= "20250922132203239" and p.name[0] == "2"]
+    held = {path: path.read_bytes() for path in later}
+    for path in later:
+        path.unlink()
+    service, _ = mirror(fleet)
+    service.tick()
+    first = steps(fleet, real)
+    fleet.stop(service)
+    for path, content in held.items():
+        path.write_bytes(content)
+    service, _ = mirror(fleet, batch_entries=2)
+    for _ in range(10):
+        service.tick()
+    told = steps(fleet, real)
+    assert told[: len(first)] == first
+    assert len(told) > len(first)
+    assert [sequence for sequence, *_ in told] == list(range(1, len(told) + 1))
+    assert record(fleet, real).sequence == len(told)
+
+
+def test_a_pending_write_that_leaves_is_rolled_back(fleet, real):
+    pending = [real / ".hoodie" / f"20260101000000000.deltacommit.{state}" for state in ("requested", "inflight")]
+    for path in pending:
+        path.touch()
+    service, _ = mirror(fleet)
+    service.tick()
+    assert steps(fleet, real)[-1][1:] == ("deltacommit", None, "inflight")
+    for path in pending:
+        path.unlink()
+    service.tick()
+    assert steps(fleet, real)[-1][1:] == ("deltacommit", "inflight", "rolledback")
+
+
+@pytest.mark.parametrize(("folder", "name"), [(folder, name) for folder in ("reported", "tables") for name in names(folder)])
+def test_tables_of_every_version_are_mirrored(fleet, tmp_path, folder, name):
+    base = Path(fleet.path("theirs"))
+    shutil.copytree(unpacked(folder, name, tmp_path / "zip"), base)
+    before = tree(base)
+    service, _ = mirror(fleet)
+    service.tick()
+    assert tree(base) == before
+    told = steps(fleet, base)
+    assert [sequence for sequence, *_ in told] == list(range(1, len(told) + 1))
+    assert any(after == "completed" for *_, after in told) or name.endswith("_empty")
+
+
+def test_each_step_is_published_once_whenever_the_mirror_dies(fleet, real, monkeypatch):
+    deaths = 0
+    while True:
+        death = Death(deaths + 1)
+        try:
+            tick_of_a_new_mirror(fleet, monkeypatch, death)
+        except SimulatedCrash:
+            deaths += 1
+            continue
+        break
+    assert deaths > 3
+    told = steps(fleet, real)
+    assert [sequence for sequence, *_ in told] == list(range(1, len(told) + 1))
+    assert record(fleet, real).sequence == len(told)
+
+
+def test_a_table_that_is_left_is_observed_and_one_that_is_shared_again_is_managed(fleet):
+    table = fleet.create()
+    write(table, 0)
+    service, _ = mirror(fleet)
+    service.tick()
+    leave(Table.open(table.base_path), open_hudi_lock)
+    fleet.clock.advance(120)
+    service.tick()
+    service.tick()
+    base = Path(fleet.path("trips"))
+    assert record(fleet, base).sharing == "observed"
+    assert [after for *_, after in steps(fleet, base)].count("completed") == 2
+    shared = share_table(Table.open(table.base_path), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    fleet.clock.advance(120)
+    service.tick()
+    service.tick()
+    assert fleet.event_log.cursor(shared.uid).sharing == "shared"
