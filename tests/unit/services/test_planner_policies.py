@@ -5,13 +5,16 @@ Nothing outside of a window or a budget, and every table within its objective.
 
 import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
-from tests.unit.services.fleet import Fleet, update, write
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, die, update, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
 from tideline_events import DECISIONS, VerdictEvent
+from tideline_mirror.mirroring import MirrorService
+from tideline_mirror.settings import MirrorSettings
 from tideline_planner.metrics import CHANGES, PLANS, VERDICTS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
@@ -48,6 +51,28 @@ def clusterings(table):
 
 def clock_time(fleet, hours):
     return f"{fleet.clock.now() + timedelta(hours=hours):%H:%M}"
+
+
+def test_nothing_is_written_to_an_observed_table(fleet):
+    table, other = fleet.create("observed"), fleet.create("other")
+    for one in (table, other):
+        small_files(one)
+        die(one)
+    folder = Path(fleet.path("observed"))
+    file = put(fleet, f'defaults: {{{THRESHOLDS}}}\nrules: [{{match: {{tables: ["{folder}"]}}, mode: observe}}]\n')
+    fleet.clock.advance(HEARTBEAT_GONE_S)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    service, context = planner(fleet, file)
+    cleaner, _ = fleet.service(CleanerService, CleanerSettings, "cleaner", policy_file=file)
+    observer, _ = fleet.service(MirrorService, MirrorSettings, "mirror", policy_file=file)
+    for each in (service, cleaner, observer):
+        each.tick()
+        fleet.clock.advance(HOUR_S)
+        each.tick()
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert fleet.event_log.cursor(table.uid).sequence == table.state.sequence
+    assert [a.action for a in other.refresh().actions.values() if a.action is Action.ROLLBACK]
+    assert context.metrics.value(VERDICTS, service="clustering", verdict="off") == 1
 
 
 def test_a_plan_is_published_only_while_no_pause_holds_and_a_window_is_open(fleet):

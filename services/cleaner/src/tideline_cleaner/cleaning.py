@@ -45,6 +45,8 @@ class CleanerService:
     def _maintain(self, table: Table) -> None:
         # The check for dead writers lists no files, so it runs at each visit. A rollback runs only if the check finds one.
         policy, now = self._tables.policy(table.base_path), self._context.clock.now()
+        if policy.observes:
+            return
         pending = list(table.state.pending())
         if policy.wants(TableService.ROLLBACK, now) and any(_is_abandoned(table, record) for record in pending):
             for instant in roll_back_dead(table):

@@ -173,6 +173,8 @@ class MirrorService:
             identity, sharing = self._identity(table), sharing_text(table)
             if is_changed(self._known.get(table.uid), identity, sharing):
                 self._publish(table, shard, number, cursor, [])
+            if self._tables.policy(table.base_path).observes:
+                return
             # An idle table is put in order: a writer that died behind its commit has left no timeline file.
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)

@@ -23,7 +23,7 @@ from tideline_table.config import (
 OPTION = "options."
 SETTING = "settings."
 _GROUPS = ("services", "budget", "objectives")
-_WHOLE = ("windows", "priority", "pause")
+_WHOLE = ("mode", "windows", "priority", "pause")
 _SHORTHANDS = {
     "retention": {
         "commits": CLEANER_COMMITS_RETAINED.key,

@@ -110,6 +110,11 @@ class PauseModel(_Part):
 class Body(_Part):
     """What a rule gives. A field that is absent is left to wider rules."""
 
+    mode: Literal["observe", "services"] | None = Field(
+        default=None,
+        description="observe: the services write nothing to the table, neither plans nor rollbacks nor log entries; the mirror "
+        "publishes what others write. services (default): the services work on it.",
+    )
     services: Services | None = None
     options: dict[str, Scalar] | None = Field(default=None, description="Engine options by key, docs/options.md.")
     settings: dict[str, dict[str, Any]] | None = Field(

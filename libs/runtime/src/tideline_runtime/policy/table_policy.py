@@ -57,9 +57,18 @@ class TablePolicy:
         found = self.given.get(name)
         return default if found is None or found.value is None else found.value
 
+    @property
+    def observes(self) -> bool:
+        """Whether the services may write nothing to the table."""
+        return bool(self._value("mode", "services") == "observe")
+
     def is_on(self, service: TableService) -> bool:
         """Return whether the service is switched on. A pause does not change the result."""
-        return bool(self._value(f"services.{service.value}", True))
+        return not self.observes and bool(self._value(f"services.{service.value}", True))
+
+    def off_by(self, service: TableService) -> Origin:
+        """Return the origin of the value that switches a service off."""
+        return self.given["mode" if self.observes else f"services.{service.value}"].origin
 
     def paused_at(self, now: datetime) -> Pause | None:
         """Return the pause that holds at `now`, None if there is none or it has ended."""
