@@ -23,7 +23,7 @@ from tideline_locks.record_lock import Seen
 from tideline_locks.rules import LeaseRecord, Standing
 from tideline_table.clock import Clock
 from tideline_table.errors import StorageFull
-from tideline_table.log.entry import LOCK_GUARD_PATH
+from tideline_table.log import LOCK_GUARD_PATH
 from tideline_table.storage import refused_write
 
 LOCK_FILE = ".hoodie/lock"

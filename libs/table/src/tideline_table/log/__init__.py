@@ -5,7 +5,7 @@ Decisions of table services and writes do not belong here; see `tideline_table.a
 
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.body import Archived, Body, Cleaned, Published, RestoreBegun, Restored
-from tideline_table.log.entry import Entry, entry_path
+from tideline_table.log.entry import LOCK_GUARD_PATH, Entry, entry_path
 from tideline_table.log.plan import RestorePlanned, RollbackStep
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import Savepoint
@@ -14,6 +14,7 @@ from tideline_table.log.state import TableState
 
 __all__ = [
     "DEFAULT_EXPIRE_MIN",
+    "LOCK_GUARD_PATH",
     "ActionRecord",
     "Archived",
     "Body",
