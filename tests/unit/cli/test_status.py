@@ -8,10 +8,12 @@ from pathlib import Path
 
 from tests.real.ports import free_ports
 from tests.unit.cli.conftest import json_line
+from tests.unit.table.shared import upgrade
 
 import tideline
 from tideline_table.action import Backlog, backlog_of, request_compaction
 from tideline_table.hudi import Action
+from tideline_table.storage import LocalStorage
 from tideline_table.table import Table
 
 EAGER = ("--option=hoodie.compact.inline.max.delta.commits=1",)
@@ -55,6 +57,29 @@ def test_a_table_of_hudi_is_unmanaged_and_says_what_managing_would_gain(done, me
     assert "weather: unmanaged: services would save readers 3 file(s), 3 of them log files" in text
     assert "tideline share PATH --check" in text
     assert snapshot(merging) == before
+
+
+def test_each_table_has_a_state_by_which_status_chooses(cli, done, merging, filled, tmp_path):
+    shutil.copytree(filled, tmp_path / "moved")
+    shutil.copytree(filled, tmp_path / "unreadable")
+    (tmp_path / "unreadable/.hoodie/hoodie.properties").write_bytes(b"\xff\xfe nothing")
+    upgraded = tmp_path / "upgraded"
+    shutil.copytree(filled, upgraded)
+    done("adopt", upgraded)
+    done("share", upgraded)
+    upgrade(LocalStorage(upgraded))
+    done("leave", merging)
+    every = {d["base_path"].rpartition("/")[2]: d["state"] for d in cli("status", f"{tmp_path}/*", "--json").document["tables"]}
+    assert every == {
+        "moved": "moved",
+        "trips": "managed",
+        "unreadable": "unreadable",
+        "upgraded": "upgraded",
+        "weather": "unmanaged",
+    }
+    chosen = cli("status", f"{tmp_path}/*", "--state", "unmanaged", "--state", "moved", "--json").document["tables"]
+    assert [document["state"] for document in chosen] == ["moved", "unmanaged"]
+    assert cli("status", tmp_path, "--state", "lost").code == 2
 
 
 def test_status_and_why_follow_the_table(done, merging):

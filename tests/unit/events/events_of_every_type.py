@@ -74,6 +74,7 @@ EVERY_TYPE: dict[str, Event] = {
         health_reason="writer w died",
         former_uid="0c1d2e3f-6a54-4d0f-9b7e-3f2b8c1e4a5b",
         quiet_since=TIME - timedelta(hours=1),
+        steps=("20260301123014000.deltacommit.inflight..",),
         sharing="shared",
         fleet="north",
     ),

@@ -29,6 +29,7 @@ PUBLISHED = {
     "urn:tideline:schema:tideline.timeline.transition.v1:1": "071d632b2bebe308f22fc904921c9ffaa1c17f79d8b2bda8744ef8429260bc4c",
     "urn:tideline:schema:tideline.tables.state.v1:1": "089569140cf7e7ec55952ca73a8672ed267af3f3a6bff4ba0b5650ce139bcb48",
     "urn:tideline:schema:tideline.tables.state.v1:2": "ab4badc79f4e2a354f1fd865ca787cb349145a270deb8df04618051c61e9067c",
+    "urn:tideline:schema:tideline.tables.state.v1:3": "cfb506d26f22f2337d737524fe71373f35694289f7eca5720636b887f03e23e9",
     "urn:tideline:schema:tideline.catalog.change.v1:1": "2c8d82b7a7f82f8db33fba33ee91f40fbcb96a1229dafc2fffc709fe80098138",
     "urn:tideline:schema:tideline.mirrors.heartbeat.v1:1": "bddbfbc4dd759681ec9d9baf4b9954315a0d92a2e5f82f892b9bc8c9e445b3bc",
     "urn:tideline:schema:tideline.jobs.lifecycle.v1:1": "30fef9f41a9d0639cf14ae5980cf97cfdb41be6ef68232c9c62b977baea5aa48",

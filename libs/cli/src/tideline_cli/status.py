@@ -17,7 +17,7 @@ from tideline_cli.failure import EXIT_FAILED
 from tideline_cli.opening import open_writable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, size_text
-from tideline_table.action import TableService, maintain, maintenance_document, status_document, verdict_document
+from tideline_table.action import Standing, TableService, maintain, maintenance_document, status_document, verdict_document
 from tideline_table.errors import TidelineError
 from tideline_table.storage import open_storage
 
@@ -42,6 +42,10 @@ def status(
     settings: SettingsFile = None,
     option: Settings = None,
     locks: LockUrl = "",
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="|".join(Standing), help="Only tables in this state. Repeatable.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a line per table: verdict, services, last runs and backlog. Below all tables, print their findings. Writes nothing.
@@ -50,10 +54,13 @@ def status(
     `attention` for one with findings, else `due`, `working` (a plan is pending) or `idle`. A table that
     cannot be opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
     """
+    wanted = {choice("--state", each, Standing).value for each in state or ()}
     fleet = _fleet(patterns or (), settings, settings_from(option), locks)
     with Progress("tables", None) as progress:
         found, failures = searched(fleet, progress)
         documents = [*importlib.import_module(FLEET).examined(found, fleet.status, progress.advance), *failures]
+    if wanted:
+        documents = [document for document in documents if document["state"] in wanted]
     if as_json:
         print_json({"tables": documents})
     else:

@@ -200,9 +200,7 @@ class MirrorService:
         known, identity, form = self._known.get(table.uid), self._identity(table), table.timeline.format
         # Step 4: an event for each entry, and the state of the table behind the last one.
         transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
-        record = record_of(
-            table, identity, entries[-1].sequence if entries else cursor, known, self._context.clock.now(), self._fleet
-        )
+        record = self._record(table, entries[-1].sequence if entries else cursor)
         if entries:
             record = replace(record, quiet_since=datetime.fromisoformat(entries[-1].recorded))
         changes = changes_between(known, record, moved_from=_moved_from(table) if known is None else None)
@@ -370,6 +368,10 @@ class MirrorService:
         for entry in entries:
             self._context.metrics.observe(LAG, max(0.0, (now - datetime.fromisoformat(entry.recorded)).total_seconds()))
         _log.info("published", table=table.uid, name=table.definition.name, entries=len(entries), sequence=entries[-1].sequence)
+
+    def _record(self, table: Table, sequence: int) -> TableRecord:
+        now = self._context.clock.now()
+        return record_of(table, self._identity(table), sequence, self._known.get(table.uid), now, self._fleet)
 
 
 def _moved_from(table: Table) -> str | None:

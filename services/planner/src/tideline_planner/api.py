@@ -110,6 +110,7 @@ _SCHEMAS = {
         type=_or_null(_TEXT),
         sequence=_or_null(_WHOLE),
         verdict=_VERDICT,
+        state=_or_null(_TEXT),
         error=_or_null(_TEXT),
         services={"type": "object", "additionalProperties": _named("Service")},
         backlog=_or_null(_named("Backlog")),

@@ -52,7 +52,7 @@ from .maintenance.document import (
 )
 from .maintenance.leave import Left, leave
 from .maintenance.maintain import maintain
-from .maintenance.status import PendingJob, TableStatus, examine, examine_beside, pending_jobs
+from .maintenance.status import PendingJob, Standing, TableStatus, examine, examine_beside, pending_jobs
 from .maintenance.verdict import (
     DEFAULT_TRIGGER,
     Outcome,
@@ -137,6 +137,7 @@ __all__ = [
     "Service",
     "SkipReason",
     "SkippedPartition",
+    "Standing",
     "Step",
     "TableService",
     "TableStatus",

@@ -125,7 +125,7 @@ class ExclusiveTimeline(ActiveTimeline):
     def _try_append(self, decide: Decide) -> Entry | None:
         """Append to the log as it is now; return None if another writer appended first."""
         with self.replica.mutex:
-            self.refresh()
+            self.replica.refresh_to_append()
             if self.is_outdated:
                 raise TableFrozen(
                     "the table was shared with Apache Hudi's writers since it was opened",

@@ -230,15 +230,9 @@ class LogEnd:
                 return None
             raise
         # Check after the reads: a process that was suspended during them may have taken a trimmed place for the end.
-        must_prove = self._is_unproven()
-        if must_prove and (trimmed := self._log.trimmed_to()) > sequence:
+        must_prove = self.is_unproven()
+        if must_prove and self._log.trimmed_to() > sequence:
             return None
-        if must_prove and sequence and trimmed < sequence and not found and not self._log.holds(sequence):
-            raise TableIncomplete(
-                f"a table log without entry {sequence}, which was there before",
-                expected=f"{entry_path(sequence)}: the log says what the table holds",
-                remedy=f"if the table was returned to Apache Hudi's writers (tideline leave): open it again; else {RESTORE_LOG}",
-            )
         if must_prove or found:
             self._proven = asked
         return found
@@ -246,7 +240,8 @@ class LogEnd:
     def _time(self) -> tuple[float, datetime]:
         return self._clock.monotonic_s(), self._clock.now()
 
-    def _is_unproven(self) -> bool:
+    def is_unproven(self) -> bool:
+        """Return whether the last proof is a minute old."""
         # Use both clocks: the monotonic clock may stop while the machine is suspended, and the wall clock may be set back.
         monotonic_s, wall = self._time()
         return max(monotonic_s - self._proven[0], (wall - self._proven[1]).total_seconds()) >= UNPROVEN_S
@@ -305,6 +300,17 @@ class LogReplica:
                 f"the table log begins after entry {self.log.trimmed_to()}, the latest checkpoint ends at {self.state.sequence}",
                 expected="a checkpoint that reaches the log",
                 remedy="restore the checkpoint folder from a copy; nothing was changed",
+            )
+
+    def refresh_to_append(self) -> None:
+        """Refresh before an append. Raises `TableIncomplete` if the log was removed while this process was suspended."""
+        was_unproven, sequence = self._end.is_unproven(), self.state.sequence
+        fresh = self.refresh()
+        if not fresh and was_unproven and sequence and not self.log.holds(sequence) and self.log.trimmed_to() < sequence:
+            raise TableIncomplete(
+                f"a table log without entry {sequence}, which was there before",
+                expected=f"{entry_path(sequence)}: the log says what the table holds",
+                remedy=f"if the table was returned to Apache Hudi's writers (tideline leave): open it again; else {RESTORE_LOG}",
             )
 
     def _read_on(self) -> list[Entry] | None:

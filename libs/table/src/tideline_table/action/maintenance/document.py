@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tideline_table.action.maintenance.status import PendingJob, TableStatus
+from tideline_table.action.maintenance.status import PendingJob, Standing, TableStatus
 from tideline_table.action.maintenance.verdict import Verdict
 from tideline_table.action.service import Step
-from tideline_table.table.findings import Finding
+from tideline_table.table.findings import Finding, FindingKind
 
 CANNOT_OPEN = "cannot_open"
 """The verdict about a table whose status cannot be read."""
@@ -29,6 +29,7 @@ def status_document(status: TableStatus) -> dict[str, Any]:
         "type": status.type,
         "sequence": status.sequence,
         "verdict": status.verdict,
+        "state": status.standing.value,
         "error": None,
         "services": {v.service.value: {**verdict_document(v), "last_run": _last_run(status, v)} for v in status.verdicts},
         "backlog": backlog,
@@ -42,7 +43,9 @@ def failure_document(base_path: str, finding: Finding) -> dict[str, Any]:
     """Return the document of a table whose status cannot be read, with the fields of `status_document` that are known."""
     known = {"table": base_path.rstrip("/").rpartition("/")[2], "uid": "", "base_path": base_path, "type": None, "sequence": None}
     empty: dict[str, Any] = {"services": {}, "backlog": None, "gain": None, "pending": []}
-    return {**known, "verdict": CANNOT_OPEN, "error": finding.text, **empty, "findings": [finding_document(finding)]}
+    state = Standing.UNREADABLE.value if finding.kind is FindingKind.CANNOT_OPEN else None
+    shown = {"verdict": CANNOT_OPEN, "state": state, "error": finding.text}
+    return {**known, **shown, **empty, "findings": [finding_document(finding)]}
 
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:

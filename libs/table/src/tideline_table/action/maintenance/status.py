@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -17,6 +18,20 @@ from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
 from tideline_table.table.findings import Finding, FindingKind, age_s, damage_of, findings_beside
 from tideline_table.table.standing import why_refused
+
+
+class Standing(enum.StrEnum):
+    """How a table that was found stands to Tideline."""
+
+    MANAGED = "managed"
+    UNMANAGED = "unmanaged"
+    """Only Apache Hudi writes it."""
+    UPGRADED = "upgraded"
+    """It was Tideline's or shared, and Apache Hudi gave it a version that Tideline does not write."""
+    MOVED = "moved"
+    """It was copied or moved and has the identity of another place."""
+    UNREADABLE = "unreadable"
+    """It cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,7 @@ class TableStatus:
     """Age of the oldest log file that is not merged, None without one."""
     pending: tuple[PendingJob, ...]
     findings: tuple[Finding, ...]
+    standing: Standing = Standing.MANAGED
     gain: ManagingGain | None = None
     """Of a table that only Apache Hudi writes: what the services would do for it."""
 
@@ -118,8 +134,17 @@ def examine_beside(
         oldest_log_s=backlog.oldest_log_s(now),
         pending=pending_jobs(table),
         findings=tuple(findings),
+        standing=_standing(table, refused),
         gain=None if table.capabilities.keeps_log or refused is not None else managing_gain(state, table.options),
     )
+
+
+def _standing(table: Table, refused: TidelineError | None) -> Standing:
+    if table.identity is not None and table.identity.base_path != table.storage.root:
+        return Standing.MOVED
+    if table.capabilities.keeps_log:
+        return Standing.MANAGED
+    return Standing.UNMANAGED if refused is None else Standing.UPGRADED
 
 
 def _missed(backlog: Backlog, bounds: Objectives, now: datetime) -> list[Finding]:
