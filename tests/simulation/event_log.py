@@ -7,7 +7,7 @@ compacted as it is written. Nothing expires.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 
 from tideline_events import (
@@ -25,7 +25,7 @@ from tideline_events import (
 from tideline_events.envelope import stamped
 from tideline_events.log import POLL_LIMIT, check_records, check_subscription
 from tideline_events.positions import positions_in
-from tideline_events.topics import POSITIONS, TOPICS
+from tideline_events.topics import POSITIONS, TOPICS, Topic
 from tideline_table.clock import Clock
 
 _SLEEP_S = 0.002
@@ -105,7 +105,7 @@ class MemoryEventLog:
         self.broker = broker
         self.clock = clock
 
-    def ensure_topics(self) -> frozenset[str]:
+    def ensure_topics(self, members: Collection[str] = ()) -> frozenset[str]:
         """See `EventLog.ensure_topics`: topics need nothing here."""
         return frozenset()
 
@@ -129,7 +129,12 @@ class MemoryEventLog:
 
     def positions(self, group: str) -> dict[str, int]:
         """See `EventLog.positions`."""
-        return positions_in([r for r in list(self.broker.records.values()) if r.topic == POSITIONS.name], group)
+        return positions_in(self.last_records(POSITIONS).values(), group)
+
+    def last_records(self, topic: Topic) -> dict[bytes, Record]:
+        """See `EventLog.last_records`."""
+        found = [r for r in list(self.broker.records.values()) if r.topic == topic.name]
+        return {r.key: r for r in found if r.key is not None and r.value is not None}
 
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> MemorySubscription:
         """See `EventLog.subscribe`."""

@@ -39,6 +39,8 @@ from tideline_events.payload import (
 from tideline_events.record import Record
 from tideline_events.topics import (
     CATALOG,
+    CHANGES,
+    CHANGES_POSITIONS,
     DEAD_LETTER,
     DECISIONS,
     HINTS,
@@ -54,6 +56,8 @@ from tideline_events.topics import (
 
 __all__ = [
     "CATALOG",
+    "CHANGES",
+    "CHANGES_POSITIONS",
     "DEAD_LETTER",
     "DECISIONS",
     "HINTS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,7 +31,7 @@ from tideline_events.partitioner import partition_of
 from tideline_events.payload import TableRecord
 from tideline_events.positions import positions_in
 from tideline_events.record import Record
-from tideline_events.topics import POSITIONS, TABLES, TOPICS, Topic, TopicSettings
+from tideline_events.topics import POSITIONS, TABLES, TOPICS, Topic, TopicSettings, topic_named
 from tideline_events.wire import Wire
 from tideline_table.clock import Clock
 
@@ -77,17 +77,18 @@ class KafkaEventLog:
         with accepted_options(client):
             self._admin = AdminClient(client, logger=CLIENT_LOG)
 
-    def ensure_topics(self) -> frozenset[str]:
+    def ensure_topics(self, members: Collection[str] = ()) -> frozenset[str]:
         """See `EventLog.ensure_topics`. An existing topic keeps its partitions: another count would break the order of keys."""
-        known = self._topics()
-        created = {topic.name for topic in self._contract} - known.keys()
+        named = filter(None, map(topic_named, members))
+        contract = (*self._contract, *map(self._settings.topics.own, named))
+        created = {topic.name for topic in contract} - self._topics().keys()
         if created:
-            wanted = [_new_topic(topic, self._settings) for topic in self._contract if topic.name in created]
+            wanted = [_new_topic(topic, self._settings) for topic in contract if topic.name in created]
             for name, future in self._admin.create_topics(wanted, request_timeout=self._settings.timeout_s).items():
                 _answer(f"creation of topic {name}", future.result, accept=KafkaError.TOPIC_ALREADY_EXISTS)
-        self._await("topics without a leader", self._have_leaders)
-        policies = self._await("topics that the broker does not know yet", self._policies)
-        for topic in self._contract:
+        self._await("topics without a leader", lambda: self._have_leaders(contract))
+        policies = self._await("topics that the broker does not know yet", lambda: self._policies(contract))
+        for topic in contract:
             if policies[topic.name] != _policy(topic):
                 raise TopicMismatch(
                     f"cleanup.policy {policies[topic.name]} of topic {topic.name}",
@@ -124,7 +125,12 @@ class KafkaEventLog:
 
     def positions(self, group: str) -> dict[str, int]:
         """See `EventLog.positions`."""
-        return positions_in(self._last_records(POSITIONS, range(self._partition_count(POSITIONS.name))).values(), group)
+        return positions_in(self.last_records(POSITIONS).values(), group)
+
+    def last_records(self, topic: Topic) -> dict[bytes, Record]:
+        """See `EventLog.last_records`."""
+        found = self._last_records(topic, range(self._partition_count(topic.name)))
+        return {key: record for key, record in found.items() if record.value is not None}
 
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> KafkaSubscription:
         """See `EventLog.subscribe`."""
@@ -159,14 +165,14 @@ class KafkaEventLog:
         metadata = _answer("metadata of the topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s))
         return {} if metadata is None else {name: topic for name, topic in metadata.topics.items() if topic.error is None}
 
-    def _have_leaders(self) -> bool:
+    def _have_leaders(self, contract: Sequence[Topic]) -> bool:
         """Return whether every partition of every topic has a leader. Before that, clients of a new topic fail."""
         topics = self._topics()
-        return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in self._contract)
+        return all(t.name in topics and all(p.leader >= 0 for p in topics[t.name].partitions.values()) for t in contract)
 
-    def _policies(self) -> dict[str, str]:
+    def _policies(self, contract: Sequence[Topic]) -> dict[str, str]:
         """Return `cleanup.policy` by topic; nothing if the broker that answers has not heard of a new topic yet."""
-        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in self._contract]
+        resources = [ConfigResource(ResourceType.TOPIC, topic.name) for topic in contract]
         found: dict[str, str] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=self._settings.timeout_s).items():
             entries = _answer(f"settings of topic {resource.name}", future.result, accept=KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -266,7 +272,7 @@ def _new_topic(topic: Topic, settings: KafkaSettings) -> NewTopic:
         config |= {"delete.retention.ms": retention_ms, "segment.ms": str(3_600_000), "min.cleanable.dirty.ratio": "0.2"}
     else:
         config["retention.ms"] = retention_ms
-    return NewTopic(topic.name, settings.partition_count, settings.replication_factor, config=config)
+    return NewTopic(topic.name, topic.partitions or settings.partition_count, settings.replication_factor, config=config)
 
 
 def _table_record(record: Record | None) -> TableRecord | None:

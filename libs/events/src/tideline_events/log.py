@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from tideline_events.envelope import encode
 from tideline_events.errors import InvalidEvent
 from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.record import MAX_RECORD_BYTES, Record
-from tideline_events.topics import TOPICS
+from tideline_events.topics import Topic, topic_named
 from tideline_table.errors import InvalidOption
 
 POLL_LIMIT = 500
@@ -91,10 +91,11 @@ class EventLog(Protocol):
     Every method may raise `EventLogUnavailable`, and the embedded log `EventLogCorrupt`.
     """
 
-    def ensure_topics(self) -> frozenset[str]:
+    def ensure_topics(self, members: Collection[str] = ()) -> frozenset[str]:
         """Create missing topics and return the names of those. Also a probe: `EventLogUnavailable` if the log does not answer.
 
-        Errors: `TopicMismatch` if a topic exists with settings that break the contract.
+        `members` are names of topics of families, which are created too. Errors: `TopicMismatch` if a topic exists with settings
+        that break the contract.
         """
 
     def publisher(self, writer_id: str) -> Publisher:
@@ -112,6 +113,9 @@ class EventLog(Protocol):
 
     def positions(self, group: str) -> dict[str, int]:
         """Return the last sequence that a consumer group stored for each table, by table uid."""
+
+    def last_records(self, topic: Topic) -> dict[bytes, Record]:
+        """Return the last visible record of each key of a compacted topic, without deleted keys."""
 
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> Subscription:
         """Join a group. A group without offsets starts at the oldest record if `from_beginning`, else after the current newest.
@@ -160,14 +164,13 @@ def check_records(records: Sequence[Record]) -> None:
         size_bytes += sum(len(name) + len(value or b"") for name, value in record.headers)
         if size_bytes > MAX_RECORD_BYTES + 32 * 1024:
             raise InvalidEvent(f"a record of {size_bytes} bytes", expected=f"a value of at most {MAX_RECORD_BYTES}")
-        if record.topic not in {topic.name for topic in TOPICS}:
+        if topic_named(record.topic) is None:
             raise InvalidEvent(f"topic {record.topic!r}", expected="a topic of the event contract")
 
 
 def check_subscription(topics: Sequence[str], group: str) -> None:
     """Raise `InvalidOption` for topics outside the contract, for no topics, and for an empty group name."""
-    unexpected = set(topics) - {topic.name for topic in TOPICS}
-    if unexpected or not topics or not group:
+    if None in map(topic_named, topics) or not topics or not group:
         raise InvalidOption(
             f"a subscription of group {group!r} to {list(topics)}", expected="a named group and topics of the event contract"
         )

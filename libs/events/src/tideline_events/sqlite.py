@@ -10,7 +10,7 @@ import heapq
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from tideline_events.log import POLL_LIMIT, check_records, check_subscription, t
 from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.positions import positions_in
 from tideline_events.record import Record
-from tideline_events.topics import TOPICS, Topic, TopicSettings
+from tideline_events.topics import FAMILIES, POSITIONS, TOPICS, Topic, TopicSettings, topic_named
 from tideline_events.wire import Wire
 from tideline_table.clock import Clock
 
@@ -39,7 +39,8 @@ _INSERT = "INSERT INTO records (topic, key, value, headers, recorded_us) VALUES 
 _COMPACTED = {topic.name for topic in TOPICS if topic.compacted}
 _COMPACT = "DELETE FROM records WHERE topic = ? AND key IS ? AND offset < ?"
 _TABLES = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.tables'"
-_POSITIONS = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.positions'"
+_LAST = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND value IS NOT NULL"
+_NEXT_MEMBER = "SELECT min(topic) FROM records WHERE topic > ? AND topic < ?"
 _NEXT = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND offset >= ? ORDER BY offset LIMIT ?"
 _SINCE = "SELECT min(offset) FROM records WHERE topic = ? AND recorded_us >= ?"
 _EXPIRE = """DELETE FROM records WHERE offset IN (SELECT offset FROM
@@ -62,7 +63,7 @@ class SqliteEventLog:
         self._topics = topics or TopicSettings()
         self._wire = wire or Wire()
 
-    def ensure_topics(self) -> frozenset[str]:
+    def ensure_topics(self, members: Collection[str] = ()) -> frozenset[str]:  # noqa: ARG002 - topics need nothing here
         """See `EventLog.ensure_topics`."""
         connect(self._path).close()
         self._wire.prepare()
@@ -93,7 +94,11 @@ class SqliteEventLog:
 
     def positions(self, group: str) -> dict[str, int]:
         """See `EventLog.positions`."""
-        return positions_in(map(_record, self._rows(_POSITIONS, ())), group)
+        return positions_in(self.last_records(POSITIONS).values(), group)
+
+    def last_records(self, topic: Topic) -> dict[bytes, Record]:
+        """See `EventLog.last_records`."""
+        return {record.key: record for record in map(_record, self._rows(_LAST, (topic.name,))) if record.key is not None}
 
     def subscribe(
         self,
@@ -138,7 +143,7 @@ class SqliteEventLog:
         """See `EventLog.close`. The log itself holds no connection to the file."""
         self._wire.close()
 
-    def _rows(self, query: str, arguments: tuple[bytes, ...]) -> list[_Row]:
+    def _rows(self, query: str, arguments: tuple[bytes | str, ...]) -> list[_Row]:
         with closing(connect(self._path)) as connection, translated(self._path):
             return connection.execute(query, arguments).fetchall()
 
@@ -215,9 +220,17 @@ class SqlitePublisher:
     def _expire(self, now: datetime) -> None:
         if self._clock.monotonic_s() - self._expired_at_s < RETENTION_INTERVAL_S:
             return
-        for topic in TOPICS:
+        for topic in (*TOPICS, *self._members()):
             self._connection.execute(*_expiry(self._topics.own(topic), now))
         self._expired_at_s = self._clock.monotonic_s()
+
+    def _members(self) -> Iterator[Topic]:
+        """Yield the topics of families that have records. One look into the index for each."""
+        for family in FAMILIES:
+            name, end = family.name, family.name + "\x7f"
+            while (name := self._connection.execute(_NEXT_MEMBER, (name, end)).fetchone()[0]) is not None:
+                if (topic := topic_named(name)) is not None:
+                    yield topic
 
 
 class SqliteSubscription:

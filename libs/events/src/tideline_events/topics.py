@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 HOUR_S = 3600
@@ -23,6 +24,8 @@ class Topic:
     """The service that publishes to the topic, for the documentation."""
     content: str = ""
     """The content of the records, for the documentation."""
+    partitions: int | None = None
+    """Partitions of a topic that is created, if the order of all its records counts; None: as the deployment says."""
 
 
 TIMELINE = Topic(
@@ -63,8 +66,38 @@ POSITIONS = Topic(
     content="the last sequence of each table that a consumer group processed; no CloudEvents (`EventConsumer`)",
 )
 
-TOPICS = (TIMELINE, TABLES, CATALOG, MIRRORS, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER, POSITIONS)
-"""All topics; `EventLog.ensure_topics` creates them."""
+CHANGES_POSITIONS = Topic(
+    "tideline.changes-positions",
+    DAY_S,
+    compacted=True,
+    publisher="changes",
+    content="how far the row changes of each table are published; no CloudEvents (docs/row-changes.md)",
+)
+
+TOPICS = (TIMELINE, TABLES, CATALOG, MIRRORS, JOBS, LOCKS, DECISIONS, HINTS, DEAD_LETTER, POSITIONS, CHANGES_POSITIONS)
+"""All topics with a name of their own; `EventLog.ensure_topics` creates them."""
+
+CHANGES = Topic(
+    "tideline.changes.",
+    HISTORY_S,
+    publisher="changes",
+    content="the changed rows of one table in Debezium's envelope (docs/row-changes.md)",
+    partitions=1,
+)
+FAMILIES = (CHANGES,)
+"""Families of topics: `name` is the beginning of the names of their members, `<name><member>`."""
+_MEMBER = re.compile(r"[A-Za-z0-9._-]{1,150}")
+
+
+def topic_named(name: str) -> Topic | None:
+    """Return the topic of the contract with this name, also a member of a family; None if the contract has no such topic."""
+    for topic in TOPICS:
+        if topic.name == name:
+            return topic
+    for family in FAMILIES:
+        if name.startswith(family.name) and _MEMBER.fullmatch(name, len(family.name)):
+            return replace(family, name=name)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

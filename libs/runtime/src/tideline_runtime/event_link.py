@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tideline_events import Event, EventLog, Publisher, PublishUnknown, Record, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
@@ -65,9 +65,9 @@ class EventLink:
             self._watcher = EventWatcher(self._log, self._watches, self._context.name_in_events(settings), self._wake)
             self._watcher.start()
 
-    def check(self) -> frozenset[str]:
-        """Create deleted topics, and return their names. Raises `EventLogUnavailable` if the event log does not answer."""
-        return self.log.ensure_topics()
+    def check(self, members: Collection[str] = ()) -> frozenset[str]:
+        """Create missing topics, also these `members` of families, and return their names. Raises as `EventLog.ensure_topics`."""
+        return self.log.ensure_topics(members)
 
     def _wake(self, uid: str) -> None:
         if self._hinted is not None:

@@ -41,10 +41,11 @@ class ShardPublishers:
         """The number of the publisher that was opened last."""
         return self._count
 
-    def publish(self, shard: int, *records: Record) -> None:
-        """Publish other records of the tables of a shard. Raises as `publish_transitions`."""
+    def publish(self, shard: int, *records: Record, number: int | None = None) -> None:
+        """Publish other records of the tables of a shard, with `number` as in `publish_transitions`. Raises as that."""
+        publisher = self._publisher(shard, number)
         with self._errors_of(shard):
-            self._current(shard).publisher.publish(*records)
+            publisher.publish(*records)
 
     def settle(self, shard: int) -> int:
         """Open the publisher of the shard, unless it is open. Return its number: cursors read with another number are outdated.
@@ -70,11 +71,15 @@ class ShardPublishers:
         Raises `ShardLost` if this instance no longer holds the shard, or if another process has taken over the writer id of the
         shard. For a static shard, the latter raises `PublisherFenced`.
         """
-        current = self._current(shard)
-        if current.number != number:
-            raise ShardLost(shard, "it was lost since the cursor was read")
+        publisher = self._publisher(shard, number)
         with self._errors_of(shard):
-            current.publisher.publish_transitions(table_uid, transitions, table_record, changes)
+            publisher.publish_transitions(table_uid, transitions, table_record, changes)
+
+    def _publisher(self, shard: int, number: int | None) -> Publisher:
+        current = self._current(shard)
+        if number is not None and current.number != number:
+            raise ShardLost(shard, "it was lost since the cursor was read")
+        return current.publisher
 
     @contextmanager
     def _errors_of(self, shard: int) -> Iterator[None]:

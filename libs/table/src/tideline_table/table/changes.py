@@ -150,6 +150,21 @@ def newest_write(state: TableState) -> int:
     return max((*writes, *(gone.sequence for gone in state.rewritten)), default=0)
 
 
+def writes_after(state: TableState, sequence: int) -> list[ActionRecord]:
+    """Return the completed writes after a sequence that do not only move rows, in order of completion.
+
+    Raises `HistoryUnavailable` if the log no longer contains all of them.
+    """
+    if sequence < state.archived_sequence:
+        raise HistoryUnavailable(
+            f"writes after sequence {sequence}: those up to entry {state.archived_sequence} of the table log were archived",
+            expected=f"a sequence from {state.archived_sequence} on",
+            remedy="begin again with a snapshot",
+        )
+    found = [a for a in state.completed_writes() if a.state is State.COMPLETED and a.sequence > sequence and not _moves_rows(a)]
+    return sorted(found, key=lambda a: (a.sequence, a.instant))
+
+
 def sequence_of(state: TableState, point: str) -> int:
     """Return the table log sequence of a point in a table with a log; errors as `range_of`.
 

@@ -35,6 +35,7 @@ from tideline_table.hudi.zone import timeline_zone
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
 from tideline_table.index.simple import SimpleIndex
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.merge import Merging
@@ -54,6 +55,7 @@ from tideline_table.table.changes import (
     newest_point,
     range_of,
     sequence_of,
+    writes_after,
 )
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.declared_merging import check_defaults
@@ -445,6 +447,11 @@ class Table:
         """Return the oldest instant among the writes completed after a point, as for `incremental`; empty if there is none."""
         instants = self._range_of(point, "")
         return min(instants.through - instants.before, default="")
+
+    def writes_after(self, sequence: int) -> list[ActionRecord]:
+        """Return the writes completed after a sequence of the log that do not only move rows, in order. Errors as `incremental`."""
+        self._range_of(sequence, "")
+        return writes_after(self.state, sequence)
 
     def _merging(self) -> Snapshot:
         """Return the current snapshot with a rule that merges slices of any instant, also of other buckets before a resize.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -45,11 +45,35 @@ class Images:
 
     def by_partition(self) -> list[Images]:
         """Return one `Images` per partition path; they are independent of each other."""
-        partitions = {s.group.partition_path for s in (*self.before.slices, *self.after.slices)}
-        return [
-            replace(self, before=_in_partition(self.before, name), after=_in_partition(self.after, name))
-            for name in sorted(partitions)
-        ]
+        return [self._of(groups) for groups in self._groups().values()]
+
+    def by_group(self) -> list[Images]:
+        """Return parts, independent of each other, in an order that depends on the range alone; valid for a range of one write.
+
+        A write leaves a record in its file group, so that each group is a part. In a partition where a group ended (overwritten,
+        deleted, replaced by a resize of buckets), records may be in another group now: what began and what ended is one part there.
+        """
+        old, new = ({s.group for s in snapshot.slices} for snapshot in (self.before, self.after))
+        parts = []
+        for groups in self._groups().values():
+            moved = [g for g in groups if (g in old) != (g in new)] if not new.issuperset(old.intersection(groups)) else []
+            parts += [self._of([group]) for group in groups if group not in moved]
+            parts += [self._of(moved)] if moved else []
+        return parts
+
+    def _groups(self) -> dict[str, list[FileGroupId]]:
+        found: dict[str, list[FileGroupId]] = {}
+        for group in sorted({s.group for s in (*self.before.slices, *self.after.slices)}):
+            found.setdefault(group.partition_path, []).append(group)
+        return found
+
+    def _of(self, groups: Collection[FileGroupId]) -> Images:
+        chosen = frozenset(groups)
+        before, after = (
+            replace(snapshot, slices=tuple(s for s in snapshot.slices if s.group in chosen))
+            for snapshot in (self.before, self.after)
+        )
+        return replace(self, before=before, after=after)
 
     def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of the changes: `op` and two images with these columns (None: all)."""
@@ -93,10 +117,6 @@ def _wrote_to(slices: Mapping[str, FileSlice], written: AbstractSet[str]) -> boo
         (s.base_file and instant in written) or any(not log.instant or log.instant in written for log in s.log_files)
         for instant, s in slices.items()
     )
-
-
-def _in_partition(snapshot: Snapshot, partition: str) -> Snapshot:
-    return replace(snapshot, slices=tuple(s for s in snapshot.slices if s.group.partition_path == partition))
 
 
 def _keys(snapshot: Snapshot, keys: pa.Array | None = None) -> pa.Array:
@@ -163,7 +183,21 @@ def _satisfies(rows: pa.Table, present: pa.Array, where: pc.Expression) -> pa.Ar
     return pc.is_in(pa.array(range(rows.num_rows), pa.int64()), value_set=numbered.column(position))
 
 
+def _inserted(after: Snapshot, chosen: pa.Schema, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of slices in whose place nothing was, batch by batch."""
+    for batch in after.scan(chosen.names, where):
+        rows, count = pa.Table.from_batches([batch]), batch.num_rows
+        present = pa.repeat(pa.scalar(True), count)
+        images = [_structs(rows, chosen, image) for image in (pc.invert(present), present)]
+        if count:
+            yield pa.RecordBatch.from_arrays([pa.repeat(pa.scalar("i"), count), *images], schema=images_schema(chosen))
+
+
 def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    times = CommitTimes(images.written).expression() if images.written is not None else None
+    if not images.before.slices and (times is None or images.after.rule.visible is None):
+        yield from _inserted(images.after, chosen, where if times is None else times if where is None else times & where)
+        return
     slices = {s.group: s for s in images.before.slices}
     # If Apache Hudi writes the table too, a slice does not tell which blocks of a log file apply.
     is_told = images.after.rule.visible is None
@@ -175,7 +209,7 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     schema = images.after.schema
     needed = {*chosen.names, MetaField.RECORD_KEY, *(referenced_columns(where, schema) if where is not None else ())}
     names = [name for name in schema.names if name in needed]
-    after = new.read(names, CommitTimes(images.written).expression() if images.written is not None else None, written)
+    after = new.read(names, times, written)
     if not is_told and images.written is not None:
         after = pa.concat_tables([after, new.read(names, None, written, _returned(old.whole, new.whole, after))])
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()

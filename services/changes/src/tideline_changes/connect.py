@@ -1,0 +1,138 @@
+"""Values and schemas of Arrow types as Kafka Connect's JSON converter and Debezium write them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from tideline_table.errors import UnsupportedTable
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1)
+_US = 1_000_000
+Json = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The schema of a type in Kafka Connect's JSON, and the function that makes its values from those of Arrow's `to_pylist`."""
+
+    schema: dict[str, Any]
+    json: Json
+
+
+def form_of(kind: pa.DataType, *, name: str = "row") -> Form:
+    """Return the form of a type. `name` is that of a struct's schema. Raises `UnsupportedTable` for a type that has none."""
+    found = _simple(kind)
+    if found is not None:
+        return found
+    if pa.types.is_decimal(kind):
+        parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+        schema = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "version": 1, "parameters": parameters}
+        return Form(schema, lambda value: _unscaled(value, kind.scale))
+    if pa.types.is_struct(kind):
+        fields = [(f.name, form_of(f.type, name=f"{name}.{f.name}"), f.nullable) for f in kind]
+        return struct_of(name, fields)
+    if pa.types.is_map(kind):
+        keys, items = form_of(kind.key_type, name=f"{name}.key"), form_of(kind.item_type, name=f"{name}.value")
+        schema = {"type": "map", "keys": {**keys.schema, "optional": False}, "values": {**items.schema, "optional": True}}
+        return Form(schema, lambda value: {k: _or_null(items.json, v) for k, v in value})
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        of = form_of(kind.value_type, name=f"{name}.item")
+        return Form(
+            {"type": "array", "items": {**of.schema, "optional": True}}, lambda value: [_or_null(of.json, v) for v in value]
+        )
+    raise UnsupportedTable(f"column {name} of type {kind}", expected="types that Kafka Connect has")
+
+
+def struct_of(name: str, fields: list[tuple[str, Form, bool]]) -> Form:
+    """Return the form of a struct with fields by name, form, and whether they may be null."""
+    described = [{**form.schema, "optional": optional, "field": field} for field, form, optional in fields]
+    makers = [(field, form.json) for field, form, _ in fields]
+    return Form(
+        {"type": "struct", "fields": described, "name": name},
+        lambda value: {field: _or_null(make, value[field]) for field, make in makers},
+    )
+
+
+def dumps(value: Any) -> str:
+    """Return JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _or_null(make: Json, value: Any) -> Any:
+    return None if value is None else make(value)
+
+
+def _simple(kind: pa.DataType) -> Form | None:
+    for test, connect, name, make in _SIMPLE:
+        if test(kind):
+            return Form({"type": connect} | ({"name": name, "version": 1} if name else {}), make)
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        if kind.tz is not None:
+            return Form({"type": "string", "name": "io.debezium.time.ZonedTimestamp", "version": 1}, _zoned)
+        if kind.unit in {"s", "ms"}:
+            return Form({"type": "int64", "name": "io.debezium.time.Timestamp", "version": 1}, lambda v: _micros(v) // 1000)
+        return Form({"type": "int64", "name": "io.debezium.time.MicroTimestamp", "version": 1}, _micros)
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _finite(value: float) -> float | str:
+    # JSON has no such numbers: these are the texts that Kafka Connect's converter writes.
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _days(value: date) -> int:
+    return (value - _EPOCH_DAY).days
+
+
+def _of_day(value: time) -> int:
+    return ((value.hour * 60 + value.minute) * 60 + value.second) * _US + value.microsecond
+
+
+def _micros(value: datetime) -> int:
+    passed = value.replace(tzinfo=UTC) - _EPOCH
+    return (passed.days * 86_400 + passed.seconds) * _US + passed.microseconds
+
+
+def _zoned(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _unscaled(value: Decimal, scale: int) -> str:
+    number = int(value.scaleb(scale))
+    return _base64(number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
+
+
+_SIMPLE: tuple[tuple[Callable[[pa.DataType], bool], str, str, Json], ...] = (
+    (pa.types.is_boolean, "boolean", "", _same),
+    (pa.types.is_int8, "int8", "", _same),
+    (pa.types.is_int16, "int16", "", _same),
+    (pa.types.is_int32, "int32", "", _same),
+    (pa.types.is_int64, "int64", "", _same),
+    (pa.types.is_float32, "float", "", _finite),
+    (pa.types.is_float64, "double", "", _finite),
+    (pa.types.is_string, "string", "", _same),
+    (pa.types.is_large_string, "string", "", _same),
+    (pa.types.is_binary, "bytes", "", _base64),
+    (pa.types.is_large_binary, "bytes", "", _base64),
+    (pa.types.is_fixed_size_binary, "bytes", "", _base64),
+    (pa.types.is_date32, "int32", "io.debezium.time.Date", _days),
+    (pa.types.is_time, "int64", "io.debezium.time.MicroTime", _of_day),
+)

@@ -1,0 +1,67 @@
+"""The changed rows of a snapshot or of one write, in an order that is the same each time, from any place on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_changes.envelope import CREATE, DELETE, READ, UPDATE, Row, has_global_keys
+from tideline_changes.positions import SNAPSHOT, Unit
+from tideline_table.table import Images, Table
+
+_OPS = {"i": CREATE, "u": UPDATE, "d": DELETE}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One changed row; `part` and `rows` say how far its unit is published with it."""
+
+    part: int
+    rows: int
+    op: str
+    before: Row | None
+    after: Row | None
+
+
+def changes_of(table: Table, unit: Unit, columns: tuple[str, ...]) -> Iterator[Change]:
+    """Yield the changes of a unit that are not published.
+
+    A part is a file group where a write can be compared group by group, else a partition (`Images.by_group`). With keys that are
+    unique in the table, all deletions of a write come first, because a row that moves to another partition is deleted in one part
+    and created in another. Raises `HistoryUnavailable` and `HistoryRewritten` if the table no longer has the unit.
+    """
+    is_snapshot = unit.kind == SNAPSHOT
+    images = table.changes("" if is_snapshot else unit.sequence - 1, unit.sequence)
+    parts = images.by_group() if _is_of_one_write(table, images, unit) else images.by_partition()
+    passes: list[tuple[str, ...]] = [("d",), ("i", "u")] if has_global_keys(table) and not is_snapshot else [("i", "u", "d")]
+    steps = [(part, ops) for ops in passes for part in parts]
+    for number in range(unit.part, len(steps)):
+        part, ops = steps[number]
+        skipped = unit.rows if number == unit.part else 0
+        yield from _changes_in(part, ops, columns, number, skipped, READ if is_snapshot else None)
+
+
+def _is_of_one_write(table: Table, images: Images, unit: Unit) -> bool:
+    """Return whether no record can be in two file groups at the ends of the range, other than by a group that ended."""
+    return images.written is None or sum(a.sequence == unit.sequence for a in table.state.completed_writes()) == 1
+
+
+def _changes_in(
+    part: Images, ops: tuple[str, ...], columns: tuple[str, ...], number: int, skipped: int, only_op: str | None
+) -> Iterator[Change]:
+    seen = 0
+    for batch in part.scan(columns):
+        chosen = batch if len(ops) == len(_OPS) else batch.filter(pc.is_in(batch.column("op"), value_set=pa.array(ops)))
+        start, seen = seen, seen + chosen.num_rows
+        if seen <= skipped:
+            continue
+        rest = chosen.slice(max(0, skipped - start))
+        at = seen - rest.num_rows
+        befores: list[Any] = rest.column("before").to_pylist()
+        afters: list[Any] = rest.column("after").to_pylist()
+        for index, op in enumerate(rest.column("op").to_pylist()):
+            yield Change(number, at + index + 1, only_op or _OPS[op], befores[index], afters[index])

@@ -1,0 +1,150 @@
+"""The topic and the position of each table: who owns a topic, and where its changes go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tideline_changes.positions import Position, positions_of
+from tideline_changes.settings import ChangesSettings
+from tideline_events import CHANGES, CHANGES_POSITIONS, EventLogUnavailable
+from tideline_events.topics import topic_named
+from tideline_runtime.event_link import EventLink
+from tideline_runtime.logging import get_logger
+from tideline_runtime.shard_publishers import ShardPublishers
+from tideline_table.clock import Clock
+from tideline_table.errors import InvalidOption
+from tideline_table.storage import open_storage
+from tideline_table.table import Table, read_identity
+
+_log = get_logger(__name__)
+CHECK_EVERY_S = 15.0
+"""Interval at which the service asks the event log for its topics."""
+
+
+class TopicTaken(InvalidOption):
+    """The topic of a table's changes is that of another table. Their rows are not mixed: neither is published in it anew."""
+
+
+class TableTopics:
+    """Positions of tables, as of the newest publisher of their shards. Used by the thread that ticks."""
+
+    def __init__(self, fleet: str, clock: Clock, events: EventLink, publishers: ShardPublishers) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._events = events
+        self._publishers = publishers
+        self._known: dict[str, tuple[int, Position]] = {}
+        self._stored: dict[tuple[str, str], Position] = {}
+        self._taken: set[str] = set()
+        self._read_for = 0
+        self._there: set[str] = set()
+        """Topics of tables that are known to exist."""
+        self._check_at_s = clock.monotonic_s() + CHECK_EVERY_S
+
+    def check(self) -> None:
+        """Create topics again that were deleted; their tables begin with a snapshot."""
+        if self._clock.monotonic_s() < self._check_at_s:
+            return
+        self._create(self._there)
+        self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
+
+    def position(self, table: Table, shard: int, settings: ChangesSettings, columns: tuple[str, ...]) -> tuple[int, Position]:
+        """Return the number of the shard's publisher and the position, read after that publisher fenced the others.
+
+        A table without a position claims its topic first. Raises `TopicTaken`, `InvalidOption` for a name that no topic can have.
+        """
+        number = self._publishers.settle(shard)
+        topic = CHANGES.name + (settings.topic or table.definition.name)
+        if topic_named(topic) is None:
+            raise InvalidOption(
+                f"topic {topic!r} of table {table.definition.name!r}",
+                expected="letters, digits, dots, dashes and underscores",
+                remedy="set `topic` in the settings of the table",
+            )
+        known = self._known.get(table.uid)
+        if known is None or known[0] != number:
+            found = self._stored_position(table.uid, number)
+            if found is None or found.topic != topic or not found.is_begun:
+                found = self._claimed(table, shard, number, Position(self._fleet, table.uid, table.base_path, topic, columns))
+            known = self._known[table.uid] = number, found
+        elif known[1].topic != topic:
+            claim = Position(self._fleet, table.uid, table.base_path, topic, columns)
+            known = self._known[table.uid] = number, self._claimed(table, shard, number, claim)
+        if topic not in self._there:
+            self._create({topic})
+            known = self._known.get(table.uid) or (number, replace(known[1], sequence=-1, unit=None))
+        return known
+
+    def forget(self, table_uid: str) -> None:
+        """Before a publication: if its outcome is unknown, the position is read again."""
+        self._known.pop(table_uid, None)
+
+    def keep(self, number: int, position: Position) -> None:
+        """After a publication."""
+        self._known[position.table_uid] = number, position
+
+    def _create(self, topics: set[str]) -> None:
+        created = self._events.check(sorted(topics))
+        self._there |= topics
+        lost = created & {position.topic for position in self._stored.values()} | (
+            created & {position.topic for _, position in self._known.values()}
+        )
+        if CHANGES_POSITIONS.name in created:
+            self._known.clear()
+            self._read_for = 0
+        for uid, (number, position) in list(self._known.items()):
+            if position.topic in lost and position.is_begun:
+                _log.error("topic was deleted, and begins anew", table=uid, topic=position.topic)
+                self._known[uid] = number, replace(position, sequence=-1, unit=None)
+
+    def _stored_position(self, uid: str, number: int) -> Position | None:
+        if number > self._read_for or uid in self._taken:
+            # Opened before the read, because a publication of another process is final only then.
+            self._publishers.take_over()
+            self._read_for = self._publishers.newest
+            self._read()
+        self._taken.add(uid)
+        return self._stored.get((self._fleet, uid))
+
+    def _read(self) -> None:
+        self._stored = positions_of(self._events.log.last_records(CHANGES_POSITIONS).values())
+        self._taken = set()
+
+    def _claimed(self, table: Table, shard: int, number: int, claim: Position) -> Position:
+        """Return `claim`, which is published, if no other table has the topic.
+
+        Every table claims before it looks: of two that begin together at least one sees the other and gives way.
+        """
+        own = self._stored.get((claim.fleet, claim.table_uid))
+        self._refuse_taken(claim)
+        self._publishers.publish(shard, claim.record(), number=number)
+        try:
+            self._read()
+            self._refuse_taken(claim)
+        except (TopicTaken, EventLogUnavailable):
+            self._publishers.publish(shard, (own or claim).record() if own else claim.removal(), number=number)
+            raise
+        replaced = [p for p in self._stored.values() if p.topic == claim.topic and p.table_uid != claim.table_uid]
+        if replaced:
+            self._publishers.publish(shard, *(position.removal() for position in replaced), number=number)
+        _log.info("topic claimed", table=table.uid, topic=claim.topic)
+        return claim
+
+    def _refuse_taken(self, claim: Position) -> None:
+        for other in self._stored.values():
+            if (other.fleet, other.table_uid) == (claim.fleet, claim.table_uid) or other.topic != claim.topic:
+                continue
+            is_replaced = other.table_uid != claim.table_uid and _is_gone(other)
+            if not is_replaced:
+                raise TopicTaken(
+                    f"topic {claim.topic} for table {claim.table_uid} at {claim.base_path}: it is that of table "
+                    f"{other.table_uid} at {other.base_path}" + (f" of fleet {other.fleet!r}" if other.fleet else ""),
+                    expected="one topic per table",
+                    remedy="set `topic` in the settings of one of them",
+                )
+
+
+def _is_gone(position: Position) -> bool:
+    """Return whether the table of a position was deleted, or another one created in its place."""
+    found = read_identity(open_storage(position.base_path))
+    return found is None or found.uid != position.table_uid
