@@ -12,6 +12,8 @@ from tests.contract.events.samples import START, hint, new_uid, table, table_rec
 
 from tideline_events import (
     CATALOG,
+    CHANGES,
+    CHANGES_POSITIONS,
     DEAD_LETTER,
     HINTS,
     MIRRORS,
@@ -399,3 +401,33 @@ def test_several_topics_come_through_one_subscription(deployment: Deployment) ->
     publisher.publish(encode(hint(uid)))
     kinds = {type(decode(record)) for record in deployment.drain(subscription, uid, 3)}
     assert kinds == {Transition, TableRecord, type(hint(uid))}
+
+
+def test_topics_of_a_family_are_created_and_read_by_name(deployment: Deployment) -> None:
+    """Their order counts as a whole, so they have one partition. Position and rows become visible together."""
+    uid = new_uid()
+    topic, key = f"{CHANGES.name}{uid}", uid.encode()
+    log = deployment.log()
+    assert log.ensure_topics([topic]) <= {topic}
+    assert log.ensure_topics([topic]) == frozenset()
+    publisher = deployment.publisher(f"shard-{uid}")
+    rows = [Record(topic, f"{uid}-{n}".encode(), b"{}") for n in range(50)]
+    publisher.publish(*rows, Record(topic, None, b"{}"), Record(CHANGES_POSITIONS.name, key, b"1"))
+    publisher.publish(Record(CHANGES_POSITIONS.name, key, b"2"))
+    assert log.last_records(CHANGES_POSITIONS)[key].value == b"2"
+    found: list[Record] = []
+    with closing(log.tail([topic])) as tail:
+        while not tail.is_at_end():
+            found += tail.poll(5)
+    assert [record.key for record in found] == [*(row.key for row in rows), None]
+    assert {record.partition for record in found} == {0}
+    publisher.publish(Record(CHANGES_POSITIONS.name, key, None))
+    assert key not in log.last_records(CHANGES_POSITIONS)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "x" * 151])
+def test_names_that_no_topic_of_a_family_can_have_are_refused(deployment: Deployment, name: str) -> None:
+    with pytest.raises(InvalidEvent):
+        deployment.publisher(f"shard-{new_uid()}").publish(Record(CHANGES.name + name, b"k", b"{}"))
+    with pytest.raises(InvalidOption):
+        deployment.log().tail([CHANGES.name + name])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.unit.services.fleet import Fleet
+from tests.unit.services.fleet import Fleet, date_files_by
 
 from tideline_changes.settings import ChangesSettings
 from tideline_changes.streaming import ChangesService
@@ -96,6 +96,7 @@ def settle(service: ChangesService) -> None:
 
 
 @pytest.fixture
-def fleet(tmp_path) -> Iterator[Changes]:
-    with ExitStack() as stack:
-        yield stack.enter_context(closing(Changes(tmp_path)))
+def fleet(tmp_path, monkeypatch) -> Iterator[Changes]:
+    with closing(Changes(tmp_path)) as made:
+        date_files_by(made.clock, monkeypatch)
+        yield made

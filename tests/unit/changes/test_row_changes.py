@@ -3,39 +3,281 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from tests.plans import schedule_archival, schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.unit.changes.conftest import Changes, records_of, settle
-from tests.unit.services.fleet import SCHEMA, rows
+from tests.unit.services.fleet import SCHEMA, die, rows
 
-from tideline_events import CHANGES_POSITIONS
-from tideline_table.action import write_rows
-from tideline_table.config import SMALL_FILE_LIMIT
-from tideline_table.table import Table, TableType
+from tideline_events import CHANGES_POSITIONS, DEAD_LETTER
+from tideline_table.action import (
+    create_savepoint,
+    delete_partitions,
+    restore_to_savepoint,
+    run_archival,
+    run_clean,
+    run_clustering,
+    run_compaction,
+    run_log_compaction,
+    write_rows,
+)
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 BOTH = pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
 
 
-def upsert(table: Table, first: int, count: int = 5, city: str = "oslo", fare: float = 1.0) -> None:
-    given = rows(first, count, city).set_column(2, SCHEMA.field("fare"), pa.array([fare] * count))
-    write_rows(table, given, Operation.UPSERT, parallelism=1)
+def upsert(
+    table: Table, first: int, count: int = 5, city: str = "oslo", fare: float = 1.0, operation: Operation = Operation.UPSERT
+) -> None:
+    given = rows(first, count, city).set_column(2, SCHEMA.field("fare"), pa.array([fare] * count, pa.float64()))
+    write_rows(table, given, operation, parallelism=1)
+
+
+def compacted(table: Table) -> None:
+    schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    run_compaction(table)
+
+
+def log_compacted(table: Table) -> None:
+    schedule_log_compaction(table, {"hoodie.log.compaction.blocks.threshold": 2})
+    run_log_compaction(table)
+
+
+def clustered(table: Table) -> None:
+    schedule_clustering(table, {"tideline.clustering.min.input.files": 1})
+    run_clustering(table)
+
+
+def cleaned(table: Table) -> None:
+    schedule_clean(table, {"hoodie.cleaner.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.cleaner.fileversions.retained": 1})
+    run_clean(table)
+
+
+def steps(kind: TableType) -> Iterator[Callable[[Table], object]]:
+    yield lambda t: upsert(t, 0, 10)
+    yield lambda t: upsert(t, 5, 10, fare=2.0)
+    yield lambda t: upsert(t, 0, 6, "bergen", fare=3.0)
+    yield lambda t: upsert(t, 3, 4, operation=Operation.DELETE)
+    yield lambda t: upsert(t, 900, 4, operation=Operation.DELETE)
+    yield die
+    if kind is TableType.MOR:
+        yield log_compacted
+        yield compacted
+        yield lambda t: upsert(t, 6, 3, fare=4.0)
+    yield clustered
+    yield lambda t: upsert(t, 1, 4, fare=5.0)
+    yield create_savepoint
+    yield cleaned
+    yield lambda t: upsert(t, 50, 3, operation=Operation.INSERT_OVERWRITE)
+    yield lambda t: delete_partitions(t, ["bergen"])
+    yield lambda t: upsert(t, 0, 4, "turku", operation=Operation.INSERT_OVERWRITE_TABLE)
 
 
 @BOTH
-def test_the_topic_equals_the_table_after_each_commit(fleet: Changes, kind: TableType) -> None:
+def test_the_topic_equals_the_table_after_each_step(fleet: Changes, kind: TableType) -> None:
     table = fleet.create(type=kind)
-    upsert(table, 0, 10)
-    service = fleet.run()
+    service = fleet.run(batch_rows=4)
     settle(service)
-    assert fleet.check(table).ops == ["t"] + ["r"] * 10
-    for step in range(4):
-        upsert(table, 5 * step, 10, fare=2.0 + step)
-        upsert(table, 5 * step, 3, "bergen", fare=step)
+    for act in steps(kind):
+        act(table)
+        table.refresh()
         settle(service)
         fleet.check(table)
-    replica = fleet.check(table)
-    assert {"c", "u"} <= set(replica.ops)
+    replica = fleet.replica()
+    assert set(replica.ops) == {"t", "c", "u", "d"}
     assert replica.truncations == 1
+    restore_to_savepoint(table, next(iter(table.state.savepoints)))
+    settle(service)
+    after = fleet.check(table)
+    assert (after.truncations, len(after.rows)) == (2, len(after.ops) - len(replica.ops) - 1)
+    upsert(table, 0, 3, fare=9.0)
+    settle(service)
+    assert fleet.check(table).truncations == 2
+
+
+@BOTH
+def test_a_service_that_comes_late_catches_up_write_by_write(fleet: Changes, kind: TableType) -> None:
+    table = fleet.create(type=kind)
+    service = fleet.run()
+    settle(service)
+    for first in range(0, 12, 2):
+        upsert(table, first, 4, fare=float(first))
+    settle(service)
+    replica = fleet.check(table)
+    sequences = sorted({sequence for sequence, _ in replica.places})
+    assert sequences == sorted(a.sequence for a in table.state.completed_writes())
+    assert replica.ops.count("u") == 10
+
+
+def test_what_was_cleaned_or_archived_comes_as_a_new_snapshot(fleet: Changes) -> None:
+    table = fleet.create()
+    service = fleet.run()
+    upsert(table, 0)
+    settle(service)
+    for first in range(8):
+        upsert(table, first, fare=float(first))
+    cleaned(table)
+    settle(service)
+    assert fleet.check(table).truncations == 2
+    for first in range(8):
+        upsert(table, first, fare=float(first))
+    fleet.clock.advance(3601)
+    schedule_archival(table, {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 3, "hoodie.cleaner.commits.retained": 1})
+    run_archival(table)
+    settle(service)
+    assert fleet.check(table).truncations == 3
+    upsert(table, 2, fare=-1.0)
+    settle(service)
+    assert fleet.check(table).truncations == 3
+
+
+@pytest.mark.parametrize("index", ["GLOBAL_BLOOM", ""])
+def test_a_row_that_moves_to_another_partition(fleet: Changes, index: str) -> None:
+    """With keys that are unique in the table it keeps its key, and its deletion comes first."""
+    table = fleet.create(index_type=index)
+    service = fleet.run(batch_rows=1)
+    upsert(table, 0, 4, "a")
+    upsert(table, 0, 4, "z")
+    settle(service)
+    upsert(table, 0, 2, "m")
+    settle(service)
+    upsert(table, 1, 3, "b")
+    settle(service)
+    replica = fleet.check(table)
+    assert replica.truncations == 1
+    assert {tuple(json.loads(key)) for key in replica.rows} == {("id",) if index else ("id", "city")}
+    if index:
+        assert replica.ops[-6:] == ["d", "d", "d", "c", "c", "c"]
+
+
+def test_records_are_as_debezium_writes_them(fleet: Changes) -> None:
+    table = fleet.create()
+    service = fleet.run(fleet="north")
+    settle(service)
+    upsert(table, 0, 1)
+    settle(service)
+    upsert(table, 0, 1, operation=Operation.DELETE)
+    settle(service)
+    truncation, created, deleted, tombstone = records_of(fleet.event_log, "tideline.changes.trips")
+    value = json.loads(created.value or b"")
+    assert created.key == b'{"id":"k0","city":"oslo"}'
+    assert (value["before"], value["after"], value["op"]) == (None, {"id": "k0", "city": "oslo", "fare": 1.0}, "c")
+    (write, _) = sorted(a.sequence for a in table.refresh().completed_writes())
+    source = value["source"]
+    assert (source["connector"], source["name"], source["snapshot"]) == ("tideline", "north", "false")
+    assert (source["table"], source["uid"], source["sequence"], source["row"]) == ("trips", table.uid, write, 0)
+    assert json.loads(truncation.value or b"")["op"] == "t"
+    assert truncation.key is None
+    assert json.loads(deleted.value or b"")["before"] == value["after"]
+    assert (tombstone.key, tombstone.value) == (created.key, None)
+
+
+def test_schemas_describe_the_values(fleet: Changes) -> None:
+    table = fleet.create()
+    service = fleet.run(schemas=True, tombstones=False)
+    settle(service)
+    upsert(table, 0, 1)
+    upsert(table, 0, 1, operation=Operation.DELETE)
+    settle(service)
+    _, created, deleted = records_of(fleet.event_log, "tideline.changes.trips")
+    key, value = json.loads(created.key or b""), json.loads(created.value or b"")
+    assert key["payload"] == {"id": "k0", "city": "oslo"}
+    fields = {field["field"]: field for field in value["schema"]["fields"]}
+    assert list(fields) == ["before", "after", "source", "op", "ts_ms"] == list(value["payload"])
+    assert [(f["field"], f["type"]) for f in fields["after"]["fields"]] == [("id", "string"), ("city", "string"), ("fare", "double")]
+    assert {f["field"] for f in fields["source"]["fields"]} == value["payload"]["source"].keys()
+    assert value["schema"]["name"] == "tideline.changes.trips.Envelope"
+    assert json.loads(deleted.value or b"")["payload"]["op"] == "d"
+
+
+def test_a_pause_keeps_the_position_and_a_number_begins_a_new_snapshot(fleet: Changes) -> None:
+    table = fleet.create()
+    upsert(table, 0)
+    service = fleet.run()
+    settle(service)
+    fleet.stop(service)
+    paused = fleet.run(enabled=False)
+    upsert(table, 3)
+    settle(paused)
+    assert len(fleet.replica().rows) == 5
+    fleet.stop(paused)
+    again = fleet.run()
+    settle(again)
+    replica = fleet.check(table)
+    assert (replica.truncations, sorted(replica.ops[6:])) == (1, [*"cccuu"])
+    fleet.stop(again)
+    settle(fleet.run(snapshot=1))
+    assert fleet.check(table).truncations == 2
+    fleet.stop(fleet._services[-1])
+    settle(fleet.run(snapshot=1))
+    assert fleet.check(table).truncations == 2
+
+
+def test_two_tables_do_not_share_a_topic(fleet: Changes) -> None:
+    first, second = fleet.create("a"), fleet.create("b")
+    upsert(first, 0)
+    service = fleet.run(topic="same")
+    settle(service)
+    upsert(second, 100)
+    settle(service)
+    fleet.check(first, "same")
+    ((why, _),) = service._tables.refusals().values()
+    assert second.uid in why
+    assert first.uid in why
+    assert len(fleet.event_log.last_records(CHANGES_POSITIONS)) == 1
+
+
+def test_a_table_created_again_in_the_same_place_takes_its_topic_over(fleet: Changes, tmp_path) -> None:
+    table = fleet.create()
+    upsert(table, 0)
+    service = fleet.run()
+    settle(service)
+    (tmp_path / "tables" / "trips").rename(tmp_path / "gone")
+    again = fleet.create()
+    upsert(again, 3, 4)
+    settle(service)
+    assert fleet.check(again).truncations == 2
+    assert len(fleet.event_log.last_records(CHANGES_POSITIONS)) == 1
+
+
+def test_a_lost_event_log_gets_a_snapshot(fleet: Changes) -> None:
+    table = fleet.create()
+    upsert(table, 0)
+    service = fleet.run()
+    settle(service)
+    fleet.stop(service)
+    for path in (fleet.folder / "state").glob("events.db*"):
+        path.unlink()
+    settle(fleet.run())
+    assert fleet.check(table).ops == ["t", *"rrrrr"]
+
+
+def test_a_row_that_no_record_can_hold_is_a_dead_letter(fleet: Changes) -> None:
+    schema = pa.schema([SCHEMA.field("id"), ("city", pa.string()), ("text", pa.string())])
+    create_table(fleet.path("trips"), TableRequest("trips", schema, ("id",), ("city",)), fleet.clock)
+    service = fleet.run()
+    settle(service)
+    given = {"id": ["small", "grows", "big"], "city": ["x"] * 3, "text": ["y", "y" * 600_000, "y" * 1_100_000]}
+    write_rows(fleet.open(), pa.table(given, schema), Operation.UPSERT, parallelism=1)
+    given = {"id": ["grows"], "city": ["x"], "text": ["z" * 600_000]}
+    write_rows(fleet.open(), pa.table(given, schema), Operation.UPSERT, parallelism=1)
+    settle(service)
+    *_, last = records_of(fleet.event_log, "tideline.changes.trips")
+    value = json.loads(last.value or b"")
+    assert (value["op"], value["before"], value["after"]["text"][:1]) == ("u", None, "z"), "the row before is left out"
+    (dead,) = fleet.events(DEAD_LETTER.name)
+    assert dead.topic == "tideline.changes.trips"
+    assert dead.key == b'{"id":"big","city":"x"}'
+    assert dead.value_truncated
+
+
+def test_tables_that_cannot_be_followed_are_refused_by_name(fleet: Changes) -> None:
+    fleet.create(meta_fields=False)
+    service = fleet.run()
+    settle(service)
+    ((why, _),) = service._tables.refusals().values()
+    assert "table 'trips', which has no meta fields" in why
+    assert records_of(fleet.event_log, "tideline.changes.trips") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from tideline_runtime.metrics import Metrics
 from tideline_table.action import write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import SMALL_FILE_LIMIT
+from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
@@ -44,6 +46,18 @@ class ShiftedClock:
 
     def advance(self, duration_s: float) -> None:
         self._ahead_s += duration_s
+
+
+def date_files_by(clock, monkeypatch):
+    """Heartbeats and the store's time go by the clock that tests move."""
+    put = LocalStorage.put
+
+    def dated(storage, path, data):
+        put(storage, path, data)
+        now_s = clock.now().timestamp()
+        os.utime(storage.local_path(path), (now_s, now_s))
+
+    monkeypatch.setattr(LocalStorage, "put", dated)
 
 
 class Fleet:

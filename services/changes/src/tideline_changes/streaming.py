@@ -32,7 +32,7 @@ from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.visits import Visits
-from tideline_table.errors import HistoryUnavailable, UnsupportedTable
+from tideline_table.errors import HistoryUnavailable, InstantNotFound, UnsupportedTable, WriteConflict
 from tideline_table.table import HeldLease, Table
 
 _log = get_logger(__name__)
@@ -209,9 +209,9 @@ class _Stream:
                 if context.stopping.is_set():
                     self._service.go_on()
                     return False
-                if not is_held and table.capabilities.keeps_leases:
+                if not is_held:
                     # A small unit is read before cleaning can delete its files.
-                    held.enter_context(_lease(table, unit))
+                    _hold(held, table, unit)
                 is_held = True
                 self._publish(replace(self._position, unit=at), records)
                 context.health.beat()
@@ -251,10 +251,15 @@ def _is_too_large(record: Record) -> bool:
     return len(record.key or b"") + len(record.value or b"") > MAX_RECORD_BYTES
 
 
-def _lease(table: Table, unit: Unit) -> HeldLease:
-    if unit.kind == SNAPSHOT:
-        return HeldLease(table, reads="row changes")
-    return HeldLease(table, after=max(0, unit.sequence - 1), reads="row changes")
+def _hold(held: ExitStack, table: Table, unit: Unit) -> None:
+    """Keep cleaning from the files of a unit. Where it has begun already, files that are gone lead to a new snapshot."""
+    if not table.capabilities.keeps_leases:
+        return
+    after = "" if unit.kind == SNAPSHOT else unit.sequence - 1
+    try:
+        held.enter_context(HeldLease(table, after=after, reads="row changes"))
+    except (InstantNotFound, WriteConflict) as error:
+        _log.info("read without a lease", table=table.uid, reason=str(error))
 
 
 def _check_supported(table: Table) -> None:
