@@ -18,7 +18,7 @@ from tideline import errors
 from tideline_events.envelope import KINDS
 from tideline_events.location import PARAMETERS
 from tideline_events.schema import revisions, type_text
-from tideline_events.topics import TOPICS, Topic
+from tideline_events.topics import FAMILIES, TOPICS, Topic
 from tideline_events.wire import AVRO, JSON, json_schema
 from tideline_runtime.members import PREFIX, import_all_declarations, installed_members
 from tideline_runtime.metrics import Metric, declared_metrics
@@ -189,6 +189,7 @@ Kafka's own tools change them.
 def events_page() -> str:
     """Return the page of topics and payloads."""
     topics = [(f"`{t.name}`", t.publisher, t.content, _kept(t)) for t in TOPICS]
+    topics += [(f"`{t.name}<table>`", t.publisher, t.content, _kept(t)) for t in FAMILIES]
     parts = [_GENERATED, _EVENTS_PREAMBLE, "## Topics\n", _table(("topic", "published by", "content", "kept"), topics)]
     parameters = [
         (f"`{p.name}`", f"`{p.default}`" if p.default else "-", "Kafka" if p.only_kafka else "both", p.meaning) for p in PARAMETERS

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.unit.services.fleet import Fleet, date_files_by
 
 from tideline_changes.settings import ChangesSettings
 from tideline_changes.streaming import ChangesService
-from tideline_events import EventLog, Record
+from tideline_events import EventLog, Record, open_event_log
 from tideline_table.table import Table
 
 Read = Callable[[], list[Record]]
@@ -74,8 +75,20 @@ def by_text(rows: Any) -> list[str]:
 
 
 class Changes(Fleet):
+    def __init__(self, folder: Path, event_log_url: str = "") -> None:
+        super().__init__(folder)
+        self._url = event_log_url
+        if event_log_url:
+            self.event_log.close()
+            self.event_log = open_event_log(event_log_url, clock=self.clock)
+
+    def settings(self, kind: Any, **explicit: Any) -> Any:
+        return super().settings(kind, **({"event_log": self._url} if self._url else {}), **explicit)
+
     def run(self, **settings: Any) -> ChangesService:
-        return self.service(ChangesService, ChangesSettings, "changes", **{"enabled": True, "tables_rescan_s": 0.001, **settings})[0]
+        return self.service(ChangesService, ChangesSettings, "changes", **{"enabled": True, "tables_rescan_s": 0.001, **settings})[
+            0
+        ]
 
     def replica(self, topic: str = "trips") -> Replica:
         replica = Replica()

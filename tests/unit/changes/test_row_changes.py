@@ -187,7 +187,11 @@ def test_schemas_describe_the_values(fleet: Changes) -> None:
     assert key["payload"] == {"id": "k0", "city": "oslo"}
     fields = {field["field"]: field for field in value["schema"]["fields"]}
     assert list(fields) == ["before", "after", "source", "op", "ts_ms"] == list(value["payload"])
-    assert [(f["field"], f["type"]) for f in fields["after"]["fields"]] == [("id", "string"), ("city", "string"), ("fare", "double")]
+    assert [(f["field"], f["type"]) for f in fields["after"]["fields"]] == [
+        ("id", "string"),
+        ("city", "string"),
+        ("fare", "double"),
+    ]
     assert {f["field"] for f in fields["source"]["fields"]} == value["payload"]["source"].keys()
     assert value["schema"]["name"] == "tideline.changes.trips.Envelope"
     assert json.loads(deleted.value or b"")["payload"]["op"] == "d"
@@ -214,6 +218,22 @@ def test_a_pause_keeps_the_position_and_a_number_begins_a_new_snapshot(fleet: Ch
     fleet.stop(fleet._services[-1])
     settle(fleet.run(snapshot=1))
     assert fleet.check(table).truncations == 2
+
+
+def test_a_policy_chooses_the_tables(fleet: Changes, tmp_path) -> None:
+    tables = [fleet.create("a"), fleet.create("b")]
+    for table in tables:
+        upsert(table, 0)
+    policy = tmp_path / "policy.yaml"
+    chosen = {
+        "name": "followed",
+        "match": {"paths": [fleet.path("b")]},
+        "settings": {"changes": {"enabled": True, "topic": "bees"}},
+    }
+    policy.write_text(json.dumps({"version": 1, "rules": [chosen]}))
+    settle(fleet.run(enabled=False, policy_file=policy))
+    fleet.check(tables[1], "bees")
+    assert records_of(fleet.event_log, "tideline.changes.a") == []
 
 
 def test_two_tables_do_not_share_a_topic(fleet: Changes) -> None:

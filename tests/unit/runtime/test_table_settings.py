@@ -51,6 +51,7 @@ DECLARED = {
         "workers.max_bytes",
     ),
     "cleaner": ("clean_min_commits", "clean_interval_s"),
+    "changes": ("enabled", "topic", "snapshot", "tombstones", "schemas", "batch_rows"),
 }
 HELD_BY = {"self._settings", "settings"}
 

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from tideline_runtime.annotations import nested_model
 from tideline_runtime.contract import SettingsT
 from tideline_runtime.errors import InvalidSetting
-from tideline_runtime.members import PLATFORM, PREFIX, import_declarations
+from tideline_runtime.members import PREFIX, SERVICES, import_declarations
 from tideline_runtime.setting_errors import expectation, shortened
 from tideline_runtime.settings import ServiceSettings, declared_settings
 
@@ -49,12 +49,12 @@ def per_table_names(model: type[BaseModel]) -> tuple[str, ...]:
 
 @functools.cache
 def settings_by_service() -> Mapping[str, type[ServiceSettings]]:
-    """Return the settings class of each service of the platform that is installed and lets tables override settings.
+    """Return the settings class of each service that is installed and lets tables override settings.
 
     Services are named as users write them: with hyphens.
     """
     found: dict[str, type[ServiceSettings]] = {}
-    for section in PLATFORM:
+    for section in SERVICES:
         member = f"{PREFIX}{section}"
         import_declarations(member, "settings")
         for declared in declared_settings():
@@ -73,7 +73,7 @@ def overrides_problem(service: str, own: Any) -> str | None:
     """
     classes = settings_by_service()
     if service not in classes:
-        known = {name.replace("_", "-") for name in PLATFORM}
+        known = {name.replace("_", "-") for name in SERVICES}
         if service in known and not any(c.section == service.replace("-", "_") for c in declared_settings()):
             return None
         return f"{service} has no settings per table; expected one of {', '.join(sorted(classes))}"
@@ -135,7 +135,8 @@ def _model_of(model: type[BaseModel]) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for name, field in per_table_fields(model).items():
         nested = nested_model(field.annotation)
-        kind = _model_of(nested) if nested is not None else Annotated[(field.annotation, *field.metadata)]
+        own = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+        kind = _model_of(nested) if nested is not None else own
         fields[name] = (kind, None)
     # Strict: text must not become a number. The API server has already checked the types.
     return create_model(f"{model.__name__}PerTable", __config__=ConfigDict(extra="forbid", strict=True), **fields)

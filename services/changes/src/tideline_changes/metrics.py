@@ -3,7 +3,10 @@
 from tideline_runtime.metrics import Counter, Gauge
 
 ROWS = Counter(
-    "tideline_changes_rows_total", unit="rows", doc="Row changes published, by table and Debezium's `op`.", labels=("table", "op")
+    "tideline_changes_rows_total",
+    unit="rows",
+    doc="Row changes published, by table and Debezium's `op`.",
+    labels=("table", "op"),
 )
 SNAPSHOTS = Counter(
     "tideline_changes_snapshots_total", unit="snapshots", doc="Snapshots that were begun, by table.", labels=("table",)
