@@ -114,7 +114,7 @@ def test_overrides_replace_what_they_name_and_nothing_else():
         (
             "lock-service",
             {"max_ttl_s": 5},
-            "lock-service has no settings per table; expected one of cleaner, launcher, mirror, planner",
+            "lock-service has no settings per table; expected one of changes, cleaner, launcher, mirror, planner",
         ),
         ("sweeper", {}, "sweeper has no settings per table"),
     ],

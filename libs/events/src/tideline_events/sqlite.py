@@ -63,7 +63,7 @@ class SqliteEventLog:
         self._topics = topics or TopicSettings()
         self._wire = wire or Wire()
 
-    def ensure_topics(self, members: Collection[str] = ()) -> frozenset[str]:  # noqa: ARG002 - topics need nothing here
+    def ensure_topics(self, members: Collection[str] = ()) -> frozenset[str]:  # noqa: ARG002
         """See `EventLog.ensure_topics`."""
         connect(self._path).close()
         self._wire.prepare()

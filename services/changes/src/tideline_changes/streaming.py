@@ -91,15 +91,15 @@ class ChangesService:
         self._tables.close()
 
     def _visit(self, table: Table) -> None:
-        settings = self._per_table.of(table.base_path)
-        if not settings.enabled:
+        own = self._per_table.of(table.base_path)
+        if not own.enabled:
             self._backlog.pop(table.uid, None)
             return
         _check_supported(table)
         shard = shard_of(table.base_path, self._tables.shards.count)
-        number, position = self._topics.position(table, shard, settings, key_columns_of(table))
-        shape = shape_of(table, position.topic, self._fleet, tombstones=settings.tombstones, schemas=settings.schemas)
-        _Stream(self, table, settings, shape, shard, number, position).run()
+        number, position = self._topics.position(table, shard, own, key_columns_of(table))
+        shape = shape_of(table, position.topic, self._fleet, tombstones=own.tombstones, schemas=own.schemas)
+        _Stream(self, table, own, shape, shard, number, position).run()
 
     def note(self, table: Table, commits: int) -> None:
         """Note how many commits of a table are not published."""
@@ -128,7 +128,7 @@ class _Stream:
         self,
         service: ChangesService,
         table: Table,
-        settings: ChangesSettings,
+        own: ChangesSettings,
         shape: Shape,
         shard: int,
         number: int,
@@ -136,7 +136,7 @@ class _Stream:
     ) -> None:
         self._service = service
         self._table = table
-        self._settings = settings
+        self._own = own
         self._shape = shape
         self._shard = shard
         self._number = number
@@ -150,7 +150,7 @@ class _Stream:
             reason = "nothing was published"
         elif position.key_columns != columns:
             reason = f"the key columns were {', '.join(position.key_columns)}"
-        elif position.snapshot != self._settings.snapshot:
+        elif position.snapshot != self._own.snapshot:
             reason = "the setting says so"
         if not reason:
             try:
@@ -171,7 +171,7 @@ class _Stream:
         position = replace(
             self._position,
             key_columns=self._shape.key_columns,
-            snapshot=self._settings.snapshot,
+            snapshot=self._own.snapshot,
             base_path=self._table.base_path,
             unit=unit,
         )
@@ -204,7 +204,7 @@ class _Stream:
                 records += found
                 rows += 1
                 size_bytes += sum(len(record.value or b"") for record in found)
-                if rows < self._settings.batch_rows and size_bytes < BATCH_BYTES:
+                if rows < self._own.batch_rows and size_bytes < BATCH_BYTES:
                     continue
                 if context.stopping.is_set():
                     self._service.go_on()

@@ -48,13 +48,13 @@ class TableTopics:
         self._create(self._there)
         self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
 
-    def position(self, table: Table, shard: int, settings: ChangesSettings, columns: tuple[str, ...]) -> tuple[int, Position]:
+    def position(self, table: Table, shard: int, own: ChangesSettings, columns: tuple[str, ...]) -> tuple[int, Position]:
         """Return the number of the shard's publisher and the position, read after that publisher fenced the others.
 
         A table without a position claims its topic first. Raises `TopicTaken`, `InvalidOption` for a name that no topic can have.
         """
         number = self._publishers.settle(shard)
-        topic = CHANGES.name + (settings.topic or table.definition.name)
+        topic = CHANGES.name + (own.topic or table.definition.name)
         if topic_named(topic) is None:
             raise InvalidOption(
                 f"topic {topic!r} of table {table.definition.name!r}",

@@ -220,3 +220,17 @@ def test_the_feed_of_a_shared_table_shows_a_row_that_a_late_row_brought_back():
     assert contents(table) == [("a", "p", 5, "first"), ("b", "p", 1, "other")]
     changes = [row for batch in table.changes(before).scan(["id", "v"]) for row in batch.to_pylist()]
     assert changes == [{"op": "i", "before": None, "after": {"id": "a", "v": "first"}}]
+
+
+def test_the_file_groups_of_a_write_have_the_changes_of_its_partitions(table):
+    one = write(table, [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")])
+    two = write(table, [("b", "p", 2, "2"), ("d", "p", 2, "2"), ("c", "q", 2, "2")])
+    three = write(table, [("e", "p", 3, "3")], Operation.INSERT_OVERWRITE)
+    for since, until in ((0, one.sequence), (one.sequence, two.sequence), (two.sequence, three.sequence)):
+        found = table.changes(since, until)
+        parts = [row for part in found.by_group() for batch in part.scan(["id", "v"]) for row in batch.to_pylist()]
+        whole = [row for batch in found.scan(["id", "v"]) for row in batch.to_pylist()]
+        assert sorted(map(str, parts)) == sorted(map(str, whole)) != []
+        assert [part.after.slices for part in found.by_group()] == [
+            part.after.slices for part in table.changes(since, until).by_group()
+        ]
