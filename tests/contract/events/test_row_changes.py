@@ -11,11 +11,13 @@ import tenacity
 from confluent_kafka.admin import AdminClient
 from tests.contract.events.samples import new_uid
 from tests.real.kafka import KafkaNode
-from tests.unit.changes.conftest import Changes, settle
+from tests.unit.changes.conftest import Changes
+from tests.unit.changes.conftest import settle as settle_once
 from tests.unit.changes.test_row_changes import upsert
 
+from tideline_changes.streaming import ChangesService
 from tideline_changes.topics import CHECK_EVERY_S
-from tideline_events import PublisherFenced
+from tideline_events import EventLogUnavailable, PublisherFenced
 from tideline_table.table import TableType
 
 pytestmark = pytest.mark.real
@@ -30,6 +32,17 @@ def prefix() -> str:
 def fleet(kafka_node: KafkaNode, prefix: str, tmp_path: Path) -> Iterator[Changes]:
     with closing(Changes(tmp_path, f"{kafka_node.url}?prefix={prefix}&partitions=4")) as made:
         yield made
+
+
+def settle(service: ChangesService) -> None:
+    """A broker may refuse what concerns a topic that it has just created: services try again."""
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(EventLogUnavailable),
+        wait=tenacity.wait_fixed(0.05),
+        stop=tenacity.stop_after_delay(60),
+        reraise=True,
+    )
+    again(settle_once, service)
 
 
 def test_the_topic_equals_the_table(fleet: Changes) -> None:
