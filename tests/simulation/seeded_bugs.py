@@ -198,7 +198,7 @@ def _every_file(tasks: Any, results: Any) -> Any:
     return tuple(stat for result in results for stat in result.stats)
 
 
-def _every_stat(tasks: Any, results: Any) -> Any:
+def _every_stat(service: str, tasks: Any, results: Any) -> Any:
     return tuple(results)
 
 
@@ -294,7 +294,7 @@ BUGS: dict[str, Callable[[World], Any]] = {
     "keys of other partitions not compared": sabotage((write._InsertsSince, "_add", _keys_of_own_partitions)),
     "clustering conflict off": sabotage((services, "find_conflict", _no_conflict)),
     "results of a clustering not counted": sabotage((services, "check_clustered", _every_file)),
-    "results of a compaction not counted": sabotage((compaction, "check_compacted", _every_stat)),
+    "results of a compaction not counted": sabotage((compaction, "check_merged", _every_stat)),
     "clustering goes on after it was taken over": sabotage((services, "_begin_clustering", _begin_for_good)),
     "a win where the log was trimmed": sabotage((TableLog, "_check_place", lambda log, entry: None)),
     "put overwrites": put_overwrites,

@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
+from tideline_table.action.receipt import check_proven
 from tideline_table.errors import VerificationFailed
+from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.write_stats import WriteStat
 
 
 class PlannedTask(Protocol):
@@ -24,6 +27,20 @@ class PlannedTask(Protocol):
     @property
     def number(self) -> int:
         """The number of the task in the plan, from 0."""
+        ...
+
+
+class MergeTask(PlannedTask, Protocol):
+    """A task that merges one file slice into one file."""
+
+    @property
+    def file_slice(self) -> FileSlice:
+        """The slice to merge."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """The planned file, relative to the table."""
         ...
 
 
@@ -49,3 +66,22 @@ def failed(service: str, task: PlannedTask, found: str, expected: str) -> Verifi
         expected=expected,
         remedy="nothing was committed; check the logs of its tasks, then run it again",
     )
+
+
+def check_merged(service: str, tasks: Sequence[MergeTask], results: Sequence[WriteStat]) -> tuple[WriteStat, ...]:
+    """Return the files of a compaction or log compaction in the order of its plan; `results` may be in any order.
+
+    Raises `VerificationFailed` unless each slice has exactly one result: its planned file, with the proof that the file holds the
+    merged rows.
+    """
+    numbers = {task.path: task.number for task in tasks}
+    check_one_each(service, tasks, [*numbers.values()], [numbers.get(stat.path, stat.path) for stat in results])
+    by_path = {stat.path: stat for stat in results}
+    for task in tasks:
+        stat, read = by_path[task.path], task.file_slice
+        found = (stat.partition_path, stat.file_id, stat.prev_commit, stat.log_files_compacted)
+        expected = (*read.group, read.base_instant, len(read.log_files))
+        if found != expected:
+            raise failed(service, task, f"merged {found}", f"{expected}: partition, file group, base instant, log files")
+    check_proven(service, tasks[0].instant if tasks else "", results)
+    return tuple(by_path[task.path] for task in tasks)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tideline_table.action.clustering.column_ranges import ReadRanges, no_ranges
-from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, plan_clustering, too_early
-from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, within
+from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, not_now, plan_clustering
+from tideline_table.action.decision import Due, NotDue, Trigger, within
 from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS
 from tideline_table.coordination.priority import carries_over
 from tideline_table.file_group.slice import FileSlice
@@ -33,10 +33,7 @@ def plan_bucket_clustering(
     `SchemaMismatch` for sort columns that the table does not have.
     """
     state, root, options, schema = view.state, view.root, view.options, view.schema
-    forbidden = obstacle(state)
-    if forbidden is None and trigger is not None:
-        forbidden = too_early(state, trigger)
-    if forbidden is not None:
+    if (forbidden := not_now(state, trigger)) is not None:
         return forbidden
     order = checked_order(options, schema)
     if not order.columns:

@@ -129,10 +129,7 @@ def plan_clustering(
     by column ranges groups by age, and the plan has no metrics of columns. Raises `SchemaMismatch` for sort columns that the
     table does not have, `InvalidOption` for an unknown strategy.
     """
-    forbidden = obstacle(state)
-    if forbidden is None and trigger is not None:
-        forbidden = too_early(state, trigger)
-    if forbidden is not None:
+    if (forbidden := not_now(state, trigger)) is not None:
         return forbidden
     order = checked_order(options, schema)
     strategy = PLAN_STRATEGIES.load(options[CLUSTERING_PLAN_STRATEGY])
@@ -272,8 +269,11 @@ def _bytes(group: Group) -> int:
     return sum(s.total_bytes for s in group)
 
 
-def too_early(state: TableState, trigger: Trigger) -> NotDue | None:
-    """Return the reason why a clustering that no user requested has to wait, None if it need not."""
+def not_now(state: TableState, trigger: Trigger | None) -> NotDue | None:
+    """Return the reason why a clustering has to wait, None if it need not. One with a `trigger` was not requested by a user."""
+    forbidden = obstacle(state)
+    if trigger is None or forbidden is not None:
+        return forbidden
     pending = state.pending_clusterings()
     if pending:
         return NotDue(f"clustering {pending[0].instant} is pending", f"the end of clustering {pending[0].instant}")

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.action.decision import Check, Due, NotDue, TableService
-from tideline_table.action.outcome import check_one_each, failed
+from tideline_table.action.outcome import check_merged
 from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import publish
-from tideline_table.action.receipt import check_proven, receipt_of
+from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import COMPACTION_MEMORY_LIMIT, SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat
@@ -43,26 +43,6 @@ from tideline_table.storage import open_storage
 from tideline_table.table.definition import TableType
 from tideline_table.table.facade import Table
 from tideline_table.writer.marker import forget_markers, marked_files
-
-
-def check_compacted(tasks: Sequence[CompactionTask], results: Sequence[WriteStat]) -> tuple[WriteStat, ...]:
-    """Return the files of a compaction in the order of its plan; `results` may be in any order.
-
-    Raises `VerificationFailed` unless each operation has exactly one result: its planned base file, of the slice that it reads,
-    with the proof that the file holds the merged rows.
-    """
-    numbers = {task.path: task.number for task in tasks}
-    check_one_each("compaction", tasks, [*numbers.values()], [numbers.get(stat.path, stat.path) for stat in results])
-    by_path = {stat.path: stat for stat in results}
-    for task in tasks:
-        stat, read = by_path[task.path], task.file_slice
-        found = (stat.partition_path, stat.file_id, stat.prev_commit, stat.log_files_compacted)
-        expected = (*read.group, read.base_instant, len(read.log_files))
-        if found != expected:
-            raise failed("compaction", task, f"merged {found}", f"{expected}: partition, file group, base instant, log files")
-    check_proven("compaction", tasks[0].instant if tasks else "", results)
-    return tuple(by_path[task.path] for task in tasks)
-
 
 RunCompactions = Callable[[Sequence[CompactionTask]], Sequence[WriteStat]]
 """Runs tasks in this process or on Spark executors, and returns the write stat of each task."""
@@ -143,7 +123,7 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     stats: tuple[WriteStat, ...] = ()
     try:
         # Step 3: merge the log files of each slice with its base file, in threads or on Spark, and check the results.
-        stats = check_compacted(tasks, run(tasks))
+        stats = check_merged("compaction", tasks, run(tasks))
         # Step 4: commit, INFLIGHT to COMPLETED, with a receipt of the rows that were read and written.
         entry = _complete(table, instant, attempt, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
     except CommitUnknown:

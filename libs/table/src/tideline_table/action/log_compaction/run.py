@@ -7,7 +7,8 @@ from functools import partial
 
 from tideline_table.action.decision import Check, Due, NotDue, TableService
 from tideline_table.action.log_compaction.plan import find_log_compaction_conflict, plan_log_compaction, planned_slices
-from tideline_table.action.log_compaction.task import LogCompactionTask, check_merged, merge_log
+from tideline_table.action.log_compaction.task import LogCompactionTask, merge_log
+from tideline_table.action.outcome import check_merged
 from tideline_table.action.planned_run import (
     begin_attempt,
     delete_earlier_attempts,
@@ -118,7 +119,7 @@ def run_log_compaction(
             tasks = _tasks(table, record.instant, attempt, chosen)
             _check_unchanged(table.state, record.instant, tasks)
             stats += run(tasks)
-            return _commit(table, record.instant, attempt, tasks, check_merged(tasks, stats), chosen)
+            return _commit(table, record.instant, attempt, tasks, check_merged("logcompaction", tasks, stats), chosen)
         except CommitUnknown:
             raise  # only the log knows the outcome
         except TransactionRolledBack:

@@ -5,14 +5,13 @@ Fold its log, write the result as one log file, and prove that both say the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.action.outcome import check_one_each, failed
-from tideline_table.action.receipt import Prover, check_proven
+from tideline_table.action.receipt import Prover
 from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import Options
 from tideline_table.errors import VerificationFailed
@@ -132,22 +131,3 @@ def _deletions(log: MergedLog, seed: int) -> RowDigest:
         ordering = log.deleted.column("ordering")
         columns["ordering"] = pc.if_else(pa.array(log.purged), pa.scalar(None, ordering.type), ordering)
     return digest_rows(pa.table(columns), list(columns), seed)
-
-
-def check_merged(tasks: Sequence[LogCompactionTask], results: Sequence[WriteStat]) -> tuple[WriteStat, ...]:
-    """Return the files of a log compaction in the order of its plan; `results` may be in any order.
-
-    Raises `VerificationFailed` unless each slice has exactly one result: its planned log file, with the proof of what it holds.
-    """
-    service, instant = "logcompaction", tasks[0].instant if tasks else ""
-    numbers = {task.path: task.number for task in tasks}
-    check_one_each(service, tasks, [*numbers.values()], [numbers.get(stat.path, stat.path) for stat in results])
-    by_path = {stat.path: stat for stat in results}
-    for task in tasks:
-        stat, read = by_path[task.path], task.file_slice
-        found = (stat.partition_path, stat.file_id, stat.prev_commit, stat.log_files_compacted)
-        expected = (*read.group, read.base_instant, len(read.log_files))
-        if found != expected:
-            raise failed(service, task, f"merged {found}", f"{expected}: partition, file group, base instant, log files")
-    check_proven(service, instant, results)
-    return tuple(by_path[task.path] for task in tasks)
