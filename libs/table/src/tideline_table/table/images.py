@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -45,7 +45,7 @@ class Images:
 
     def by_partition(self) -> list[Images]:
         """Return one `Images` per partition path; they are independent of each other."""
-        return [self._of(groups) for groups in self._groups().values()]
+        return self._split(self._groups().values())
 
     def by_group(self) -> list[Images]:
         """Return parts, independent of each other, in an order that depends on the range alone; valid for a range of one write.
@@ -54,12 +54,13 @@ class Images:
         deleted, replaced by a resize of buckets), records may be in another group now: what began and what ended is one part there.
         """
         old, new = ({s.group for s in snapshot.slices} for snapshot in (self.before, self.after))
-        parts = []
+        parts: list[list[FileGroupId]] = []
         for groups in self._groups().values():
             moved = [g for g in groups if (g in old) != (g in new)] if not new.issuperset(old.intersection(groups)) else []
-            parts += [self._of([group]) for group in groups if group not in moved]
-            parts += [self._of(moved)] if moved else []
-        return parts
+            is_moved = frozenset(moved)
+            parts += [[group] for group in groups if group not in is_moved]
+            parts += [moved] if moved else []
+        return self._split(parts)
 
     def _groups(self) -> dict[str, list[FileGroupId]]:
         found: dict[str, list[FileGroupId]] = {}
@@ -67,13 +68,13 @@ class Images:
             found.setdefault(group.partition_path, []).append(group)
         return found
 
-    def _of(self, groups: Collection[FileGroupId]) -> Images:
-        chosen = frozenset(groups)
-        before, after = (
-            replace(snapshot, slices=tuple(s for s in snapshot.slices if s.group in chosen))
-            for snapshot in (self.before, self.after)
-        )
-        return replace(self, before=before, after=after)
+    def _split(self, parts: Iterable[Sequence[FileGroupId]]) -> list[Images]:
+        old, new = ({s.group: s for s in snapshot.slices} for snapshot in (self.before, self.after))
+
+        def of(snapshot: Snapshot, slices: Mapping[FileGroupId, FileSlice], groups: Sequence[FileGroupId]) -> Snapshot:
+            return replace(snapshot, slices=tuple(slices[group] for group in groups if group in slices))
+
+        return [replace(self, before=of(self.before, old, part), after=of(self.after, new, part)) for part in parts]
 
     def output(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of the changes: `op` and two images with these columns (None: all)."""
