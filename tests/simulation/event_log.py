@@ -109,6 +109,10 @@ class MemoryEventLog:
         """See `EventLog.ensure_topics`: topics need nothing here."""
         return frozenset()
 
+    def topic_ids(self, names: Collection[str]) -> dict[str, str]:
+        """See `EventLog.topic_ids`."""
+        return {}
+
     def publisher(self, writer_id: str) -> MemoryPublisher:
         """See `EventLog.publisher`."""
         return MemoryPublisher(self.broker, self.clock, writer_id, self.broker.take(writer_id))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tenacity
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.contract.events.samples import new_uid
 from tests.real.kafka import KafkaNode
 from tests.unit.changes.conftest import Changes
@@ -65,18 +65,38 @@ def test_the_topic_equals_the_table(fleet: Changes) -> None:
     assert len(set(replica.places)) == len(replica.places), "none twice"
 
 
+def deleted(kafka_node: KafkaNode, topic: str) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": kafka_node.url.removeprefix("kafka://")})
+    for future in admin.delete_topics([topic]).values():
+        future.result()
+    # The broker names a topic for a moment after it deleted it.
+    tenacity.Retrying(retry=tenacity.retry_if_result(bool), wait=tenacity.wait_fixed(0.05), stop=tenacity.stop_after_delay(30))(
+        lambda: topic in admin.list_topics(timeout=10).topics
+    )
+    return admin
+
+
 def test_a_deleted_topic_begins_anew(fleet: Changes, kafka_node: KafkaNode, prefix: str) -> None:
+    """Also if somebody else, or a service that died before it published anything, created it again."""
     table = fleet.create()
     upsert(table, 0)
     service = fleet.run()
     settle(service)
-    admin = AdminClient({"bootstrap.servers": kafka_node.url.removeprefix("kafka://")})
-    for future in admin.delete_topics([f"{prefix}changes.trips"]).values():
-        future.result()
-    # The broker names a topic for a moment after it deleted it.
-    tenacity.Retrying(retry=tenacity.retry_if_result(bool), wait=tenacity.wait_fixed(0.05), stop=tenacity.stop_after_delay(30))(
-        lambda: f"{prefix}changes.trips" in admin.list_topics(timeout=10).topics
-    )
+    topic = f"{prefix}changes.trips"
+    deleted(kafka_node, topic)
     fleet.clock.advance(CHECK_EVERY_S)
     settle(service)
     assert fleet.check(table).ops == ["t", *"rrrrr"]
+    for is_running in (True, False):
+        if not is_running:
+            fleet.stop(service)
+        admin = deleted(kafka_node, topic)
+        for future in admin.create_topics([NewTopic(topic, 1)]).values():
+            future.result()
+        if is_running:
+            fleet.clock.advance(CHECK_EVERY_S)
+        else:
+            service = fleet.run()
+        upsert(table, 3)
+        settle(service)
+        assert fleet.check(table).ops == ["t", *"rrrrrrrr"]

@@ -1,6 +1,6 @@
 """The service dies behind each statement by which it publishes chunks of a commit and moves its position.
 
-The next one goes on inside the commit: no change lost, none twice.
+The next one goes on inside the commit: no change lost, none twice, also if the table was compacted or clustered meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from tests.simulation.faults import SimulatedCrash
 from tests.unit.changes.conftest import Changes, settle
-from tests.unit.changes.test_row_changes import upsert
+from tests.unit.changes.test_row_changes import clustered, compacted, upsert
 from tests.unit.services.test_mirror_crashes import Death, DyingConnection
 
 from tideline_table.table import TableType
@@ -41,6 +41,7 @@ def test_death_behind_every_statement(fleet: Changes, monkeypatch: pytest.Monkey
             died += 1
         else:
             break
+        (lambda _: None, compacted, clustered)[died % 3](table)
         was_inside += 0 < len(fleet.replica().places) - before < 3
         run_a_new_one(fleet, monkeypatch, Death(0))
         replica = fleet.check(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tideline_table.action import (
     run_log_compaction,
     write_rows,
 )
+from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -263,6 +265,62 @@ def test_a_table_created_again_in_the_same_place_takes_its_topic_over(fleet: Cha
     assert len(fleet.event_log.last_records(CHANGES_POSITIONS)) == 1
 
 
+def test_an_older_copy_of_a_table_begins_anew(fleet: Changes, tmp_path) -> None:
+    """Its next entries have sequences that are published."""
+    table = fleet.create()
+    upsert(table, 0)
+    folder, copy = tmp_path / "tables" / "trips", tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    upsert(table, 3)
+    upsert(table, 6)
+    service = fleet.run()
+    settle(service)
+    fleet.stop(service)
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    service = fleet.run()
+    settle(service)
+    again = fleet.open()
+    assert fleet.check(again).truncations == 2
+    upsert(again, 100)
+    settle(service)
+    assert fleet.check(again).truncations == 2
+
+
+def test_a_heartbeat_says_that_a_quiet_table_is_followed(fleet: Changes) -> None:
+    table = fleet.create()
+    upsert(table, 0)
+    service = fleet.run(heartbeat_s=60)
+
+    def beat() -> tuple[int, int]:
+        settle(service)
+        (record,) = fleet.event_log.last_records(CHANGES_POSITIONS).values()
+        position = json.loads(record.value or b"")
+        return position["sequence"], position["published_ms"]
+
+    (sequence, first) = beat()
+    fleet.clock.advance(31)
+    assert beat() == (sequence, first)
+    fleet.clock.advance(31)
+    reached, second = beat()
+    assert (reached, second - first >= 60_000) == (sequence, True)
+    assert fleet.check(table).ops == ["t", *"rrrrr"]
+
+
+@pytest.mark.parametrize("mode", ["observe", "services"])
+def test_nothing_is_written_to_an_observed_table(fleet: Changes, tmp_path, monkeypatch, mode: str) -> None:
+    table = fleet.create()
+    upsert(table, 0)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(json.dumps({"version": 1, "rules": [{"match": {"tables": [fleet.path("trips")]}, "mode": mode}]}))
+    written: list[str] = []
+    put = LocalStorage.put
+    monkeypatch.setattr(LocalStorage, "put", lambda storage, path, data: (written.append(path), put(storage, path, data)))
+    settle(fleet.run(batch_rows=1, policy_file=policy))
+    assert fleet.check(table).ops == ["t", *"rrrrr"]
+    assert bool(written) == (mode == "services"), "a reader lease"
+
+
 def test_a_lost_event_log_gets_a_snapshot(fleet: Changes) -> None:
     table = fleet.create()
     upsert(table, 0)
@@ -284,10 +342,15 @@ def test_a_row_that_no_record_can_hold_is_a_dead_letter(fleet: Changes) -> None:
     write_rows(fleet.open(), pa.table(given, schema), Operation.UPSERT, parallelism=1)
     given = {"id": ["grows"], "city": ["x"], "text": ["z" * 600_000]}
     write_rows(fleet.open(), pa.table(given, schema), Operation.UPSERT, parallelism=1)
+    write_rows(fleet.open(), pa.table(given, schema), Operation.DELETE, parallelism=1)
+    write_rows(fleet.open(), pa.table({"id": ["big"], "city": ["x"], "text": [""]}, schema), Operation.DELETE, parallelism=1)
     settle(service)
-    *_, last = records_of(fleet.event_log, "tideline.changes.trips")
-    value = json.loads(last.value or b"")
+    *_, changed, _, _, deleted, tombstone = records_of(fleet.event_log, "tideline.changes.trips")
+    value = json.loads(changed.value or b"")
     assert (value["op"], value["before"], value["after"]["text"][:1]) == ("u", None, "z"), "the row before is left out"
+    value = json.loads(deleted.value or b"")
+    assert (value["op"], value["before"], value["after"]) == ("d", None, None)
+    assert deleted.key == tombstone.key == b'{"id":"big","city":"x"}'
     (dead,) = fleet.events(DEAD_LETTER.name)
     assert dead.topic == "tideline.changes.trips"
     assert dead.key == b'{"id":"big","city":"x"}'

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TypeVar
 
 import tenacity
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its public names are not marked as exported
     AdminClient,
     ConfigResource,
@@ -97,6 +97,15 @@ class KafkaEventLog:
                 )
         self._settings.wire.prepare()
         return frozenset(map(self._settings.topics.of_contract, created))
+
+    def topic_ids(self, names: Collection[str]) -> dict[str, str]:
+        """See `EventLog.topic_ids`."""
+        asked = TopicCollection([self._settings.topics.name(name) for name in names])
+        found = {}
+        for topic, future in self._admin.describe_topics(asked, request_timeout=self._settings.timeout_s).items():
+            if (told := _answer(f"id of topic {topic}", future.result)) is not None:
+                found[self._settings.topics.of_contract(topic)] = str(told.topic_id)
+        return found
 
     def publisher(self, writer_id: str) -> KafkaPublisher:
         """See `EventLog.publisher`."""

@@ -98,6 +98,12 @@ class EventLog(Protocol):
         that break the contract.
         """
 
+    def topic_ids(self, names: Collection[str]) -> dict[str, str]:
+        """Return by name what tells these topics, which exist, from deleted ones of the same name.
+
+        The embedded log, whose topics are only lost all together, returns nothing.
+        """
+
     def publisher(self, writer_id: str) -> Publisher:
         """Take over `writer_id` (a shard of the mirror, or one process of a service). Older publishers of that id are fenced.
 

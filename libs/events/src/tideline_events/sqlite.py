@@ -69,6 +69,10 @@ class SqliteEventLog:
         self._wire.prepare()
         return frozenset()
 
+    def topic_ids(self, names: Collection[str]) -> dict[str, str]:  # noqa: ARG002
+        """See `EventLog.topic_ids`."""
+        return {}
+
     def publisher(self, writer_id: str) -> SqlitePublisher:
         """See `EventLog.publisher`."""
         connection = connect(self._path)

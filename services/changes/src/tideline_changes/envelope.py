@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -48,15 +47,17 @@ class Shape:
     key_head: str
     value_head: str
 
-    def change(self, op: str, before: Row | None, after: Row | None, source: Row, ts_ms: int) -> list[Record]:
+    def change(
+        self, op: str, before: Row | None, after: Row | None, source: Row, ts_ms: int, *, shows_before: bool = True
+    ) -> list[Record]:
         """Return the records of one changed row. A row whose key columns changed is deleted and created."""
         keys = [None if row is None else self._key(row) for row in (before, after)]
         if before is not None and after is not None and keys[0] != keys[1]:
             return [
-                *self.change(DELETE, before, None, source, ts_ms),
+                *self.change(DELETE, before, None, source, ts_ms, shows_before=shows_before),
                 *self.change(CREATE, None, after, source, ts_ms),
             ]
-        record = self._record(keys[0] or keys[1], op, before, after, source, ts_ms)
+        record = self._record(keys[0] or keys[1], op, before if shows_before else None, after, source, ts_ms)
         return [record, Record(self.topic, record.key, None)] if op == DELETE and self.tombstones else [record]
 
     def truncation(self, source: Row, ts_ms: int) -> Record:
@@ -126,7 +127,7 @@ def _head(schema: dict[str, Any]) -> str:
 
 
 def _envelope_schema(topic: str, row: Form) -> dict[str, Any]:
-    make = partial(form_of)
+    make = form_of
     source = struct_of("io.tideline.changes.Source", [(name, make(kind), False) for name, kind in _SOURCE.items()])
     fields = [("before", row, True), ("after", row, True), ("source", source, False)]
     fields += [("op", make(pa.string()), False), ("ts_ms", make(pa.int64()), True)]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_changes.envelope import CREATE, DELETE, READ, UPDATE, Row, has_global_keys
+from tideline_changes.envelope import CREATE, DELETE, READ, UPDATE, Row
 from tideline_changes.positions import SNAPSHOT, Unit
 from tideline_table.table import Images, Table
 
@@ -27,17 +27,20 @@ class Change:
     after: Row | None
 
 
-def changes_of(table: Table, unit: Unit, columns: tuple[str, ...]) -> Iterator[Change]:
+def changes_of(table: Table, unit: Unit, columns: tuple[str, ...], keys: tuple[str, ...]) -> Iterator[Change]:
     """Yield the changes of a unit that are not published.
 
-    A part is a file group where a write can be compared group by group, else a partition (`Images.by_group`). With keys that are
-    unique in the table, all deletions of a write come first, because a row that moves to another partition is deleted in one part
-    and created in another. Raises `HistoryUnavailable` and `HistoryRewritten` if the table no longer has the unit.
+    A part is a file group where a write can be compared group by group, else a partition (`Images.by_group`). If the keys of
+    records, of the columns `keys`, do not name the partition, all deletions of a write come first, because a row that moves to
+    another partition is deleted in one part and created in another. Only the unit and the columns of keys and partitions decide
+    about the order, because the next process goes on inside a unit. Raises `HistoryUnavailable` and `HistoryRewritten` if the
+    table no longer has the unit.
     """
     is_snapshot = unit.kind == SNAPSHOT
     images = table.changes("" if is_snapshot else unit.sequence - 1, unit.sequence)
     parts = images.by_group() if _is_of_one_write(table, images, unit) else images.by_partition()
-    passes: list[tuple[str, ...]] = [("d",), ("i", "u")] if has_global_keys(table) and not is_snapshot else [("i", "u", "d")]
+    moves = not is_snapshot and not set(table.definition.keygen.partition_fields) <= set(keys)
+    passes: list[tuple[str, ...]] = [("d",), ("i", "u")] if moves else [("i", "u", "d")]
     steps = [(part, ops) for ops in passes for part in parts]
     for number in range(unit.part, len(steps)):
         part, ops = steps[number]

@@ -37,17 +37,26 @@ class Position:
     base_path: str
     topic: str
     key_columns: tuple[str, ...]
+    topic_id: str = ""
+    """See `EventLog.topic_ids`: of a topic with another id nothing is published."""
     snapshot: int = 0
     """The setting `snapshot` of the last snapshot."""
     sequence: int = -1
     """The changes up to this sequence of the table's log are published; -1: none are, the topic is only claimed."""
     unit: Unit | None = None
     """What is published in part."""
+    published_ms: int = 0
+    """The time of the record."""
 
     @property
     def is_begun(self) -> bool:
         """Whether anything was published, so that the topic is known to be this table's."""
         return self.sequence >= 0 or self.unit is not None
+
+    @property
+    def reached(self) -> int:
+        """The last sequence of which anything is published."""
+        return self.sequence if self.unit is None else self.unit.sequence
 
     def record(self) -> Record:
         """Return the record of this position."""

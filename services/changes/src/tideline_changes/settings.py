@@ -45,6 +45,14 @@ class ChangesSettings(ServiceSettings):
         "`schemas.enable` reads them.",
         per_table=True,
     )
+    heartbeat_s: float = setting(
+        0.0,
+        unit="s",
+        description="Time after which the position of a quiet table is published again, so that silence can be told from death; "
+        "0: never.",
+        per_table=True,
+        ge=0,
+    )
     batch_rows: int = setting(
         2000,
         unit="rows",

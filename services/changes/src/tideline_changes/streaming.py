@@ -111,6 +111,10 @@ class ChangesService:
         self._publishers.publish(shard, *records, position.record(), number=number)
         self._topics.keep(number, position)
 
+    def observes(self, table: Table) -> bool:
+        """Return whether the policy of a table forbids to write anything to it, also leases."""
+        return self._tables.policy(table.base_path).observes
+
     @property
     def context(self) -> ServiceContext:
         """The context of the service."""
@@ -179,6 +183,13 @@ class _Stream:
 
     def _go_on(self) -> None:
         unit, newest = self._position.unit, self._table.state.sequence
+        if newest < (reached := self._position.reached):
+            # The holder before may have published what was written since this visit began.
+            newest = self._table.refresh().sequence
+        if newest < reached:
+            raise HistoryUnavailable(
+                f"sequence {reached} is published, but the table log ends with {newest}", expected="the table log as it was"
+            )
         if unit is not None and not self._unit(unit):
             return
         writes = {a.sequence: a.instant for a in self._table.writes_after(self._position.sequence)}
@@ -187,9 +198,10 @@ class _Stream:
             if not self._unit(Unit(WRITE, sequence, instant)):
                 return
         self._service.note(self._table, 0)
-        if self._position.sequence < newest:
+        quiet_ms = self._now_ms() - self._position.published_ms
+        if self._position.sequence < newest or (self._own.heartbeat_s and quiet_ms >= self._own.heartbeat_s * 1000):
             # Steps that change no rows move the position too: what it names must not be archived.
-            self._publish(replace(self._position, sequence=newest), [])
+            self._publish(replace(self._position, sequence=max(newest, self._position.sequence)), [])
 
     def _unit(self, unit: Unit) -> bool:
         """Publish the rest of a unit; return whether it is complete, and not cut off by the stop of the service."""
@@ -198,7 +210,7 @@ class _Stream:
             raise HistoryUnavailable(f"write {unit.instant} was undone", expected="a write that is complete")
         with ExitStack() as held:
             at, records, size_bytes, rows, is_held = unit, [], 0, 0, False
-            for change in changes_of(table, unit, self._shape.columns):
+            for change in changes_of(table, unit, self._shape.columns, self._shape.key_columns):
                 found = self._records(change.op, change.before, change.after, at)
                 at = replace(at, part=change.part, rows=change.rows, row=at.row + 1)
                 records += found
@@ -209,7 +221,7 @@ class _Stream:
                 if context.stopping.is_set():
                     self._service.go_on()
                     return False
-                if not is_held:
+                if not is_held and not self._service.observes(table):
                     # A small unit is read before cleaning can delete its files.
                     _hold(held, table, unit)
                 is_held = True
@@ -223,8 +235,8 @@ class _Stream:
         now_ms = self._now_ms()
         source = self._shape.source_of(unit, now_ms, unit.row)
         found = self._shape.change(op, before, after, source, now_ms)
-        if before is not None and after is not None and any(map(_is_too_large, found)):
-            found = self._shape.change(op, None, after, source, now_ms)
+        if before is not None and any(map(_is_too_large, found)):
+            found = self._shape.change(op, before, after, source, now_ms, shows_before=False)
         self._service.context.metrics.increment(ROWS, table=self._table.uid, op=op)
         return [kept for record in found for kept in self._kept(record)]
 
@@ -240,6 +252,7 @@ class _Stream:
         yield encode(DeadLetter(record.topic, -1, -1, self._service.context.name, reason, now, record.key, record.value))
 
     def _publish(self, position: Position, records: list[Record]) -> None:
+        position = replace(position, published_ms=self._now_ms())
         self._service.publish(self._shard, self._number, position, records)
         self._position = position
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from tideline_changes.positions import Position, positions_of
@@ -37,21 +38,22 @@ class TableTopics:
         self._stored: dict[tuple[str, str], Position] = {}
         self._taken: set[str] = set()
         self._read_for = 0
-        self._there: set[str] = set()
-        """Topics of tables that are known to exist."""
+        self._ids: dict[str, str] = {}
+        """Ids of the topics of tables that are known to exist (`EventLog.topic_ids`)."""
         self._check_at_s = clock.monotonic_s() + CHECK_EVERY_S
 
     def check(self) -> None:
-        """Create topics again that were deleted; their tables begin with a snapshot."""
+        """Create topics again that were deleted, and hear of those that another process created again."""
         if self._clock.monotonic_s() < self._check_at_s:
             return
-        self._create(self._there)
+        self._create(self._ids)
         self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
 
     def position(self, table: Table, shard: int, own: ChangesSettings, columns: tuple[str, ...]) -> tuple[int, Position]:
         """Return the number of the shard's publisher and the position, read after that publisher fenced the others.
 
-        A table without a position claims its topic first. Raises `TopicTaken`, `InvalidOption` for a name that no topic can have.
+        In a topic that was deleted since and is there again, whoever created it, nothing is published yet. A table without a
+        position claims its topic first. Raises `TopicTaken`, `InvalidOption` for a name that no topic can have.
         """
         number = self._publishers.settle(shard)
         topic = CHANGES.name + (own.topic or table.definition.name)
@@ -70,10 +72,14 @@ class TableTopics:
         elif known[1].topic != topic:
             claim = Position(self._fleet, table.uid, table.base_path, topic, columns)
             known = self._known[table.uid] = number, self._claimed(table, shard, number, claim)
-        if topic not in self._there:
-            self._create({topic})
-            known = self._known.get(table.uid) or (number, replace(known[1], sequence=-1, unit=None))
-        return known
+        if topic not in self._ids:
+            self._create([topic])
+        number, found = known
+        if found.topic_id != self._ids[topic]:
+            if found.is_begun:
+                _log.error("topic was deleted, and begins anew", table=table.uid, topic=topic)
+            found = replace(found, topic_id=self._ids[topic], sequence=-1, unit=None)
+        return number, found
 
     def forget(self, table_uid: str) -> None:
         """Before a publication: if its outcome is unknown, the position is read again."""
@@ -83,19 +89,12 @@ class TableTopics:
         """After a publication."""
         self._known[position.table_uid] = number, position
 
-    def _create(self, topics: set[str]) -> None:
-        created = self._events.check(sorted(topics))
-        self._there |= topics
-        lost = created & {position.topic for position in self._stored.values()} | (
-            created & {position.topic for _, position in self._known.values()}
-        )
-        if CHANGES_POSITIONS.name in created:
+    def _create(self, topics: Collection[str]) -> None:
+        if CHANGES_POSITIONS.name in self._events.check(sorted(topics)):
             self._known.clear()
             self._read_for = 0
-        for uid, (number, position) in list(self._known.items()):
-            if position.topic in lost and position.is_begun:
-                _log.error("topic was deleted, and begins anew", table=uid, topic=position.topic)
-                self._known[uid] = number, replace(position, sequence=-1, unit=None)
+        ids = self._events.log.topic_ids(topics) if topics else {}
+        self._ids |= {topic: ids.get(topic, "") for topic in topics}
 
     def _stored_position(self, uid: str, number: int) -> Position | None:
         if number > self._read_for or uid in self._taken:
