@@ -6,11 +6,12 @@ Writers of a shared table that do not take the common lock leave them (docs/desi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tideline_table.file_group.slice import FileGroupId, join_path
+from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.hudi.instant import Action, State
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 
@@ -19,20 +20,51 @@ from tideline_table.log.state import TableState
 class HiddenLog:
     """A log file that the compaction after it does not read."""
 
-    path: str
-    instant: str
-    """The write that was acknowledged."""
+    group: FileGroupId
+    log: LogFile
     compaction: str
+
+    @property
+    def path(self) -> str:
+        """The path relative to the base path."""
+        return join_path(self.group.partition_path, self.log.name)
+
+    @property
+    def instant(self) -> str:
+        """The write that was acknowledged."""
+        return self.log.instant
 
 
 def hidden_logs(state: TableState) -> list[HiddenLog]:
-    """Return the hidden log files in order of write and path. Those of a pending compaction are hidden as soon as it completes."""
+    """Return the hidden log files in order of write and path.
+
+    Those of a pending compaction are hidden if Apache Hudi runs it; Tideline's executor reads them, too (`with_late`).
+    """
     if state.sharing is None:
         return []  # the table log refuses a write that began before a compaction of its slice
     pending = state.groups_under_compaction()
     groups = {*state.excess, *pending} - state.replaced.keys()
     found = [hidden for group in groups for hidden in _of_group(state, group, pending.get(group, ""))]
     return sorted(found, key=lambda hidden: (hidden.instant, hidden.path))
+
+
+def late_logs(state: TableState, compaction: str) -> frozenset[str]:
+    """Return the paths of the log files that a pending compaction has to read although its plan does not name them."""
+    return frozenset(hidden.path for hidden in hidden_logs(state) if hidden.compaction == compaction)
+
+
+def with_late(state: TableState, planned: FileSlice, late: frozenset[str]) -> FileSlice:
+    """Return a slice of a compaction plan with the late log files of its group, in the merge order of a reader."""
+    partition = planned.group.partition_path
+    own = {log.name: log for log in planned.log_files}
+    held = [log for found in state.slices.get(planned.group, {}).values() for log in found.log_files]
+    added = {log.name: log for log in held if join_path(partition, log.name) in late}
+    if not added:
+        return planned
+    if any(log.merges_earlier for log in own.values()):
+        return replace(planned, log_files=(*planned.log_files, *added.values()))  # a reader skips what is before the merged one
+    every = {**own, **added}
+    return replace(planned, log_files=tuple(every[log.name] for log in held if log.name in every))
 
 
 def _of_group(state: TableState, group: FileGroupId, planned: str) -> Iterator[HiddenLog]:
@@ -44,9 +76,18 @@ def _of_group(state: TableState, group: FileGroupId, planned: str) -> Iterator[H
         read = _logs_read(state, group, following)
         for log in slices[start].log_files:
             write = state.actions.get(log.instant)
-            is_late = write is not None and write.state is State.COMPLETED and write.sequence > compaction.started_sequence
+            is_late = write is not None and write.state is State.COMPLETED and write.sequence > _read_until(compaction)
             if is_late and log.name not in read:
-                yield HiddenLog(join_path(group.partition_path, log.name), log.instant, following)
+                yield HiddenLog(group, log, following)
+
+
+def _read_until(compaction: ActionRecord) -> int:
+    """Return the sequence of the table log until which a compaction reads the writes of its slices.
+
+    Apache Hudi's executors read what the plan names; one of Tideline reads all that was completed when it completes.
+    """
+    reads_late = compaction.state is State.COMPLETED and not compaction.is_by_hudi
+    return compaction.sequence if reads_late else compaction.started_sequence
 
 
 def _logs_read(state: TableState, group: FileGroupId, compaction: str) -> frozenset[str]:

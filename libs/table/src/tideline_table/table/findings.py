@@ -157,12 +157,19 @@ def _of_hidden(state: TableState) -> list[Finding]:
     return [
         Finding(
             FindingKind.HIDDEN_COMMIT,
-            f"write {write} of Apache Hudi completed after compaction {compaction} was planned over it: {len(paths)} log file(s) "
-            f"are read by nobody, the first {paths[0]}; write its rows again before a clean deletes the file, and give its job the "
-            "options that tideline share PATH prints",
+            f"write {write} of Apache Hudi completed after compaction {compaction} was planned over it: the plan lacks {len(paths)} "
+            f"of its log file(s), the first {paths[0]}; {_end_of_hidden(state, compaction)}, and give its job the options that "
+            "tideline share PATH prints",
         )
         for (write, compaction), paths in by_write.items()
     ]
+
+
+def _end_of_hidden(state: TableState, compaction: str) -> str:
+    """Return what makes the rows visible."""
+    if state.is_pending(compaction):
+        return f"they stay visible if Tideline runs it (tideline run compaction PATH {compaction}), not if Apache Hudi does"
+    return "nobody reads them any more: write these rows again before a clean deletes the files"
 
 
 def damage_of(table: Table) -> tuple[Finding, ...]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.shared import Unlogged, before_commit, opened, peer_of, put, shared_table
-from tests.unit.table.tables import contents
+from tests.unit.table.tables import HEARTBEAT, contents
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import compact_slice, request_compaction, run_compaction
+from tideline_table.action.compaction.plan import CompactionTask
 from tideline_table.action.decision import NotDue
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.lock import HeldHudiTableLock
 from tideline_table.coordination.timeline import Decide
+from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.entry import Entry
 from tideline_table.storage import Storage
 from tideline_table.table import FindingKind, Table, TableType, findings_of
@@ -127,26 +130,84 @@ def test_the_reason_names_the_write_and_the_planner_sees_it_too() -> None:
     assert found == ["the end of that write; if its process died: tideline run rollback PATH"]
 
 
-def test_a_write_whose_instant_was_not_to_be_seen_is_found_hidden() -> None:
-    _, storage, clock = _merging()
-    job = _unlocked(storage, clock)
-    plans: list[str | None] = []
+def _late_write(storage: Storage, clock: ManualClock, then: Callable[[], object] = lambda: None) -> str:
+    """Complete a write that a compaction plan did not see; `then` happens before it completes. Returns the compaction."""
+    job, plans = _unlocked(storage, clock), list[str | None]()
 
     def meanwhile() -> None:
         clock.advance(1)
         with _unseen(storage):
             plans.append(schedule_compaction(opened(storage, clock, "services"), ONE))
+            then()
 
     with before_commit(job, meanwhile):
         put(job, [LATE])
     (compaction,) = plans
     assert compaction is not None
+    return compaction
+
+
+def _taken_back(storage: Storage) -> Callable[[], None]:
+    """Make the last write inflight again; the result completes it."""
+    path = max(o.path for o in storage.list_folder(".hoodie").objects if o.path.endswith(".deltacommit"))
+    content = storage.read(path)
+    storage.delete(path)
+    return lambda: storage.put(path, content)
+
+
+def _hidden(table: Table) -> list[str]:
+    table.timeline.catch_up()
+    return [found.text for found in findings_of(table) if found.kind is FindingKind.HIDDEN_COMMIT]
+
+
+def test_the_rows_of_a_write_below_a_plan_that_did_not_see_it_stay_visible() -> None:
+    _, storage, clock = _merging()
+    compaction = _late_write(storage, clock)
     services = opened(storage, clock, "services")
-    services.timeline.catch_up()
-    for look in range(2):
-        hidden = [f for f in findings_of(services) if f.kind is FindingKind.HIDDEN_COMMIT]
-        assert [compaction in f.text and "a" in f.text for f in hidden] == [True], look
-        _run(services)
+    (found,) = _hidden(services)
+    assert f"tideline run compaction PATH {compaction}" in found
+    before = contents(opened(storage, clock))
+    assert LATE in before
+    _run(services)
+    assert _hidden(services) == []
+    assert contents(opened(storage, clock)) == before
+
+
+def test_a_write_that_completes_below_a_compaction_while_it_runs_makes_it_run_again() -> None:
+    _, storage, clock = _merging()
+    _late_write(storage, clock)
+    services = opened(storage, clock, "services")
+    complete = _taken_back(storage)
+
+    def run(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
+        done = [compact_slice(task, storage) for task in tasks]
+        complete()
+        return done
+
+    with pytest.raises(WriteConflict, match="run the compaction again"):
+        run_compaction(services, run=run)
+    before = contents(opened(storage, clock))
+    assert LATE in before
+    clock.advance(HEARTBEAT.total_seconds() * 10)
+    assert _run(services)
+    assert contents(opened(storage, clock)) == before
+
+
+@pytest.mark.parametrize("by_hudi", [True, False])
+def test_a_write_that_nobody_reads_any_more_is_found_hidden(by_hudi: bool) -> None:
+    """Apache Hudi ran the plan while the write completed, or the write completed after the compaction."""
+    _, storage, clock = _merging()
+    if by_hudi:
+        compaction = _late_write(storage, clock)
+        complete = _taken_back(storage)
+        _run(peer_of(storage, clock))
+        complete()
+    else:
+        compaction = _late_write(storage, clock, lambda: _run(opened(storage, clock, "services")))
+    services = opened(storage, clock, "services")
+    (found,) = _hidden(services)
+    assert compaction in found
+    assert "write these rows again" in found
     assert LATE not in contents(opened(storage, clock))
 
 

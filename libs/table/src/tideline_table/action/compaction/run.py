@@ -29,12 +29,14 @@ from tideline_table.errors import (
     TidelineError,
     TransactionRolledBack,
     UnsupportedTable,
+    WriteConflict,
 )
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.action import COMPACT
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
+from tideline_table.log.hidden import late_logs, with_late
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.planned_slices import as_recorded
 from tideline_table.log.state import TableState
@@ -119,13 +121,16 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     known = table.rings()
     rings = known.of({str(o["partitionPath"] or "") for o in plan["operations"]}) if known is not None else {}
     tasks = compaction_tasks(root, instant, plan, rule, table.schema, table.footer_schema(), attempt, options, index, rings)
-    tasks = [replace(task, file_slice=as_recorded(table.state, task.file_slice)) for task in tasks]
+    # A writer without the common lock may have completed log files below the plan: nobody else would ever read them.
+    late = late_logs(table.state, instant)
+    slices = [with_late(table.state, as_recorded(table.state, task.file_slice), late) for task in tasks]
+    tasks = [replace(task, file_slice=found) for task, found in zip(tasks, slices, strict=True)]
     stats: tuple[WriteStat, ...] = ()
     try:
         # Step 3: merge the log files of each slice with its base file, in threads or on Spark, and check the results.
         stats = check_merged("compaction", tasks, run(tasks))
         # Step 4: commit, INFLIGHT to COMPLETED, with a receipt of the rows that were read and written.
-        entry = _complete(table, instant, attempt, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]))
+        entry = _complete(table, instant, attempt, stats, receipt_of(instant, stats, options[SERVICE_VERIFY]), late)
     except CommitUnknown:
         raise  # only the log knows the outcome
     except TransactionRolledBack:
@@ -150,11 +155,19 @@ def _execute(table: Table, instant: str, attempt: int, options: Options, run: Ru
     return Committed(instant, entry.sequence, stats)
 
 
-def _complete(table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...], receipt: Mapping[str, str]) -> Entry:
+def _complete(
+    table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...], receipt: Mapping[str, str], late: frozenset[str]
+) -> Entry:
     def decide(state: TableState) -> Draft:
         check_still_own(state, instant)
         if not _is_attempt(state, instant, attempt):
             raise TransactionRolledBack(f"compaction {instant} was taken over", expected="the attempt that began last")
+        if late_logs(state, instant) != late:
+            raise WriteConflict(
+                f"a write without the table's lock completed below compaction {instant} while it ran",
+                with_instant=instant,
+                remedy="run the compaction again: it then reads the write's rows, too",
+            )
         # The current schema, which a writer may have changed since the begin.
         metadata = CommitMetadata(COMPACT, stats, {SCHEMA_KEY: table.schema_json, **receipt}, compacted=True)
         return Draft(instant, Action.COMPACTION, State.INFLIGHT, State.COMPLETED, COMPACT, Published(metadata))
