@@ -9,23 +9,30 @@ from pathlib import Path
 import pytest
 from tests.simulation.faults import SimulatedCrash
 from tests.unit.services.fleet import write
+from tests.unit.services.test_launcher import HeldPlatform, launcher
 from tests.unit.services.test_mirror import mirror
 from tests.unit.services.test_mirror_changes import changes
 from tests.unit.services.test_mirror_crashes import Death, tick_of_a_new_mirror
 from tests.unit.table.fixtures import names, unpacked
 
+from tideline_cleaner.cleaning import CleanerService
+from tideline_cleaner.settings import CleanerSettings
 from tideline_events import TIMELINE
 from tideline_locks import open_hudi_lock
+from tideline_planner.planning import PlannerService
+from tideline_planner.settings import PlannerSettings
 from tideline_table.action import leave
 from tideline_table.coordination import observed_uid
 from tideline_table.storage import LocalStorage
 from tideline_table.table import HudiLockKind, Sharing, Table, share_table
 
+OTHERS = [(PlannerService, PlannerSettings, "planner"), (CleanerService, CleanerSettings, "cleaner")]
 REAL = "hudi-v6-table-mor"
 
 
-def tree(folder: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+def tree(folder: Path) -> dict[Path, tuple[int, bytes | None]]:
+    """All that is in a folder, with the times of the last writes."""
+    return {p: (p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else None) for p in sorted(folder.rglob("*"))}
 
 
 @pytest.fixture
@@ -70,6 +77,21 @@ def test_a_real_table_is_mirrored_gapless_and_nothing_is_written_to_it(fleet, re
     found = record(fleet, real)
     assert (found.sharing, found.sequence, found.table.version) == ("observed", len(told), 6)
     assert changes(fleet) == [("created", None)]
+
+
+def test_no_service_writes_a_byte_to_a_table_of_apache_hudi_whatever_it_finds(fleet, real):
+    """Also beside a job in another time zone, whose instant lies in the future."""
+    for state in ("requested", "inflight"):
+        (real / ".hoodie" / f"20990101000000000.deltacommit.{state}").touch()
+    before = tree(real)
+    service, _ = mirror(fleet)
+    others = [fleet.service(*named)[0] for named in OTHERS]
+    for each in (service, *others, launcher(fleet, HeldPlatform())[0]):
+        each.tick()
+        fleet.clock.advance(7200)
+        each.tick()
+    assert steps(fleet, real)
+    assert tree(real) == before
 
 
 def test_what_completes_later_follows_in_the_next_sequences_also_after_a_restart(fleet, real):

@@ -8,11 +8,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.plans import schedule_clustering
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, die, update, write
+from tests.unit.services.test_launcher import HeldPlatform, launcher
+from tests.unit.services.test_mirror_observed import tree
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
 from tideline_events import DECISIONS, VerdictEvent
+from tideline_locks import open_hudi_lock
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_planner.metrics import CHANGES, PLANS, VERDICTS
@@ -21,9 +25,10 @@ from tideline_planner.settings import PlannerSettings
 from tideline_runtime.metrics import POLICY_RELOADS, POLICY_VALID
 from tideline_runtime.policy import PolicyRefused
 from tideline_runtime.policy.live import SETTLE_S
-from tideline_table.action import run_clustering, run_compaction
+from tideline_table.action import TableService, run_clustering, run_compaction
+from tideline_table.action.planned_run import begin_attempt
 from tideline_table.hudi import Action
-from tideline_table.table import TableType
+from tideline_table.table import HudiLockKind, Sharing, TableType, share_table
 
 HOUR_S = 3600.0
 LEAST = "tideline.clustering.min.input.files"
@@ -53,23 +58,29 @@ def clock_time(fleet, hours):
     return f"{fleet.clock.now() + timedelta(hours=hours):%H:%M}"
 
 
-def test_nothing_is_written_to_an_observed_table(fleet):
-    table, other = fleet.create("observed"), fleet.create("other")
-    for one in (table, other):
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_nothing_is_written_to_an_observed_table(fleet, is_shared):
+    tables = [fleet.create("observed"), fleet.create("other")]
+    if is_shared:
+        tables = [share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock) for table in tables]
+    for one in tables:
         small_files(one)
         die(one)
+        begin_attempt(one, schedule_clustering(one), TableService.CLUSTERING, "CLUSTER", one.options)
+    table, other = tables
     folder = Path(fleet.path("observed"))
     file = put(fleet, f'defaults: {{{THRESHOLDS}}}\nrules: [{{match: {{tables: ["{folder}"]}}, mode: observe}}]\n')
     fleet.clock.advance(HEARTBEAT_GONE_S)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    before = tree(folder)
     service, context = planner(fleet, file)
     cleaner, _ = fleet.service(CleanerService, CleanerSettings, "cleaner", policy_file=file)
     observer, _ = fleet.service(MirrorService, MirrorSettings, "mirror", policy_file=file)
-    for each in (service, cleaner, observer):
+    runner, _ = launcher(fleet, HeldPlatform(), policy_file=file)
+    for each in (service, cleaner, observer, runner):
         each.tick()
         fleet.clock.advance(HOUR_S)
         each.tick()
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert tree(folder) == before
     assert fleet.event_log.cursor(table.uid).sequence == table.state.sequence
     assert [a.action for a in other.refresh().actions.values() if a.action is Action.ROLLBACK]
     assert context.metrics.value(VERDICTS, service="clustering", verdict="off") == 1

@@ -22,7 +22,7 @@ from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
-from tideline_table.storage import Storage, open_storage
+from tideline_table.storage import ReadOnlyStorage, Storage, open_storage
 from tideline_table.table import Table, read_identity, why_refused
 
 _log = get_logger(__name__)
@@ -99,7 +99,7 @@ class OpenTables:
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
     _uids: dict[str, str] = field(default_factory=dict, init=False)
-    _opened_with: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    _opened_with: dict[str, tuple[Mapping[str, str], bool]] = field(default_factory=dict, init=False)
     _open: dict[str, Table] = field(default_factory=dict, init=False)
     _refused: dict[str, str] = field(default_factory=dict, init=False)
     _left_alone: set[str] = field(default_factory=set, init=False)
@@ -307,7 +307,7 @@ class OpenTables:
             if table is not None and table.timeline.is_outdated:
                 # Since it was opened, the table has become a shared one, whose steps take the lock of Apache Hudi.
                 table = None
-            if table is not None and self._opened_with.get(base_path, {}) != self.own_options(base_path):
+            if table is not None and self._opened_with.get(base_path) != self._given(base_path):
                 table = None
             self.waiting.discard(base_path)
             if table is None:
@@ -316,7 +316,7 @@ class OpenTables:
                     self.waiting.add(base_path)
                     return None
                 table = self._open[base_path] = self._opened(base_path)
-                self._opened_with[base_path] = self.own_options(base_path)
+                self._opened_with[base_path] = self._given(base_path)
                 self._checked_at_s.pop(base_path, None)
             if table.capabilities.keeps_log:
                 table.refresh()
@@ -336,7 +336,7 @@ class OpenTables:
         identity = read_identity(storage)
         if identity is None and self.observes:
             self._uids[base_path] = observed_uid(storage.root)
-            return Table.open(base_path, clock=self.clock, options=self.options, storage=storage)
+            return Table.open(base_path, clock=self.clock, options=self.options, storage=ReadOnlyStorage(storage))
         if identity is None:
             # Checked before opening, because opening lists a table that Apache Hudi owns.
             raise _OnlyHudis(
@@ -352,7 +352,7 @@ class OpenTables:
             clock=self.clock,
             writer_id=self.writer_id,
             options={**(self.options or {}), **own} if own else self.options,
-            storage=storage,
+            storage=ReadOnlyStorage(storage) if self.policy(base_path).observes else storage,
             hudi_lock=open_hudi_lock,
         )
         if not table.capabilities.keeps_log:
@@ -364,6 +364,10 @@ class OpenTables:
             raise
         self._unlocked.discard(base_path)
         return table
+
+    def _given(self, base_path: str) -> tuple[Mapping[str, str], bool]:
+        """Return what a table is opened with: its own options, and whether nothing may be written to it."""
+        return self.own_options(base_path), self.policy(base_path).observes
 
     def _note_frozen(self, table: Table) -> None:
         """Check whether writers refuse the table, if that is shown and due."""

@@ -99,8 +99,11 @@ class PendingPlans:
         is_time = is_open(policy.windows, now)
         limits = None if own is self._settings else TableLimits(own.max_attempts, own.resources, own.workers)
         for service, record in pending_rewrites(table.state):
+            # Who asks whether a process is dead may write a file to learn the store's time.
             driven = record.state is State.INFLIGHT and (
-                is_run_by_hudi(table, record, table.options) or not is_dead(table.storage, record, table.clock, table.options)
+                policy.observes
+                or is_run_by_hudi(table, record, table.options)
+                or not is_dead(table.storage, record, table.clock, table.options)
             )
             key = PlanKey(record.instant, table.uid)
             if key in self._left_alone:

@@ -24,6 +24,7 @@ from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import entry_path
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.storage import MemoryStorage
 
 INSTANT = "20260101000000000"
@@ -203,3 +204,11 @@ def test_without_anybody_silent_the_store_is_not_asked_for_its_time(place):
     storage, _, clock = place
     forget_silent(storage, set(), clock, Options(QUIET))
     assert [o.path for o in storage.list_objects("")] == [heartbeat_path(INSTANT)]
+
+
+def test_no_file_is_written_to_a_table_of_apache_hudi_whose_instants_are_ahead():
+    clock = ManualClock()
+    storage = MemoryStorage(clock=clock)
+    record = ActionRecord("20260102000000000", Action.COMMIT, State.INFLIGHT, "UPSERT", 1, 1, HUDI_WRITER)
+    assert is_alive(storage, record, clock, Options(QUIET))
+    assert list(storage.list_objects("")) == []

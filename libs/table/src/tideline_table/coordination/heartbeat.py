@@ -18,8 +18,8 @@ from tideline_table.errors import ObjectNotFound, StorageError, StorageFull, Tid
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.entry import entry_path
-from tideline_table.storage import Storage
+from tideline_table.log.entry import IDENTITY_PATH, entry_path
+from tideline_table.storage import Storage, exists
 from tideline_table.writer.marker import last_marked
 
 _LOGGER = logging.getLogger(__name__)
@@ -70,9 +70,11 @@ def _seems_alive(storage: Storage, record: ActionRecord, clock: Clock, allowed: 
     silence = _silence(storage, record, clock.now(), allowed)
     if silence is not None and silence < -allowed:
         # This clock is behind: by it, a dead writer would stay alive until the clock has caught up. A reader may not be allowed to
-        # write the file that shows the store's time.
+        # write the file that shows the store's time, and nobody in a table that only Apache Hudi writes, whose instants may be in
+        # another zone.
         with contextlib.suppress(StorageError):
-            silence = _silence(storage, record, store_time(storage), allowed)
+            if not record.is_by_hudi or exists(storage, IDENTITY_PATH):
+                silence = _silence(storage, record, store_time(storage), allowed)
     return silence is not None and silence <= allowed
 
 

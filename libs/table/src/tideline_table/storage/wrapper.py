@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from tideline_table.errors import StorageError
 from tideline_table.storage.port import Folder, ObjectStat, Storage
 
 
@@ -77,6 +78,21 @@ class StorageWrapper:
     def put_if_version(self, path: str, data: bytes, version: str) -> bool:
         self.on_request("put_if_version", path)
         return self.inner.put_if_version(path, data, version)
+
+
+_WRITES = frozenset({"put", "put_if_absent", "put_if_version", "delete", "delete_below", "open_output"})
+
+
+class ReadOnlyStorage(StorageWrapper):
+    """The storage of a table in which a process may write nothing: every attempt raises `StorageError`."""
+
+    def on_request(self, kind: str, path: str) -> None:
+        if kind in _WRITES:
+            raise StorageError(
+                f"{kind} of {path} in a table that is observed",
+                expected="reads only",
+                remedy="policy mode: services, or tideline share PATH for a table that only Apache Hudi writes",
+            )
 
 
 def unwrapped(storage: Storage) -> Storage:
