@@ -157,9 +157,9 @@ def _of_hidden(state: TableState) -> list[Finding]:
     return [
         Finding(
             FindingKind.HIDDEN_COMMIT,
-            f"write {write} of Apache Hudi completed after compaction {compaction} was planned over it: the plan lacks {len(paths)} "
-            f"of its log file(s), the first {paths[0]}; {_end_of_hidden(state, compaction)}, and give its job the options that "
-            "tideline share PATH prints",
+            f"write {write} of Apache Hudi completed after compaction {compaction} was planned over it: the plan lacks "
+            f"{len(paths)} of its log file(s), the first {paths[0]}; {_end_of_hidden(state, compaction)}; give its job the options "
+            "that tideline share PATH prints",
         )
         for (write, compaction), paths in by_write.items()
     ]
