@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tideline_table.action.restore.steps import finish_restore
-from tideline_table.coordination.heartbeat import is_given_up
+from tideline_table.coordination.heartbeat import is_given_up, may_write_eagerly
 from tideline_table.coordination.rollback import roll_back
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
@@ -12,12 +12,13 @@ from tideline_table.table.facade import Table
 _GO_ON = frozenset({Action.ROLLBACK, Action.CLEAN, Action.COMPACTION, Action.RESTORE, Action.ARCHIVAL})
 
 
-def roll_back_dead(table: Table) -> list[str]:
+def roll_back_dead(table: Table, *, spares_eager: bool = False) -> list[str]:
     """Roll back every write of a dead writer, complete rollbacks and a restore of dead processes; return the instants undone.
 
     Dead clustering and compaction attempts are left to the next attempt, because their plan can be run again. Only a clustering
     that Apache Hudi began and gave up is rolled back. Cancellations of plans are completed, and so are `hoodie.properties`
-    after a resize of buckets.
+    after a resize of buckets. With `spares_eager`, a write of Apache Hudi that may be that of a living job without heartbeats is
+    left alone (`may_write_eagerly`): who calls this on purpose knows better.
     """
     table.check_writable(keyed=False)
     undone: list[str] = []
@@ -34,6 +35,8 @@ def roll_back_dead(table: Table) -> list[str]:
         if not unfinished and (
             record.action in _GO_ON or _is_plan(record) or (record.is_clustering and not _gave_up(table, record))
         ):
+            continue
+        if spares_eager and not unfinished and may_write_eagerly(table.storage, record, table.clock, table.options):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)

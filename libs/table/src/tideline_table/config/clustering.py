@@ -187,8 +187,8 @@ CLUSTERING_EXPIRATION_MIN = Option(
     "hoodie.clustering.expiration.threshold.mins",
     60,
     "In a shared table, a clustering or compaction that Apache Hudi runs counts as abandoned if its plan, heartbeat, timeline "
-    "file and "
-    "markers show no sign of life for this long. The clustering is then rolled back, the compaction run again.",
+    "file and markers show no sign of life for this long. The clustering is then rolled back, the compaction run again. The "
+    "cleaner rolls back a write of Apache Hudi without a heartbeat file after the same time.",
     unit="minutes",
     minimum=1,
 )

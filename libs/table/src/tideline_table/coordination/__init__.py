@@ -6,7 +6,7 @@ Decisions about what a write or a table service does belong to `tideline_table.a
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import find_conflict
 from tideline_table.coordination.exclusive import ExclusiveTimeline
-from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign
+from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign, may_write_eagerly
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
 from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock, NoLock, OpenHudiTableLock, TableLock
@@ -45,6 +45,7 @@ __all__ = [
     "is_alive",
     "is_dead",
     "last_sign",
+    "may_write_eagerly",
     "observe",
     "observed_uid",
     "roll_back",
