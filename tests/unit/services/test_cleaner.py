@@ -9,14 +9,15 @@ from tideline_cleaner import cleaning
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
+from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
 from tideline_table.coordination.heartbeat import heartbeat_path
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.instant import Action, State, next_instant
 from tideline_table.log.body import Bare
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import STAGING
-from tideline_table.table import release_lease, take_lease
+from tideline_table.table import HudiLockKind, Sharing, release_lease, share_table, take_lease
 from tideline_table.writer import Operation
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -51,6 +52,22 @@ def test_rolls_a_dead_writer_back_and_leaves_a_live_one_alone(fleet):
     assert table.state.actions[live.instant].state is State.INFLIGHT
     assert context.metrics.value(ROLLBACKS, table=table.uid) == 1
     live.roll_back()
+
+
+def test_leaves_a_job_of_apache_hudi_alone_that_makes_no_heartbeats_for_an_hour_after_its_last_marker(fleet):
+    """It cleans failed writes eagerly, and may need longer than two minutes."""
+    table = share_table(fleet.create(), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    instant = next_instant(fleet.clock.now(), table.state.last_instant)
+    for state in ("requested", "inflight"):
+        table.storage.put(f".hoodie/{instant}.{'commit.' if state == 'requested' else ''}{state}", b"")
+    create_marker(table.storage, instant, "oslo/a-0_0-0-0_1.parquet", MarkerType.CREATE)
+    service, _ = cleaner(fleet)
+    for passed_s, state in ((0, State.INFLIGHT), (3000, State.INFLIGHT), (900, State.ROLLED_BACK)):
+        fleet.clock.advance(passed_s)
+        table.timeline.catch_up()
+        service.tick()
+        service.tick()
+        assert table.refresh().actions[instant].state is state, passed_s
 
 
 def test_deletes_what_a_writer_killed_after_its_commit_left(fleet):
