@@ -29,9 +29,14 @@ class Form:
     json: Json
 
 
-def form_of(kind: pa.DataType, *, name: str = "row") -> Form:
-    """Return the form of a type. `name` is that of a struct's schema. Raises `UnsupportedTable` for a type that has none."""
+def form_of(kind: pa.DataType, *, name: str = "row", for_connect: bool = False) -> Form:
+    """Return the form of a type. `name` is that of a struct's schema. Raises `UnsupportedTable` for a type that has none.
+
+    Numbers that JSON lacks are texts, or null if `for_connect`: Kafka Connect's JSON converter writes them as texts, and reads 0.
+    """
     found = _simple(kind)
+    if found is not None and for_connect and pa.types.is_floating(kind):
+        return Form(found.schema, lambda value: value if math.isfinite(value) else None)
     if found is not None:
         return found
     if pa.types.is_decimal(kind):
@@ -39,14 +44,15 @@ def form_of(kind: pa.DataType, *, name: str = "row") -> Form:
         schema = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "version": 1, "parameters": parameters}
         return Form(schema, lambda value: _unscaled(value, kind.scale))
     if pa.types.is_struct(kind):
-        fields = [(f.name, form_of(f.type, name=f"{name}.{f.name}"), f.nullable) for f in kind]
+        fields = [(f.name, form_of(f.type, name=f"{name}.{f.name}", for_connect=for_connect), f.nullable) for f in kind]
         return struct_of(name, fields)
     if pa.types.is_map(kind):
-        keys, items = form_of(kind.key_type, name=f"{name}.key"), form_of(kind.item_type, name=f"{name}.value")
+        keys = form_of(kind.key_type, name=f"{name}.key", for_connect=for_connect)
+        items = form_of(kind.item_type, name=f"{name}.value", for_connect=for_connect)
         schema = {"type": "map", "keys": {**keys.schema, "optional": False}, "values": {**items.schema, "optional": True}}
         return Form(schema, lambda value: {k: _or_null(items.json, v) for k, v in value})
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        of = form_of(kind.value_type, name=f"{name}.item")
+        of = form_of(kind.value_type, name=f"{name}.item", for_connect=for_connect)
         return Form(
             {"type": "array", "items": {**of.schema, "optional": True}}, lambda value: [_or_null(of.json, v) for v in value]
         )
@@ -90,7 +96,6 @@ def _same(value: Any) -> Any:
 
 
 def _finite(value: float) -> float | str:
-    # JSON has no such numbers: these are the texts that Kafka Connect's converter writes.
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 

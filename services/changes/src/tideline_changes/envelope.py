@@ -105,7 +105,9 @@ def shape_of(table: Table, topic: str, fleet: str, *, tombstones: bool, schemas:
     only_in_keys = tuple(name for name in keys if name.startswith("_hoodie_"))
     forms = {name: Form({"type": "string"}, str) for name in only_in_keys}
     key = struct_of(f"{topic}.Key", [(n, forms.get(n) or form_of(_type(schema, n), name=n), True) for n in keys])
-    row = struct_of(f"{topic}.Value", [(f.name, form_of(f.type, name=f"{topic}.{f.name}"), True) for f in schema])
+    row = struct_of(
+        f"{topic}.Value", [(f.name, form_of(f.type, name=f"{topic}.{f.name}", for_connect=schemas), True) for f in schema]
+    )
     definition, heads = table.definition, ("", "")
     if schemas:
         heads = (_head(key.schema), _head(_envelope_schema(topic, row)))
