@@ -14,6 +14,7 @@ from tideline_changes.positions import SNAPSHOT, Unit
 from tideline_table.table import Images, Table
 
 _OPS = {"i": CREATE, "u": UPDATE, "d": DELETE}
+_AT_A_TIME = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ def _changes_in(
         start, seen = seen, seen + chosen.num_rows
         if seen <= skipped:
             continue
-        rest = chosen.slice(max(0, skipped - start))
-        at = seen - rest.num_rows
-        befores: list[Any] = rest.column("before").to_pylist()
-        afters: list[Any] = rest.column("after").to_pylist()
-        for index, op in enumerate(rest.column("op").to_pylist()):
-            yield Change(number, at + index + 1, only_op or _OPS[op], befores[index], afters[index])
+        # Rows as Python's values take many times the memory of Arrow's: few at a time.
+        for first in range(max(0, skipped - start), chosen.num_rows, _AT_A_TIME):
+            rows = chosen.slice(first, _AT_A_TIME)
+            befores: list[Any] = rows.column("before").to_pylist()
+            afters: list[Any] = rows.column("after").to_pylist()
+            for index, op in enumerate(rows.column("op").to_pylist()):
+                yield Change(number, start + first + index + 1, only_op or _OPS[op], befores[index], afters[index])
