@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
+from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.config import SCHEMA_EVOLUTION
 from tideline_table.errors import UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State
@@ -200,3 +201,22 @@ def test_schema_evolution(story: Story) -> None:
         assert found.schema.names[-2:] == ["note", "grade"]
         turns.theirs(grade)
         turns.agree(compare, "they write both", 33)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_leaving(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """The table is Apache Hudi's again: rows and instants stay, and its writers go on."""
+    turns, compare = Turns(apache_hudi, workdir / "table", kind), Comparison()
+    turns.create_here()
+    turns.ours(trips(range(10), 1), Operation.BULK_INSERT)
+    turns.theirs(trips(range(5, 12), 2))
+    turns.ours(trips(range(8), 3))
+    plan = schedule_compaction(turns.open(), AT_ONCE) if kind is Kind.MOR else schedule_clustering(turns.open(), WHOLE)
+    assert plan is not None
+    leave(turns.open(), open_hudi_lock)
+    assert list((turns.path / ".hoodie/.tideline").rglob("*")) == []
+    assert not Table.open(str(turns.path)).capabilities.keeps_log
+    turns.agree(compare, "after leaving", 12)
+    turns.theirs(trips(range(3, 14), 4))
+    turns.theirs(trips([0, 5], 5), "delete")
+    turns.agree(compare, "Apache Hudi alone", 12)
