@@ -126,6 +126,13 @@ _SeveralFileGroups = Annotated[
         "filters find a key. Without it, a bucket is one file group.",
     ),
 ]
+_TableVersion = Annotated[
+    int,
+    option(
+        metavar="N",
+        help="The version of the table format: 6 (default), which all engines read, or 8 or 9, for engines with Hudi 1.x.",
+    ),
+]
 _PartitionBuckets = Annotated[
     str,
     option(
@@ -158,6 +165,7 @@ def create(
     hash_fields: _HashFields = None,
     partition_buckets: _PartitionBuckets = "",
     several_file_groups: _SeveralFileGroups = False,
+    table_version: _TableVersion = 0,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""
@@ -174,6 +182,7 @@ def create(
         key_generator=key_generator,
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
+        table_version=table_version,
         index=_key_index(
             index, BucketIndex(buckets, column_names(hash_fields), partition_buckets, consistent, several_file_groups)
         ),

@@ -32,6 +32,7 @@ def create(
     key_settings: Mapping[str, str] | None = None,
     meta_fields: bool = True,
     index: KeyIndex | None = None,
+    table_version: int = 0,
     options: Options = None,
     locks: str | None = None,
 ) -> Table:
@@ -44,6 +45,8 @@ def create(
 
     `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without
     it, each writer chooses by `hoodie.index.type`.
+
+    `table_version` is 6 by default, which all engines read; with 9 or 8, engines with Apache Hudi 1.x read the table.
 
     Raises `TableExists`, `SchemaMismatch` or `InvalidInput`, and then creates nothing.
     """
@@ -63,6 +66,7 @@ def create(
         key_generator=key_generator.upper().replace("-", "_"),
         key_settings=key_settings or {},
         meta_fields=meta_fields,
+        version=table_version,
         **index_request(index),
     )
     engine.create_table(base_path, request)

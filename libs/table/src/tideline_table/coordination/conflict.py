@@ -338,6 +338,9 @@ def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId
                 with_instant=read_version.base_instant,
             )
         latest = state.latest_slice(group)
+        overtaken = _overtaken(own, group, latest, state) if latest is not None and latest.log_files else None
+        if overtaken is not None:
+            return overtaken
         if latest is not None and group in own.appends and _only_grew(latest, read_version):
             grown[group] = last_writer(latest)
         elif latest is None or latest.version != read_version:
@@ -346,6 +349,24 @@ def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId
                 f"file group {group.file_id} in {group.partition_path!r} was written by {other}",
                 expected=f"slice {read_version.base_instant} with {read_version.log_files} log file(s)",
                 with_instant=other,
+            )
+    return None
+
+
+def _overtaken(own: WriteSet, group: FileGroupId, latest: FileSlice, state: TableState) -> WriteConflict | None:
+    """Return the conflict over a log file that would be merged behind what `own` made of it, where completion times say slices.
+
+    A log file goes by its instant, so one of a later instant would hide what `own` appends. A base file takes no log file that
+    completed after its instant, so readers would merge it once more.
+    """
+    appends = group in own.appends
+    for log in latest.log_files:
+        record = state.actions.get(log.instant)
+        if record is not None and record.completion and own.instant < (log.instant if appends else record.completion):
+            return WriteConflict(
+                f"file group {group.file_id} in {group.partition_path!r} got log files of {log.instant} after this write began",
+                expected=f"log files older than {own.instant}",
+                with_instant=log.instant,
             )
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import tenacity
@@ -20,6 +21,7 @@ from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
 from tideline_table.hudi.instant import CLUSTER, Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.properties import PROPERTIES_FOLDER
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import COMPACT, LOG_COMPACT
 from tideline_table.log.body import Archived, Published
@@ -27,7 +29,7 @@ from tideline_table.log.checkpoint import read_opening
 from tideline_table.log.entry import Entry
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
-from tideline_table.log.table_log import HEAL_DEADLINE_S, PlaceTrimmed
+from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft, PlaceTrimmed
 from tideline_table.log.timeline_files import check_encodable, timeline_files, timeline_paths
 from tideline_table.metadata_table import (
     LogRecords,
@@ -83,7 +85,7 @@ class ExclusiveTimeline(ActiveTimeline):
 
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:  # noqa: ARG002 - the port's
         """See `ActiveTimeline.check_writable`. Raises `TableFrozen` for an instant on the timeline that is not in the log."""
-        folder = self.storage.list_folder(self.format.timeline_folder)
+        folder = self.storage.list_folder(PROPERTIES_FOLDER)
         check_definition(folder)
         check_no_other_writer(self, folder)
 
@@ -133,7 +135,7 @@ class ExclusiveTimeline(ActiveTimeline):
                     remedy="open it again",
                 )
             state = self.state
-            draft = decide(state)
+            draft = self._timed(decide(state), state)
             check_not_restoring(state, draft.instant, begins=draft.before is State.NONE or draft.action is Action.SAVEPOINT)
             # An entry that no reader can fold would lock every reader out of the table for good.
             state.check(draft)
@@ -150,6 +152,18 @@ class ExclusiveTimeline(ActiveTimeline):
                 self.replica.fold(entry)
                 self._publish(entry)
             return entry
+
+    def _timed(self, draft: Draft, state: TableState) -> Draft:
+        """Return the draft with its completion time, if names of timeline files have one: later than every time in the log.
+
+        One logical clock gives instants and completion times. The log decides their order, however clocks jump.
+        """
+        if not self.format.has_completion_times or draft.action is Action.ARCHIVAL:
+            return draft
+        if draft.after is State.COMPLETED:
+            return replace(draft, completion=next_instant(self.time.now(), state.last_instant))
+        held = state.savepoints.get(draft.instant) if draft.action is Action.SAVEPOINT else None
+        return replace(draft, completion=held.completion) if held is not None else draft
 
     def _has_folded(self, entry: Entry) -> bool:
         if entry.action is Action.SAVEPOINT:
@@ -189,6 +203,8 @@ class ExclusiveTimeline(ActiveTimeline):
 
     def mint_above_files(self, state: TableState) -> str:
         """See `ActiveTimeline.mint_above_files`."""
+        if self.format.has_completion_times:
+            return self.mint(state)
         # Create the head's files first: its slow writer would date them after the minted instant.
         self._heal_head()
         minted = above_time(self.mint(state), ListedTimeline.read(self.storage, self.format).last_completion, state)

@@ -1,4 +1,5 @@
-"""When a slice may complete: Apache Hudi 1.x places log files by modification times of timeline files (format reference 11.3)."""
+"""When a slice may complete, if names have no completion times: Apache Hudi 1.x places log files by modification times of timeline
+files (format reference 11.3)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def pass_instant(timeline: ActiveTimeline, base: str, *, opens: bool) -> None:
     slice before it, if the file group has one. `opens`: the commit makes such a slice; then raises `ClockSkew` for an instant too
     far ahead to wait for. Object stores keep whole seconds, so there the second of the instant must be over.
     """
-    if not base or not (opens or timeline.time.unit):
+    if timeline.format.has_completion_times or not base or not (opens or timeline.time.unit):
         return
     if timeline.time.ahead(base):
         if opens:

@@ -12,6 +12,7 @@ from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.shared.leaving import is_leaving, remove_tideline
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import TableFrozen, UnsupportedTable
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi_written import hudi_written_state
@@ -23,10 +24,10 @@ from tideline_table.storage import Folder, exists
 class HudiTimeline(ActiveTimeline):
     """The timeline of a table with these properties, as of the last `refresh_view`. Read-only."""
 
-    def __init__(self, replica: LogReplica, properties: Mapping[str, str], *, was_exclusive: bool = False) -> None:
-        """`was_exclusive`: the table was Tideline's alone until Apache Hudi upgraded it."""
+    def __init__(self, replica: LogReplica, properties: Mapping[str, str], created: TableFormat | None = None) -> None:
+        """`created`: the format of a table that was Tideline's alone until Apache Hudi changed its version."""
         super().__init__(replica)
-        self._was_exclusive = was_exclusive
+        self._created = created
         self._properties = properties
         self._state = hudi_written_state(replica.storage, properties)
 
@@ -53,9 +54,9 @@ class HudiTimeline(ActiveTimeline):
         """See `ActiveTimeline.check_not_upgraded`."""
         if self.replica.state.sharing is not None:
             check_version(read_properties(self.storage), WRITTEN)
-        elif self._was_exclusive:
+        elif self._created is not None:
             properties = read_properties(self.storage)
-            check_not_upgraded(properties, WRITTEN)
+            check_not_upgraded(properties, self._created)
             raise TableFrozen(
                 "a table that was upgraded when it was opened, and has been downgraded since",
                 expected="a table that was opened as it is",

@@ -61,7 +61,7 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
 
 def _check_not_moved(storage: Storage, form: TableFormat, folder: Folder) -> None:
     """Raise `TableFrozen` if an upgrade moved the timeline; the properties change later. A downgrade leaves an empty folder."""
-    if UPGRADED.timeline_folder.rpartition("/")[2] not in folder.folders:
+    if form.timeline_folder == UPGRADED.timeline_folder or UPGRADED.timeline_folder.rpartition("/")[2] not in folder.folders:
         return
     moved = list_timeline(storage, UPGRADED).instants
     if moved:
@@ -73,11 +73,13 @@ def _check_not_moved(storage: Storage, form: TableFormat, folder: Folder) -> Non
 
 
 def _unknown_instant(timeline: ActiveTimeline, folder: Folder, *, repairs: bool) -> Instant | None:
-    listing = timeline_listing(timeline.format, (found.path for found in folder.objects))
+    form = timeline.format
+    listed = folder if form.timeline_folder == p.PROPERTIES_FOLDER else timeline.storage.list_folder(form.timeline_folder)
+    listing = timeline_listing(form, (found.path for found in listed.objects))
     timeline.refresh()
     if repairs:
         _create_savepoint_files(timeline, listing)
-    unknown = (instant for instant in listing.instants if not _is_known(timeline, instant, repairs=repairs))
+    unknown = (instant for instant in listing.instants if not _is_known(timeline, instant, listing, repairs=repairs))
     # A listing that lags may show files that archival or a rollback has deleted since.
     return next((instant for instant in unknown if exists(timeline.storage, listing.paths[instant])), None)
 
@@ -90,10 +92,10 @@ def _create_savepoint_files(timeline: ActiveTimeline, listing: TimelineListing) 
                 timeline.log.materialise(made)
 
 
-def _is_known(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> bool:
+def _is_known(timeline: ActiveTimeline, instant: Instant, listing: TimelineListing, *, repairs: bool) -> bool:
     state, storage = timeline.state, timeline.storage
     if instant.action is Action.SAVEPOINT:
-        return instant.time in state.savepoints or _was_left_behind(timeline, instant, repairs=repairs)
+        return instant.time in state.savepoints or _was_left_behind(timeline, instant, listing.paths, repairs=repairs)
     record = state.actions.get(instant.time)
     if record is None and instant.time < state.archived_before:
         if _began_and_ended(timeline, instant, repairs=repairs):
@@ -127,14 +129,14 @@ def _began_and_ended(timeline: ActiveTimeline, instant: Instant, *, repairs: boo
     return True
 
 
-def _was_left_behind(timeline: ActiveTimeline, instant: Instant, *, repairs: bool) -> bool:
+def _was_left_behind(timeline: ActiveTimeline, instant: Instant, paths: Mapping[Instant, str], *, repairs: bool) -> bool:
     """Return whether a savepoint file is Tideline's or protects nothing; a check that `repairs` deletes one of a deleted savepoint.
 
     An inflight file of a known write protects nothing; any other file must be one that the table log created. A savepoint of
     another writer is found when it completes. One that Tideline made again meanwhile gets its files back at the next check.
     """
     record, storage = timeline.state.actions.get(instant.time), timeline.storage
-    path = timeline.format.timeline_path(instant)
+    path = paths[instant]
     if record is None or instant.state is State.COMPLETED:
         try:
             # Read before the log: a Tideline writer appends to the log before it creates the file.
@@ -148,10 +150,11 @@ def _was_left_behind(timeline: ActiveTimeline, instant: Instant, *, repairs: boo
         if not any((path, found) in timeline_files(step, timeline.format).create for step in steps):
             return False
     for state in (State.COMPLETED, State.INFLIGHT) if repairs else ():
-        storage.delete(timeline.format.timeline_path(Instant(instant.time, Action.SAVEPOINT, state)))
+        if (left := paths.get(replace(instant, state=state))) is not None:
+            storage.delete(left)
     return True
 
 
 def _forget_files(timeline: ActiveTimeline, record: ActionRecord) -> None:
     for at in (State.COMPLETED, State.INFLIGHT, State.REQUESTED):
-        timeline.storage.delete(timeline.format.timeline_path(record.at(at)))
+        timeline.storage.delete(timeline.format.timeline_path(record.at(at), record.completion))

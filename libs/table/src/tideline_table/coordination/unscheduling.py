@@ -67,7 +67,12 @@ def move_logs(timeline: ActiveTimeline, rollback: str, compaction: str) -> tuple
 
 
 def planned_moves(state: TableState, compaction: str, form: TableFormat) -> tuple[LogMove, ...]:
-    """Return the new names of all log files in slices of the pending `compaction`, in merge order. Reads nothing."""
+    """Return the new names of all log files in slices of the pending `compaction`, in merge order. Reads nothing.
+
+    None where names do not say the slice: without the plan, the slice before is the one that readers find.
+    """
+    if form.has_completion_times:
+        return ()
     return tuple(move for group in state.planned_groups(compaction) for move in _moves_of(state, group, compaction, form))
 
 

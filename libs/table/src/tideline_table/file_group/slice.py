@@ -205,8 +205,11 @@ def visible_slices(
     return found
 
 
-def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
-    """Add a file of the write `instant` to the slices of its group."""
+def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat, below: str | None = None) -> None:
+    """Add a file of the write `instant` to the slices of its group.
+
+    `below`: the base instant of the slice of a log file whose name says its write instead of its slice, empty if it opens one.
+    """
     name = stat.path.rsplit("/", 1)[-1]
     log = parse_log_file_name(name)
     if log is None:
@@ -214,11 +217,34 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
         logs = known.log_files if known is not None else ()
         slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs, stat.record)
         return
-    below = slices.get(log.instant) or FileSlice(group, log.instant, "", 0, -1)
+    at = log.instant if not below else below
+    held = slices.get(at) or FileSlice(group, at, "", 0, -1)
     # Writers with a bucket index look up no key: they count what they append to a group as updates, new keys too.
-    adds_keys = stat.num_inserts > 0 or not below.base_file or _may_be_bucket(group.file_id)
+    adds_keys = stat.num_inserts > 0 or not held.base_file or _may_be_bucket(group.file_id)
     added = LogFile(name, stat.end_bytes, instant, log.version, adds_keys, stat.num_deletes > 0, record=stat.record)
-    slices[log.instant] = replace(below, log_files=(*below.log_files, added))
+    logs = (*held.log_files, added)
+    slices[at] = replace(held, log_files=logs if below is None else tuple(sorted(logs, key=_by_write)))
+
+
+def close_slice(slices: dict[str, FileSlice], instant: str) -> None:
+    """Add the log files of a slice that has no base file any more to the slice before it, if there is one.
+
+    For log files whose names say their writes: readers find them so, once the plan or the base file of the slice is gone.
+    """
+    closed = slices.get(instant)
+    before = max((at for at in slices if at < instant), default="")
+    if closed is None or closed.base_file or not before:
+        return
+    del slices[instant]
+    logs = sorted((*slices[before].log_files, *closed.log_files), key=_by_write)
+    slices[before] = replace(slices[before], log_files=tuple(logs))
+
+
+def _by_write(log: LogFile) -> tuple[str, int, str]:
+    """Return the order of log files whose names say their writes: by instant, not by completion (format reference 4.1 of 8)."""
+    name = parse_log_file_name(log.name)
+    assert name is not None, "the fold takes log files by their names"
+    return name.instant, name.version, name.write_token
 
 
 def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:

@@ -8,6 +8,7 @@ that refuses, so that a version that is only read implements the rest.
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,6 +29,14 @@ class ArchivedInstant:
     action: str
     completion: str = ""
     state: State = State.COMPLETED
+
+
+class Feature(enum.StrEnum):
+    """What a format may lack though this engine can do it in others."""
+
+    LOG_COMPACTION = "a log compaction"
+    METADATA_TABLE = "a metadata table"
+    HASH_RINGS = "a bucket index with consistent hashing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,9 @@ class TableFormat(abc.ABC):
         """Return the properties of a new table that say how rows merge: by an ordering field, or if empty by commit time."""
         raise self._not_written()
 
+    def check_supports(self, what: Feature) -> None:  # noqa: B027 - not every format lacks something
+        """Raise `UnsupportedTable` for what Tideline does not do in tables of this format."""
+
     @abc.abstractmethod
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
         """Return the name of the timeline file of an instant in a state. `completion`: its completion time, if names have it."""
@@ -84,9 +96,9 @@ class TableFormat(abc.ABC):
         """Return the path of a timeline file below the base path."""
         return f"{self.timeline_folder}/{self.timeline_file_name(instant, completion)}"
 
-    def possible_paths(self, instant: Instant) -> tuple[str, ...]:
+    def possible_paths(self, instant: Instant, completion: str = "") -> tuple[str, ...]:
         """Return the paths that the timeline file may have of an instant of which only the action is known."""
-        return (self.timeline_path(instant),)
+        return (self.timeline_path(instant, completion),)
 
     def commit_content(self, metadata: CommitMetadata, *, indent: int | None = 2) -> bytes:  # noqa: ARG002 - the port's
         """Return the content of the completed file of a write. Where it is text, `indent` None makes it one line, much faster.

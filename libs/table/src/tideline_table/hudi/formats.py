@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tideline_table.errors import CorruptMetadata, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.version6 import VERSION_6, Version6
@@ -12,7 +12,9 @@ from tideline_table.hudi.version8 import FIRST_VERSION, Version8
 
 READABLE = (2, 3, 4, 5, 6, 8, 9)
 WRITTEN = VERSION_6
-"""The format of new tables."""
+"""The format of new tables unless another one is asked for: all readers know it. The only one of tables shared with Apache Hudi."""
+CREATED = (6, 8, 9)
+"""The versions of exclusive tables."""
 UPGRADED = Version8.of({}, FIRST_VERSION)
 """Where Apache Hudi moves the timeline of a table when it upgrades it."""
 
@@ -29,6 +31,20 @@ def format_of(properties: Mapping[str, str]) -> TableFormat:
         if layout == form.layout:
             return form.of(properties, version)
     raise UnsupportedTable(f"timeline layout {layout!r}", expected="layout 1 or 2")
+
+
+def format_to_create(version: int) -> TableFormat:
+    """Return the format of a new table of a version; 0: the default. Raises `InvalidOption`."""
+    if version in (0, WRITTEN.version):
+        return WRITTEN
+    if version not in CREATED:
+        raise InvalidOption(f"table version {version}", expected=f"{', '.join(map(str, CREATED[:-1]))} or {CREATED[-1]}")
+    return Version8.of({}, version)
+
+
+def created_format(declared: Mapping[str, str]) -> TableFormat:
+    """Return the format that a table of Tideline's was created in, by the properties that its identity holds."""
+    return format_to_create(int(declared.get(p.INITIAL_VERSION, 0)))
 
 
 def version_of(properties: Mapping[str, str]) -> int:
@@ -50,14 +66,19 @@ def check_readable(name: str, version: int) -> None:
         )
 
 
+def has_version(version: int, form: TableFormat) -> bool:
+    """Return whether a version is that of a format."""
+    return version == form.version
+
+
 def is_written(version: int) -> bool:
-    """Return whether this engine writes tables of a version."""
+    """Return whether tables of a version may be shared with Apache Hudi's writers."""
     return version == WRITTEN.version
 
 
-def check_writable(name: str, version: int) -> None:
-    """Raise `UnsupportedTable` for a table `name` of a version that is not written."""
-    if not is_written(version):
+def check_writable(name: str, version: int, *, alone: bool) -> None:
+    """Raise `UnsupportedTable` for a table `name` of a version that is not written; `alone`: only Tideline writes it."""
+    if version not in (CREATED if alone else (WRITTEN.version,)):
         raise UnsupportedTable(
             f"table {name!r} has version {version}",
             expected=f"version {WRITTEN.version} for writing",

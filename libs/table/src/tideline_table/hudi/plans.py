@@ -40,7 +40,12 @@ def _parsed(name: str) -> Any:
 
 def encode_document(schema: Mapping[str, Any], document: Mapping[str, Any]) -> bytes:
     """Encode `document` as an Avro object container file with one record and no codec. Equal input gives equal bytes."""
+    return encode_record(_parsed(schema["name"]), document)
+
+
+def encode_record(schema: Any, document: Mapping[str, Any]) -> bytes:
+    """As `encode_document`, for any schema. Fields of the document that the schema lacks are left out."""
     sink = io.BytesIO()
     sync = hashlib.md5(json.dumps(document, sort_keys=True).encode(), usedforsecurity=False).digest()
-    fastavro.writer(sink, _parsed(schema["name"]), [document], codec="null", sync_marker=sync)
+    fastavro.writer(sink, schema, [document], codec="null", sync_marker=sync)
     return sink.getvalue()

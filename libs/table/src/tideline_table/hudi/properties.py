@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
 from tideline_table.storage import Storage, holds
 
-PROPERTIES_PATH = ".hoodie/hoodie.properties"
+PROPERTIES_FOLDER = ".hoodie"
+PROPERTIES_PATH = f"{PROPERTIES_FOLDER}/hoodie.properties"
 BACKUP_PATH = ".hoodie/hoodie.properties.backup"
 METADATA_FOLDER = ".hoodie/metadata"
 """The folder of the metadata table."""
@@ -22,6 +23,8 @@ DATABASE = "hoodie.database.name"
 TYPE = "hoodie.table.type"
 VERSION = "hoodie.table.version"
 LAYOUT = "hoodie.timeline.layout.version"
+INITIAL_VERSION = "hoodie.table.initial.version"
+"""The version that the table was created with; those of version 6 that Tideline creates lack it."""
 KEY_FIELDS = "hoodie.table.recordkey.fields"
 PARTITION_FIELDS = "hoodie.table.partition.fields"
 PRECOMBINE_FIELD = "hoodie.table.precombine.field"

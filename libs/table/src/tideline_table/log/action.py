@@ -32,7 +32,8 @@ class ActionRecord(Named):
     fenced_by: str = ""
     """Instant of the rollback or restore that undoes this action; empty when there is none."""
     completion: str = ""
-    """Completion time as an instant, as the timeline of a Hudi-written table names it: in layout 1, which has none, the instant."""
+    """Completion time as an instant, as the timeline names it. In layout 1, which has none: empty in a table with a log, otherwise
+    the instant."""
 
     @property
     def is_pending(self) -> bool:

@@ -241,15 +241,22 @@ def _by_group(read: Callable[[Any], Any]) -> _Form:
 
 def _actions(rows: Iterable[Any]) -> dict[str, ActionRecord]:
     return {
-        str(at): ActionRecord(str(at), Action(a), State(s), str(o), int(n), int(b), str(w), str(t), str(f))
-        for at, a, s, o, n, b, w, t, f in rows
+        str(at): ActionRecord(str(at), Action(a), State(s), str(o), int(n), int(b), str(w), str(t), *map(str, more))
+        for at, a, s, o, n, b, w, t, *more in rows
     }
 
 
 _ACTION_FIELDS = attrgetter(*(f.name for f in fields(ActionRecord) if f.name != "completion"))
-"""Only the timeline of a Hudi-written table, which has no checkpoints, names completion times."""
+
+
+def _action_row(action: ActionRecord) -> tuple[object, ...]:
+    """Return the fields of an action; the completion time only if the names of the table's timeline files have it."""
+    row: tuple[object, ...] = _ACTION_FIELDS(action)
+    return (*row, action.completion) if action.completion else row
+
+
 _SPECIAL = {
-    "actions": _Form(lambda held: [_ACTION_FIELDS(action) for action in held.values()], _actions, is_required=True),
+    "actions": _Form(lambda held: [_action_row(action) for action in held.values()], _actions, is_required=True),
     "slices": _Form(slices_json, slices_from, is_required=True),
     "replaced": _by_group(str),
     "plans": _Form(lambda held: {at: plan.to_json() for at, plan in held.items()}, dict, is_required=True),

@@ -50,6 +50,8 @@ class Entry(Named):
     operation: str
     body: Body = Bare()  # noqa: RUF009 - frozen
     body_reference: BodyReference | None = None
+    completion: str = ""
+    """The completion time in the name of the completed file that it creates or deletes; empty if the table's names have none."""
 
     @property
     def path(self) -> str:
@@ -87,6 +89,8 @@ class Entry(Named):
         `body` is the document of the body, if the caller has made it.
         """
         document: dict[str, Any] = {"log_format": LOG_FORMAT} | {name: getattr(self, name) for name in _HEADER}
+        if self.completion:
+            document["completion"] = self.completion
         if self.body_reference is None:
             document["body"] = self.body.to_json() if body is None else body
         else:
@@ -111,6 +115,7 @@ class Entry(Named):
                     remedy="upgrade Tideline",
                 )
             header = {name: parse(document[name]) for name, parse in _HEADER.items()}
+            header["completion"] = str(document.get("completion", ""))
             if reference := document.get("body_reference"):
                 found = BodyReference(str(reference["path"]), str(reference["sha256"]), int(reference["size_bytes"]))
                 return cls(**header, body_reference=found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tideline_table.hudi.format import TableFormat
@@ -28,6 +28,10 @@ class Rewind:
     """Completed rollbacks, whose timeline files are deleted, too."""
     savepoints: tuple[str, ...]
     """Savepoints of undone writes; the restore deletes them."""
+    completions: Mapping[str, str] = field(default_factory=dict)
+    """Completion times of `undone` and `rollbacks`; empty if the table's names have none."""
+    saved: Mapping[str, str] = field(default_factory=dict)
+    """Completion times of `savepoints`, too."""
 
     @property
     def undone_instants(self) -> frozenset[str]:
@@ -42,7 +46,10 @@ class Rewind:
         gone = [Instant(i, a, s) for i, a in (*self.undone, *self.fenced, *self.rollbacks) for s in _STATES]
         gone += [Instant(i, Action.SAVEPOINT, s) for i in self.savepoints for s in _SAVEPOINT_STATES]
         order = sorted(gone, key=lambda i: (i.time, i.action is Action.SAVEPOINT, -_STATES.index(i.state)), reverse=True)
-        return tuple(path for instant in order for path in form.possible_paths(instant))
+        return tuple(path for instant in order for path in form.possible_paths(instant, self._completion(instant)))
+
+    def _completion(self, instant: Instant) -> str:
+        return (self.saved if instant.action is Action.SAVEPOINT else self.completions).get(instant.time, "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `from_json` reads."""
@@ -52,6 +59,8 @@ class Rewind:
             "fenced": _plain(self.fenced),
             "rollbacks": _plain(self.rollbacks),
             "savepoints": list(self.savepoints),
+            **({"completions": dict(self.completions)} if self.completions else {}),
+            **({"saved": dict(self.saved)} if self.saved else {}),
         }
 
     @classmethod
@@ -63,6 +72,8 @@ class Rewind:
             _named(document["fenced"]),
             _named(document["rollbacks"]),
             tuple(str(instant) for instant in document["savepoints"]),
+            _times(document.get("completions", {})),
+            _times(document.get("saved", {})),
         )
 
 
@@ -72,3 +83,7 @@ def _plain(named: Iterable[Named]) -> list[list[str]]:
 
 def _named(document: Iterable[Any]) -> tuple[Named, ...]:
     return tuple((str(instant), Action(action)) for instant, action in document)
+
+
+def _times(document: Mapping[str, Any]) -> dict[str, str]:
+    return {str(instant): str(completion) for instant, completion in document.items()}

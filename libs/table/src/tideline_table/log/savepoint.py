@@ -32,24 +32,27 @@ class Savepoint:
     comment: str = ""
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """Ingestion progress as of the protected write."""
+    completion: str = ""
+    """The completion time of the savepoint, later than that of its write; empty if the table's names have none."""
 
     def to_json(self) -> list[object]:
         """Return the compact JSON form for checkpoints."""
         progress = [[key, held.value, held.instant] for key, held in self.progress.items()]
-        return [self.instant, self.sequence, self.created, self.user, self.comment, progress]
+        fixed: list[object] = [self.instant, self.sequence, self.created, self.user, self.comment, progress]
+        return [*fixed, self.completion] if self.completion else fixed
 
     @classmethod
     def from_json(cls, fields: Iterable[Any]) -> Savepoint:
         """Parse the output of `to_json`."""
-        instant, sequence, created, user, comment, progress = fields
+        instant, sequence, created, user, comment, progress, *completion = fields
         held = {str(key): Progress(str(value), str(at)) for key, value, at in progress}
-        return cls(str(instant), int(sequence), str(created), str(user), str(comment), held)
+        return cls(str(instant), int(sequence), str(created), str(user), str(comment), held, *map(str, completion))
 
 
 def saved_by(entry: Entry, body: SavepointMade) -> Savepoint:
     """Return the savepoint that `entry` makes."""
     user, comment = str(body.metadata["savepointedBy"]), str(body.metadata["comments"])
-    return Savepoint(entry.instant, entry.sequence, entry.recorded, user, comment, body.progress)
+    return Savepoint(entry.instant, entry.sequence, entry.recorded, user, comment, body.progress, entry.completion)
 
 
 def is_newer(action: ActionRecord, savepoint: Savepoint) -> bool:

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from tideline_table.errors import CorruptMetadata, IllegalTransition
-from tideline_table.file_group.slice import FileGroupId, fold_file, fold_merged_log, is_gone
+from tideline_table.file_group.slice import FileGroupId, close_slice, fold_file, fold_merged_log, is_gone
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State, check_transition
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.log.action import ActionRecord
@@ -158,6 +158,7 @@ class TableState(StateView):
             check_step(self, entry)
             check_rings(entry)
             self.sequence = entry.sequence
+            self.last_instant = max(self.last_instant, entry.completion)
             if entry.action is Action.SAVEPOINT:
                 self.savepoints.pop(entry.instant, None)
                 if isinstance(entry.body, SavepointMade):
@@ -181,6 +182,7 @@ class TableState(StateView):
             started_sequence=known.started_sequence if known else entry.sequence,
             writer_id=entry.writer_id,
             since=entry.recorded,
+            completion=entry.completion,
         )
 
     def _apply_body(self, entry: Entry) -> None:
@@ -242,6 +244,8 @@ class TableState(StateView):
             return
         if entry.after is not State.COMPLETED:
             self.actions[step.target] = replace(target, fenced_by=entry.instant)
+            if step.moves == ():
+                self._close_slices({step.target}, self.planned_groups(step.target))
             for group in move_logs(self.slices, step.moves or ()):
                 if len(self.slices[group]) == 1 and group not in self.replaced:
                     self.excess.discard(group)
@@ -252,6 +256,12 @@ class TableState(StateView):
                 self.clustering_losses[group] = self.clustering_losses.get(group, 0) + 1
         self.actions[step.target] = replace(target, state=State.ROLLED_BACK, fenced_by=entry.instant, sequence=entry.sequence)
         self.plans.pop(step.target, None)
+
+    def _close_slices(self, instants: AbstractSet[str], groups: Iterable[FileGroupId] | None = None) -> None:
+        for group in self.slices if groups is None else groups:
+            slices = self.slices.get(group, {})
+            for instant in sorted(instants & slices.keys(), reverse=True):
+                close_slice(slices, instant)
 
     def _rewind(self, back: Rewind, entry: Entry) -> None:
         """Return the table to a savepoint. Pending instants newer than it are rolled back."""
@@ -272,6 +282,8 @@ class TableState(StateView):
         for known in done:
             self.actions[known.instant] = replace(known, state=State.ROLLED_BACK, fenced_by=entry.instant)
         undo_writes(self.slices, instants)
+        if any(known.completion for known in done):
+            self._close_slices(instants)
         self.replaced = {group: at for group, at in self.replaced.items() if at not in instants}
         self.excess = excess_groups(self.slices, self.replaced)
         if instants & set(self.schemas):
@@ -288,6 +300,7 @@ class TableState(StateView):
     def _apply_commit(self, entry: Entry, metadata: CommitMetadata) -> None:
         instant = entry.instant
         carried = carried_by_path(metadata.extra)
+        compactions = self.groups_under_compaction() if entry.completion else {}
         for stat in metadata.stats:
             if not stat.path:
                 continue
@@ -296,7 +309,11 @@ class TableState(StateView):
             if entry.action is Action.LOG_COMPACTION:
                 fold_merged_log(slices, group, instant, stat)
                 continue
-            fold_file(slices, group, carried.get(stat.path, instant), stat)
+            below = None
+            if entry.completion:
+                begun = (at for at in (*slices, compactions.get(group, "")) if at <= entry.completion)
+                below = max(begun, default="")
+            fold_file(slices, group, carried.get(stat.path, instant), stat, below)
             if len(slices) > 1:
                 self.excess.add(group)
         for partition, file_ids in (metadata.replaced or {}).items():

@@ -64,6 +64,8 @@ class Draft(Named):
     body: Body
     writer_id: str = ""
     """Empty: the writer id of the `TableLog` that appends it."""
+    completion: str = ""
+    """As of `Entry`; the timeline sets it when it appends."""
 
     def entry(
         self,
@@ -86,6 +88,7 @@ class Draft(Named):
             operation=self.operation,
             body=self.body,
             body_reference=body_reference,
+            completion=self.completion,
         )
 
 
@@ -318,7 +321,8 @@ class TableLog(LogReader):
 
     def _hold(self, own: AbstractSet[str], entry: Entry) -> None:
         files = timeline_files(entry, self.format)
-        for path in files.delete:
+        # A completed file of an earlier savepoint of this write has another name, where names have completion times.
+        for path in (*files.delete, *own.difference(name for name, _ in files.create)):
             if path in own:
                 self._storage.delete(path)
         for path, content in files.create:

@@ -121,7 +121,7 @@ def _restore_effect(entry: Entry, form: TableFormat) -> tuple[tuple[State, ...],
 
 
 def _path(entry: Entry, state: State, form: TableFormat) -> str:
-    return form.timeline_path(entry.at(state))
+    return form.timeline_path(entry.at(state), entry.completion)
 
 
 def _content(entry: Entry, state: State, form: TableFormat) -> bytes:

@@ -15,7 +15,8 @@ import pyarrow as pa
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists, TableIncomplete
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import Feature
+from tideline_table.hudi.formats import format_to_create
 from tideline_table.hudi.properties import (
     HIVE_STYLE,
     KEY_FIELDS,
@@ -29,7 +30,7 @@ from tideline_table.hudi.properties import (
 from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex, Engine
 from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
-from tideline_table.index.scope import KEPT_TYPES
+from tideline_table.index.scope import KEPT_TYPES, RECORD_INDEX
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import (
     META_FIELDS,
@@ -86,10 +87,12 @@ class TableRequest:
     """Numbers of buckets by partition path, as `PartitionRules.parse` reads them; empty for `buckets` in each."""
     several_file_groups: bool = False
     """Whether a bucket may have several file groups, each up to the largest file size; for the simple engine only."""
+    version: int = 0
+    """The table version: 6, 8 or 9; 0 for the default."""
 
 
 def create_table(base_path: str, request: TableRequest, clock: Clock | None = None, storage: Storage | None = None) -> None:
-    """Create an empty table of version 6, exclusive to Tideline's writers.
+    """Create an empty table, exclusive to Tideline's writers.
 
     The request is checked before anything is written. Raises `TableExists`, `SchemaMismatch`, `InvalidOption`, `UnsupportedTable`
     (the store accepts a put-if-absent over an existing object), `TableIncomplete` (rows of a table without `hoodie.properties`
@@ -104,8 +107,9 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
     index = requested_index(request)
+    form = format_to_create(request.version)
     properties = new_properties(
-        WRITTEN, request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
+        form, request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
     properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
     if request.index_type:
@@ -154,6 +158,11 @@ def _checked(request: TableRequest) -> str:
         raise SchemaMismatch(
             f"columns {', '.join(taken or request.schema.names)}", expected="each name once and no meta field among them"
         )
+    form = format_to_create(request.version)
+    if request.bucket_engine is Engine.CONSISTENT and request.buckets is not None:
+        form.check_supports(Feature.HASH_RINGS)
+    if request.index_type == RECORD_INDEX:
+        form.check_supports(Feature.METADATA_TABLE)
     requested_keygen(request).check_columns(request.schema)
     requested_index(request)
     inside = [name for name in request.key_fields if name not in request.schema.names]

@@ -35,6 +35,11 @@ _FIXED = KEY_SETTINGS | {
     p.POPULATE_META_FIELDS,
     p.DROP_PARTITION_COLUMNS,
     p.ARCHIVE_FOLDER,
+    p.INITIAL_VERSION,
+    p.TIMELINE_PATH,
+    p.HISTORY_PATH,
+    p.MERGE_MODE,
+    p.ORDERING_FIELDS,
 }
 
 
@@ -213,9 +218,12 @@ class TableDefinition:
             properties=dict(properties),
         )
 
-    def check_writable(self, *, keyed: bool = True) -> None:
-        """Raise `UnsupportedTable` naming what this engine cannot write. `keyed` writes find rows by key and need meta fields."""
-        check_writable(self.name, self.version)
+    def check_writable(self, *, keyed: bool = True, alone: bool = False) -> None:
+        """Raise `UnsupportedTable` naming what this engine cannot write. `keyed` writes find rows by key and need meta fields.
+
+        `alone`: only Tideline writes the table.
+        """
+        check_writable(self.name, self.version, alone=alone)
         if keyed and not self.has_meta_fields:
             raise UnsupportedTable(
                 f"table {self.name!r} has no meta fields, so that no row is found by its key",

@@ -267,7 +267,7 @@ class Table:
         """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""
         self.timeline.check_not_upgraded()
         definition = self.definition
-        definition.check_writable(keyed=keyed)
+        definition.check_writable(keyed=keyed, alone=self.capabilities.log_is_truth)
         if (
             not self.capabilities.log_is_truth
         ):  # an exclusive timeline reads the properties below; those read before may be older than a resize
@@ -285,7 +285,7 @@ class Table:
                 check_not_upgraded(definition.properties, self.timeline.format)
                 if self.identity is not None:
                     self.identity.check_declared(definition.properties)
-                definition.check_writable(keyed=keyed)
+                definition.check_writable(keyed=keyed, alone=self.capabilities.log_is_truth)
                 check_index(definition, self.identity, self.timeline)
                 self._declared, self._properties_seen = definition, found
 

@@ -13,7 +13,7 @@ from tideline_table.coordination import (
     SharedTimeline,
 )
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.formats import WRITTEN, is_written
+from tideline_table.hudi.formats import WRITTEN, created_format, has_version
 from tideline_table.merge import Merging
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.table.definition import TableDefinition
@@ -37,14 +37,15 @@ def open_timeline(
     replica.load()
     check_log_stands(replica)
     sharing = replica.state.sharing
-    if not is_written(definition.version):
-        if sharing is None and definition.format.timeline_folder == WRITTEN.timeline_folder:
+    created = created_format(identity.declared)
+    if not has_version(definition.version, created):
+        if sharing is None and created == WRITTEN and definition.format.timeline_folder == created.timeline_folder:
             raise UnsupportedTable(
                 f"table {definition.name!r} is Tideline's, yet has version {definition.version}",
                 expected=f"version {WRITTEN.version}: an upgrade would have changed the layout of the timeline, too",
                 remedy="restore hoodie.properties",
             )
-        return None, HudiTimeline(replica, definition.properties, was_exclusive=sharing is None)
+        return None, HudiTimeline(replica, definition.properties, None if sharing is not None else created)
     if sharing is None:
         identity.check_declared(definition.properties)
         return identity, ExclusiveTimeline(replica, _rule_of(definition))

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tideline_table.coordination.other_writers import check_no_other_writer, check_not_upgraded
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.errors import DamagedFile, ObjectNotFound, Recovery, TableIncomplete, TidelineError
-from tideline_table.hudi.properties import PROPERTIES_PATH, read_properties
+from tideline_table.hudi.properties import PROPERTIES_FOLDER, PROPERTIES_PATH, read_properties
 from tideline_table.log.checkpoint import RESTORE_LOG
 from tideline_table.log.entry import entry_path
 from tideline_table.log.state import TableState
@@ -59,7 +59,7 @@ def _check_standing(table: Table) -> None:
         return
     check_not_upgraded(properties, table.timeline.format)
     table.identity.check_declared(properties)
-    check_no_other_writer(table.timeline, table.storage.list_folder(table.timeline.format.timeline_folder), repairs=False)
+    check_no_other_writer(table.timeline, table.storage.list_folder(PROPERTIES_FOLDER), repairs=False)
 
 
 def _check_log(table: Table) -> None:

@@ -56,7 +56,7 @@ def clean_up_orphans(storage: Storage, form: TableFormat, state: TableState, rol
     everywhere = functools.cache(lambda: frozenset(partition for partition, _ in list_partitions(storage)))
     by_partition: dict[str, set[str]] = {}
     for record in rolled_back:
-        named = _named_partitions(storage, form, record)
+        named = _named_partitions(storage, form, record, state.actions.get(record.fenced_by))
         for partition in everywhere() if named is None else named:
             by_partition.setdefault(partition, set()).add(record.instant)
     kept = {path for file_slice in state.every_slice() for path in file_slice.paths}
@@ -84,10 +84,12 @@ def delete_staging(storage: Storage, options: Options, now: datetime) -> tuple[s
     return left
 
 
-def _named_partitions(storage: Storage, form: TableFormat, record: ActionRecord) -> set[str] | None:
+def _named_partitions(storage: Storage, form: TableFormat, record: ActionRecord, rollback: ActionRecord | None) -> set[str] | None:
+    if rollback is None:
+        return None
     try:
-        plan = _document(storage, form, record.fenced_by, State.REQUESTED)
-        done = _document(storage, form, record.fenced_by, State.COMPLETED)
+        plan = _document(storage, form, rollback, State.REQUESTED)
+        done = _document(storage, form, rollback, State.COMPLETED)
     except ObjectNotFound:
         return None
     marked = {path.rpartition("/")[0] for path in marked_files(storage, record.instant)}
@@ -95,8 +97,8 @@ def _named_partitions(storage: Storage, form: TableFormat, record: ActionRecord)
     return marked | planned | set(done["partitionMetadata"])
 
 
-def _document(storage: Storage, form: TableFormat, rollback: str, at: State) -> Mapping[str, Any]:
-    path = form.timeline_path(Instant(rollback, Action.ROLLBACK, at))
+def _document(storage: Storage, form: TableFormat, rollback: ActionRecord, at: State) -> Mapping[str, Any]:
+    path = form.timeline_path(Instant(rollback.instant, Action.ROLLBACK, at), rollback.completion)
     return decode_document(storage.read(path), path)
 
 

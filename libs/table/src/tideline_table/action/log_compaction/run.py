@@ -25,6 +25,7 @@ from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import check_still_own
 from tideline_table.coordination.file_times import pass_instant
 from tideline_table.errors import CommitUnknown, ObjectNotFound, TidelineError, TransactionRolledBack, UnsupportedTable
+from tideline_table.hudi.format import Feature
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.action import LOG_COMPACT
@@ -78,6 +79,7 @@ def request_log_compaction(
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
+    table.timeline.format.check_supports(Feature.LOG_COMPACTION)
     _check_possible(table)
 
     def decide(state: TableState) -> Due | NotDue:
@@ -108,6 +110,7 @@ def run_log_compaction(
     """
     chosen = table.options.merged(options or {})
     table.check_writable()
+    table.timeline.format.check_supports(Feature.LOG_COMPACTION)
     _check_possible(table)
     record = pending_plan(table, instant, TableService.LOG_COMPACTION, table.state.pending_log_compactions(), chosen)
     if record is None:

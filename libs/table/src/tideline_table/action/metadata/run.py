@@ -22,6 +22,7 @@ from tideline_table.action.metadata.requirements import (
 from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
 from tideline_table.errors import InvalidOption, MetadataExists, MetadataNotFound, WriteConflict
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.format import Feature
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties
 from tideline_table.log.body import Bare, Indexed
@@ -87,6 +88,7 @@ def drop_metadata(table: Table, partitions: Sequence[str] = (FILES,)) -> Metadat
     Dropping `files` deletes the whole metadata table. Raises `MetadataNotFound`, and deletes nothing, if a partition is not there.
     """
     check_exclusive(table)
+    table.timeline.format.check_supports(Feature.METADATA_TABLE)
     table.check_writable(keyed=False)
     wanted = _checked(partitions)
     dropped = known_metadata(table.state)

@@ -62,7 +62,10 @@ def plan_restore(state: TableState, savepoint: Savepoint) -> RestorePlan:
         if a.action is Action.ROLLBACK and a.state is State.COMPLETED and a.instant > savepoint.instant
     )
     saved = sorted((at for at in state.savepoints if any(at == a.instant for a in undone)), reverse=True)
-    back = Rewind(savepoint.instant, _named(undone), _named(fenced), _named(rollbacks), tuple(saved))
+    completions = {a.instant: a.completion for a in (*undone, *rollbacks) if a.completion}
+    saved_at = {at: completion for at in saved if (completion := state.savepoints[at].completion)}
+    named = _named(undone), _named(fenced), _named(rollbacks)
+    back = Rewind(savepoint.instant, *named, tuple(saved), completions, saved_at)
     unreplaced = {group.partition_path for group, at in state.replaced.items() if at in back.undone_instants}
     return RestorePlan(back, _files_of(state, [a.instant for a in undone]), tuple(sorted(unreplaced)))
 

@@ -125,7 +125,7 @@ def progress_as_of(table: Table, state: TableState, instant: str) -> dict[str, P
 
 
 def _commit_metadata(table: Table, record: ActionRecord) -> CommitMetadata:
-    path = table.timeline.format.timeline_path(record.at(State.COMPLETED))
+    path = table.timeline.format.timeline_path(record.at(State.COMPLETED), record.completion)
     try:
         return CommitMetadata.from_bytes(table.storage.read(path), path)
     except ObjectNotFound:

@@ -1,4 +1,4 @@
-"""Table versions 8 and 9 with timeline layout 2, read only (format reference 16.3)."""
+"""Table versions 8 and 9 with timeline layout 2 (format reference 16.3, and that of versions 8 and 9)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import LogFileName
-from tideline_table.hudi.format import ArchivedInstant, TableFormat, folder_in
+from tideline_table.hudi.format import ArchivedInstant, Feature, TableFormat, folder_in
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
 from tideline_table.hudi.version6 import VERSION_6, parse_timeline_file_name
+from tideline_table.hudi.version8.commit import commit_content
 from tideline_table.hudi.version8.history import read_history
+from tideline_table.hudi.version8.history_writer import archive
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.storage import Storage
 
 FIRST_VERSION = 8
+_TIMELINE, _HISTORY = "timeline", "history"
+_MISSING = frozenset(Feature)
+"""What has not been written in these versions yet."""
 _CLUSTERING = "clustering"
 _FILE = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
 
@@ -30,8 +37,8 @@ class Version8(TableFormat):
     @classmethod
     def of(cls, properties: Mapping[str, str], version: int) -> Version8:
         """Return the format of a table. Raises `UnsafePath` for folders outside the table."""
-        active = folder_in(".hoodie", properties.get(p.TIMELINE_PATH) or "timeline")
-        return cls(version, active, folder_in(active, properties.get(p.HISTORY_PATH) or "history"))
+        active = folder_in(".hoodie", properties.get(p.TIMELINE_PATH) or _TIMELINE)
+        return cls(version, active, folder_in(active, properties.get(p.HISTORY_PATH) or _HISTORY))
 
     @property
     def has_completion_times(self) -> bool:
@@ -43,6 +50,57 @@ class Version8(TableFormat):
         """See `TableFormat`. False in a table that an upgrade left with the version before."""
         return self.version >= FIRST_VERSION
 
+    def version_properties(self) -> Mapping[str, str]:
+        """See `TableFormat`."""
+        version = str(self.version)
+        return {
+            p.VERSION: version,
+            p.INITIAL_VERSION: version,
+            p.LAYOUT: self.layout,
+            p.TIMELINE_PATH: _TIMELINE,
+            p.HISTORY_PATH: _HISTORY,
+            p.TIMEZONE: "UTC",
+        }
+
+    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
+        """See `TableFormat`: the mode; in version 8 also what Apache Hudi 1.0 reads instead of it."""
+        mode = "EVENT_TIME_ORDERING" if ordering_field else "COMMIT_TIME_ORDERING"
+        found = {p.MERGE_MODE: mode, **({p.ORDERING_FIELDS: ordering_field} if ordering_field else {})}
+        if self.version > FIRST_VERSION:
+            return found
+        strategy, payload = (
+            ("eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", p.DEFAULT_PAYLOAD)
+            if ordering_field
+            else ("ce9acb64-bde0-424c-9b91-f6ebba25356d", p.OVERWRITE_PAYLOAD)
+        )
+        found |= {p.MERGE_STRATEGY: strategy, p.PAYLOAD_CLASS: payload}
+        return found | ({p.PRECOMBINE_FIELD: ordering_field} if ordering_field else {})
+
+    def commit_content(self, metadata: CommitMetadata, *, indent: int | None = 2) -> bytes:  # noqa: ARG002 - for text
+        """See `TableFormat`: Avro."""
+        return commit_content(metadata)
+
+    def check_supports(self, what: Feature) -> None:
+        """See `TableFormat`."""
+        if what in _MISSING:
+            raise UnsupportedTable(
+                f"{what} in a table of version {self.version}",
+                expected=f"a table of version {VERSION_6.version}",
+                remedy="write the rows into a new table of that version",
+            )
+
+    def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002
+        """See `TableFormat`: the write, not the slice."""
+        return f".{file_id}_{instant}.log.{version}_{token}"
+
+    def archive(self, storage: Storage, number: int, files: Sequence[tuple[Instant, str]], batch: int) -> str:  # noqa: ARG002
+        """See `TableFormat`."""
+        return archive(storage, self.history_folder, [(i, self._completion(i, path), path) for i, path in files])
+
+    def _completion(self, instant: Instant, path: str) -> str:
+        parsed = self.parse_timeline_file_name(path.rpartition("/")[2])
+        return (parsed[1] if parsed is not None else "") or instant.time
+
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
         """See `TableFormat`."""
         if instant.state is State.COMPLETED and completion not in ("", instant.time):
@@ -51,10 +109,10 @@ class Version8(TableFormat):
             return f"{instant.time}.{_CLUSTERING}.{instant.state}"
         return VERSION_6.timeline_file_name(instant)
 
-    def possible_paths(self, instant: Instant) -> tuple[str, ...]:
+    def possible_paths(self, instant: Instant, completion: str = "") -> tuple[str, ...]:
         """See `TableFormat`: a pending replace commit may be a clustering."""
         if instant.action is not Action.REPLACE_COMMIT or instant.state is State.COMPLETED:
-            return (self.timeline_path(instant),)
+            return (self.timeline_path(instant, completion),)
         return tuple(self.timeline_path(replace(instant, is_clustering=one)) for one in (False, True))
 
     def parse_timeline_file_name(self, name: str) -> tuple[Instant, str] | None:

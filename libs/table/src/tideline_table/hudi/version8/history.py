@@ -21,7 +21,7 @@ MANIFEST_PREFIX = "manifest_"
 MAX_INSTANTS = 5_000_000
 """Limit for one file. An archival writes tens of instants and merges tens of files."""
 _MANIFEST = re.compile(r"^manifest_(\d{1,18})\Z", re.ASCII)
-_FILE = re.compile(r"^(\d{14,20})_(\d{14,20})_(\d{1,3})\.parquet\Z", re.ASCII)
+FILE_NAME = re.compile(r"^(\d{14,20})_(\d{14,20})_(\d{1,3})\.parquet\Z", re.ASCII)
 _TIME = re.compile(r"\d{14,20}", re.ASCII)
 _COLUMNS = ["instantTime", "completionTime", "action"]
 _MAX_TEXT_BYTES = 4 * 1024 * 1024
@@ -52,7 +52,7 @@ def _broken(path: str, found: str, expected: str) -> CorruptMetadata:
 
 
 def _files(storage: Storage, folder: str) -> list[str]:
-    version = _version(storage, folder)
+    version = current_version(storage, folder)
     if version is None:
         return []
     path = f"{folder}/{MANIFEST_PREFIX}{version}"
@@ -63,7 +63,8 @@ def _files(storage: Storage, folder: str) -> list[str]:
     return manifest_files(content, path)
 
 
-def _version(storage: Storage, folder: str) -> int | None:
+def current_version(storage: Storage, folder: str) -> int | None:
+    """Return the number of the manifest that counts, None without a history."""
     try:
         text = storage.read(f"{folder}/{VERSION_FILE}")[:32].decode("ascii", "replace").strip()
     except ObjectNotFound:
@@ -83,13 +84,13 @@ def manifest_files(content: bytes, path: str) -> list[str]:
         document = json.loads(content) if content.strip() else {}
         names = [str(entry["fileName"]) for entry in document.get("files") or ()]
     for name in names:
-        if not _FILE.match(name):
+        if not FILE_NAME.match(name):
             raise _broken(path, f"names the file {name!r}", "<first>_<last>_<layer>.parquet")
     return names
 
 
 def _overlaps(name: str, first: str, last: str) -> bool:
-    match = _FILE.match(name)
+    match = FILE_NAME.match(name)
     assert match is not None
     least, most, _ = match.groups()
     return most >= first and (not last or least <= last)

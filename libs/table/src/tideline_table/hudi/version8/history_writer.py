@@ -1,0 +1,151 @@
+"""Archival into the history of layout 2: a file of instants, a manifest that names it, and the version file that names the manifest.
+
+A manifest is created once with its whole content, so the newest manifest is the present one, whatever the version file says. Many
+small files become a larger one of the next layer; files that none of the last manifests names are deleted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tideline_table.errors import ObjectExists, ObjectNotFound
+from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.version8.history import (
+    FILE_NAME,
+    MANIFEST_PREFIX,
+    VERSION_FILE,
+    current_version,
+    manifest_files,
+)
+from tideline_table.storage import Storage, exists
+
+_SCHEMA = pa.schema(
+    [
+        ("instantTime", pa.string()),
+        ("completionTime", pa.string()),
+        ("action", pa.string()),
+        ("metadata", pa.binary()),
+        ("plan", pa.binary()),
+        pa.field("version", pa.int32(), nullable=False),
+    ]
+)
+_WITH_PLANS = frozenset({Action.CLEAN, Action.COMPACTION, Action.LOG_COMPACTION, Action.REPLACE_COMMIT})
+MERGED_FILES = 10
+"""As many files of a layer become one of the next."""
+KEPT_MANIFESTS = 3
+_LAST_LAYER = 9
+_COMPRESSION = "gzip"
+
+Archived = tuple[Instant, str, str]
+"""An instant in a state, its completion time if it is completed, and the path of its file."""
+
+
+def archive(storage: Storage, folder: str, files: Sequence[Archived]) -> str:
+    """Add timeline files to the history and return the path of their file; as `TableFormat.archive`."""
+    times = sorted({instant.time for instant, _, _ in files})
+    name = f"{times[0]}_{times[-1]}_0.parquet"
+    path = f"{folder}/{name}"
+    if name not in _present(storage, folder)[1]:
+        try:
+            content = _content(storage, files)
+        except ObjectNotFound:
+            # Another run of the same archival may be ahead: it deletes timeline files only after its manifest names this file.
+            if name not in _present(storage, folder)[1]:
+                raise
+        else:
+            storage.put(path, content)
+            _publish(storage, folder, lambda held: [*held, name] if name not in held else held)
+    _merge_layers(storage, folder)
+    _forget_old(storage, folder)
+    return path
+
+
+def _content(storage: Storage, files: Iterable[Archived]) -> bytes:
+    rows: dict[str, dict[str, object]] = {}
+    for instant, completion, path in sorted(files):
+        row = rows.setdefault(instant.time, {"instantTime": instant.time, "metadata": None, "plan": None, "version": 1})
+        content = storage.read(path)
+        if instant.state is State.COMPLETED:
+            row |= {"completionTime": completion, "action": completed_as(instant.action).value, "metadata": content or None}
+        elif instant.state is State.REQUESTED and instant.action in _WITH_PLANS:
+            row["plan"] = content or None
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows.values()), _SCHEMA), sink, compression=_COMPRESSION)
+    return sink.getvalue()
+
+
+def _present(storage: Storage, folder: str) -> tuple[int, list[str]]:
+    """Return the newest manifest's number and the files that it names; 0 and none without one."""
+    number = current_version(storage, folder) or 0
+    while exists(storage, f"{folder}/{MANIFEST_PREFIX}{number + 1}"):
+        number += 1
+    path = f"{folder}/{MANIFEST_PREFIX}{number}"
+    return (number, manifest_files(storage.read(path), path)) if number else (0, [])
+
+
+def _publish(storage: Storage, folder: str, change: Callable[[list[str]], list[str] | None]) -> None:
+    """Create the next manifest with what `change` makes of the present one, again if another process is faster; None: nothing."""
+    while True:
+        number, held = _present(storage, folder)
+        names = change(held)
+        if names is not None and names != held:
+            number += 1
+            entries = [{"fileName": name, "fileLen": storage.stat(f"{folder}/{name}").size_bytes} for name in names]
+            try:
+                storage.put_if_absent(f"{folder}/{MANIFEST_PREFIX}{number}", json.dumps({"files": entries}, indent=2).encode())
+            except ObjectExists:
+                continue
+        storage.put(f"{folder}/{VERSION_FILE}", str(number).encode())
+        if not exists(storage, f"{folder}/{MANIFEST_PREFIX}{number + 1}"):
+            return
+
+
+def _merge_layers(storage: Storage, folder: str) -> None:
+    for layer in range(_LAST_LAYER):
+        chosen = sorted(name for name in _present(storage, folder)[1] if _parts(name)[2] == layer)[:MERGED_FILES]
+        if len(chosen) < MERGED_FILES:
+            return
+        spans = [_parts(name) for name in chosen]
+        merged = f"{min(first for first, _, _ in spans)}_{max(last for _, last, _ in spans)}_{layer + 1}.parquet"
+        try:
+            with storage.open_output(f"{folder}/{merged}") as sink, pq.ParquetWriter(sink, _SCHEMA, _COMPRESSION) as writer:
+                for name in chosen:
+                    with storage.open_input(f"{folder}/{name}") as source:
+                        writer.write_table(pq.read_table(source, columns=_SCHEMA.names).cast(_SCHEMA))
+        except ObjectNotFound:
+            return  # another process merged them, and deleted them since
+
+        def instead(held: list[str], chosen: Sequence[str] = chosen, merged: str = merged) -> list[str] | None:
+            return [*(n for n in held if n not in chosen), merged] if set(chosen) <= set(held) else None
+
+        _publish(storage, folder, instead)
+
+
+def _parts(name: str) -> tuple[str, str, int]:
+    match = FILE_NAME.match(name)
+    assert match is not None, "manifests name nothing else"
+    first, last, layer = match.groups()
+    return first, last, int(layer)
+
+
+def _forget_old(storage: Storage, folder: str) -> None:
+    """Delete manifests older than the last ones, and files that only they name. Files newer than the last one stay."""
+    names = {found.path.rpartition("/")[2] for found in storage.list_folder(folder).objects}
+    numbers = sorted(int(n) for name in names if (n := name.removeprefix(MANIFEST_PREFIX)) != name and n.isdecimal())
+    contents: Mapping[int, set[str]] = {}
+    for number in numbers:
+        path = f"{folder}/{MANIFEST_PREFIX}{number}"
+        try:
+            contents = {**contents, number: set(manifest_files(storage.read(path), path))}
+        except ObjectNotFound:
+            return  # another process deletes them
+    kept = set[str]().union(*(contents[number] for number in numbers[-KEPT_MANIFESTS:]))
+    for number in numbers[:-KEPT_MANIFESTS]:
+        for name in sorted(contents[number] - kept):
+            storage.delete(f"{folder}/{name}")
+        storage.delete(f"{folder}/{MANIFEST_PREFIX}{number}")
