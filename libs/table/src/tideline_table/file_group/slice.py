@@ -217,7 +217,7 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
         logs = known.log_files if known is not None else ()
         slices[instant] = FileSlice(group, instant, name, stat.file_size_bytes, stat.num_writes, logs, stat.record)
         return
-    at = log.instant if not below else below
+    at = below or log.instant
     held = slices.get(at) or FileSlice(group, at, "", 0, -1)
     # Writers with a bucket index look up no key: they count what they append to a group as updates, new keys too.
     adds_keys = stat.num_inserts > 0 or not held.base_file or _may_be_bucket(group.file_id)

@@ -88,7 +88,6 @@ def drop_metadata(table: Table, partitions: Sequence[str] = (FILES,)) -> Metadat
     Dropping `files` deletes the whole metadata table. Raises `MetadataNotFound`, and deletes nothing, if a partition is not there.
     """
     check_exclusive(table)
-    table.timeline.format.check_supports(Feature.METADATA_TABLE)
     table.check_writable(keyed=False)
     wanted = _checked(partitions)
     dropped = known_metadata(table.state)
@@ -174,6 +173,7 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
 def _check_can_make(table: Table) -> None:
     """Raise the errors of `create_metadata` about the whole table."""
     check_exclusive(table)
+    table.timeline.format.check_supports(Feature.METADATA_TABLE)
     table.check_writable(keyed=False)
     if isinstance(unwrapped(table.storage), ObjectStorage):
         # Without `If-Match`, the index could not be named in the properties, and each later step would try to do so in vain.

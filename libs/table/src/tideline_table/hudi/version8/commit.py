@@ -1,4 +1,4 @@
-"""The content of completed commits of layout 2: Avro records, with the fields that Apache Hudi 1.2 writes (format reference 2.3 of 8)."""
+"""The content of completed commits of layout 2: Avro records, with the fields that Apache Hudi 1.2 writes."""
 
 from __future__ import annotations
 

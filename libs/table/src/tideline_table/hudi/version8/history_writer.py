@@ -1,4 +1,4 @@
-"""Archival into the history of layout 2: a file of instants, a manifest that names it, and the version file that names the manifest.
+"""Archival into the history of layout 2: a file of instants, a manifest that names it, and the version file that names that.
 
 A manifest is created once with its whole content, so the newest manifest is the present one, whatever the version file says. Many
 small files become a larger one of the next layer; files that none of the last manifests names are deleted.
@@ -113,7 +113,10 @@ def _merge_layers(storage: Storage, folder: str) -> None:
         spans = [_parts(name) for name in chosen]
         merged = f"{min(first for first, _, _ in spans)}_{max(last for _, last, _ in spans)}_{layer + 1}.parquet"
         try:
-            with storage.open_output(f"{folder}/{merged}") as sink, pq.ParquetWriter(sink, _SCHEMA, _COMPRESSION) as writer:
+            with (
+                storage.open_output(f"{folder}/{merged}") as sink,
+                pq.ParquetWriter(sink, _SCHEMA, compression=_COMPRESSION) as writer,
+            ):
                 for name in chosen:
                     with storage.open_input(f"{folder}/{name}") as source:
                         writer.write_table(pq.read_table(source, columns=_SCHEMA.names).cast(_SCHEMA))
