@@ -55,13 +55,13 @@ def readers(
 def test_what_is_written_is_read(readers: Readers, version: int, kind: TableType) -> None:
     table = readers.table
     with readers.step(Topic.INSERT, "insert") as step:
-        write_rows(table, rows(range(20), 1))
+        write_rows(table, rows(range(20), 1), Operation.UPSERT)
         step.agree(rows(range(20), 1))
     with readers.step(Topic.UPSERT, "upsert") as step:
-        write_rows(table, rows(range(10, 30), 2))
+        write_rows(table, rows(range(10, 30), 2), Operation.UPSERT)
         step.agree()
     with readers.step(Topic.UPSERT, "late upsert") as step:
-        write_rows(table, rows(range(15), 1))
+        write_rows(table, rows(range(15), 1), Operation.UPSERT)
         step.agree(pa.concat_tables([rows(range(10), 1), rows(range(10, 30), 2)]))
     with readers.step(Topic.DELETE, "delete") as step:
         write_rows(table, rows(range(5), 3), Operation.DELETE)
@@ -69,13 +69,13 @@ def test_what_is_written_is_read(readers: Readers, version: int, kind: TableType
     if kind is TableType.MOR:
         with readers.step(Topic.COMPACTION, "log files of the slice after the plan") as step:
             planned = schedule_compaction(table, NOW)
-            write_rows(table, rows(range(5, 8), 4))
+            write_rows(table, rows(range(5, 8), 4), Operation.UPSERT)
             step.agree()
             run_compaction(table, planned or "")
             step.agree()
         with readers.step(Topic.COMPACTION, "a cancelled plan") as step:
             planned = schedule_compaction(table, NOW)
-            write_rows(table, rows(range(5, 7), 5))
+            write_rows(table, rows(range(5, 7), 5), Operation.UPSERT)
             cancel_plan(table, planned or "")
             step.agree()
     with readers.step(Topic.CLUSTERING, "clustering") as step:
@@ -88,12 +88,12 @@ def test_what_is_written_is_read(readers: Readers, version: int, kind: TableType
         write_rows(table, rows([40, 42], 1), Operation.INSERT_OVERWRITE)
         step.agree()
     with readers.step(Topic.SAVEPOINT, "restore") as step:
-        saved = write_rows(table, rows([41], 1)).instant
+        saved = write_rows(table, rows([41], 1), Operation.UPSERT).instant
         create_savepoint(table, saved)
         expected = step.agree()
-        write_rows(table, rows(range(50, 52), 1))
+        write_rows(table, rows(range(50, 52), 1), Operation.UPSERT)
         if kind is TableType.MOR:
-            write_rows(table, rows([41], 2))
+            write_rows(table, rows([41], 2), Operation.UPSERT)
             schedule_compaction(table, NOW)
             run_compaction(table)
         restore_to_savepoint(table, saved)
@@ -106,7 +106,7 @@ def test_the_history_is_read(readers: Readers, version: int, kind: TableType) ->
     table = readers.table
     with readers.step(Topic.ARCHIVAL, "history") as step:
         for n in range(14):
-            write_rows(table, rows(range(n, n + 3), n))
+            write_rows(table, rows(range(n, n + 3), n), Operation.UPSERT)
             if kind is TableType.MOR and n % 4 == 3:
                 schedule_compaction(table, NOW)
                 run_compaction(table)

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.formats import UPGRADED, WRITTEN, format_of
+from tideline_table.errors import InvalidOption
+from tideline_table.hudi.formats import CREATED, UPGRADED, WRITTEN, format_of, format_to_create
 from tideline_table.hudi.instant import Action, Instant, State
-from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.storage import MemoryStorage
 
 ROOT = Path(__file__).parents[4]
 ROOM = "libs/table/src/tideline_table/hudi/"
@@ -99,14 +97,15 @@ def test_a_pending_clustering_has_names_of_its_own():
     assert WRITTEN.possible_paths(begun) == (WRITTEN.timeline_path(unknown),)
 
 
-def test_a_format_that_is_only_read_refuses_to_write():
-    for step in (
-        UPGRADED.version_properties,
-        lambda: UPGRADED.archive(MemoryStorage(), 1, [], 10),
-        lambda: UPGRADED.merge_properties(""),
-        lambda: UPGRADED.commit_content(CommitMetadata("UPSERT", ())),
-        lambda: UPGRADED.log_file_name("f", "1", "2", 1, "t"),
-    ):
-        with pytest.raises(UnsupportedTable, match="a step on a table of version 8"):
-            step()
-    assert format_of(WRITTEN.version_properties()) == WRITTEN
+@pytest.mark.parametrize("version", CREATED)
+@pytest.mark.parametrize("ordering", ["", "ts"])
+def test_a_format_is_found_by_the_properties_that_it_gives_to_a_new_table(version, ordering):
+    form = format_to_create(version)
+    assert form.version == version
+    assert format_of({**form.version_properties(), **form.merge_properties(ordering)}) == form
+
+
+def test_no_table_of_another_version_is_created():
+    with pytest.raises(InvalidOption, match="table version 7; expected 6, 8 or 9"):
+        format_to_create(7)
+    assert format_to_create(0) is WRITTEN

@@ -1,5 +1,4 @@
-"""When a slice may complete, if names have no completion times: Apache Hudi 1.x places log files by modification times of timeline
-files (format reference 11.3)."""
+"""When a slice may complete. Apache Hudi 1.x places log files by file times, if no names have completion times (reference 11.3)."""
 
 from __future__ import annotations
 

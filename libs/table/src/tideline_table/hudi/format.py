@@ -1,8 +1,7 @@
 """The port to the room of a table version: names, places and content of Apache Hudi's files, and what its tables allow.
 
 `hudi.formats` chooses the implementation once, from `hoodie.properties`. Nothing outside this package compares a version number
-or a timeline layout, or makes or parses the name of a timeline file or a log file. What only a writer asks has a default here
-that refuses, so that a version that is only read implements the rest.
+or a timeline layout, or makes or parses the name of a timeline file or a log file.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import LogFileName
 from tideline_table.hudi.instant import Instant, State
@@ -73,13 +71,13 @@ class TableFormat(abc.ABC):
             return ""
         return f"version {version or 'unknown'} with timeline layout {layout}"
 
+    @abc.abstractmethod
     def version_properties(self) -> Mapping[str, str]:
         """Return the properties of a new table that name its version and the places of its timeline."""
-        raise self._not_written()
 
-    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:  # noqa: ARG002 - the port's
+    @abc.abstractmethod
+    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
         """Return the properties of a new table that say how rows merge: by an ordering field, or if empty by commit time."""
-        raise self._not_written()
 
     def check_supports(self, what: Feature) -> None:  # noqa: B027 - not every format lacks something
         """Raise `UnsupportedTable` for what Tideline does not do in tables of this format."""
@@ -100,18 +98,18 @@ class TableFormat(abc.ABC):
         """Return the paths that the timeline file may have of an instant of which only the action is known."""
         return (self.timeline_path(instant, completion),)
 
-    def commit_content(self, metadata: CommitMetadata, *, indent: int | None = 2) -> bytes:  # noqa: ARG002 - the port's
+    @abc.abstractmethod
+    def commit_content(self, metadata: CommitMetadata, *, indent: int | None = 2) -> bytes:
         """Return the content of the completed file of a write. Where it is text, `indent` None makes it one line, much faster.
 
         All other timeline files have the same content in all versions.
         """
-        raise self._not_written()
 
     # --- log files and slices ----------------------------------------------------------------------------------------------
 
-    def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002
+    @abc.abstractmethod
+    def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:
         """Return the name of the log file that the write `instant` appends to the slice `base_instant`."""
-        raise self._not_written()
 
     @abc.abstractmethod
     def writer_of(self, log: LogFileName) -> str:
@@ -135,14 +133,14 @@ class TableFormat(abc.ABC):
         whose archive has an index reads only the part from `first` to `last` (both inclusive; empty: no limit).
         """
 
-    def archive(self, storage: Storage, number: int, files: Sequence[tuple[Instant, str]], batch: int) -> str:  # noqa: ARG002
+    @abc.abstractmethod
+    def archive(self, storage: Storage, number: int, files: Sequence[tuple[Instant, str]], batch: int) -> str:
         """Add timeline files (instants and paths) to the archive, which readers then find there; return the path of their file.
 
         `number` names the archival, from 1: several processes may run it, and a later call completes what an earlier one began.
         `batch`: most records of a block. Raises `ObjectNotFound` for a missing timeline file that is not in the archive yet,
         `CorruptMetadata` for a corrupt one.
         """
-        raise self._not_written()
 
     def archived_extra(self, storage: Storage) -> Iterator[tuple[str, Mapping[str, str]]]:  # noqa: ARG002 - the port's
         """Yield the instants of archived completed writes with the extra metadata of their commits, as far as they are read."""
@@ -159,9 +157,6 @@ class TableFormat(abc.ABC):
     def has_archive(self, storage: Storage) -> bool:
         """Return whether there is an archived timeline."""
         return bool(storage.list_folder(self.history_folder).objects)
-
-    def _not_written(self) -> UnsupportedTable:
-        return UnsupportedTable(f"a step on a table of version {self.version}", expected="a version that Tideline writes")
 
 
 def folder_in(folder: str, name: str) -> str:
