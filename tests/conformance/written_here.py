@@ -114,6 +114,8 @@ class Readers:
             if record.state is not State.ROLLED_BACK and record.action is not Action.ARCHIVAL:
                 done = record.state is State.COMPLETED
                 action = COMPLETED_AS.get(record.action, record.action.value) if done else record.action.value
+                if record.is_clustering and not done and self.table.timeline.format.has_completion_times:
+                    action = "clustering"
                 found.add((record.instant, action, record.state.name))
         return found
 
