@@ -54,6 +54,7 @@ def readers(
 @TABLES
 def test_what_is_written_is_read(readers: Readers, version: int, kind: TableType) -> None:
     table = readers.table
+    assert readers.peer.read(table.base_path).num_rows == 0
     with readers.step(Topic.INSERT, "insert") as step:
         write_rows(table, rows(range(20), 1), Operation.UPSERT)
         step.agree(rows(range(20), 1))

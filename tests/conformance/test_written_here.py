@@ -43,6 +43,10 @@ CASES = [
         for layout, block in zip(LAYOUTS, ["parquet", "avro"] * 3, strict=True)
         if layout.name not in ("url-encoded", "complex-key")
     ),
+    *(
+        pytest.param(kind, replace(layout, request=replace(layout.request, version=9)), {BLOCKS: block}, id=f"{kind}-{layout.name}-9")
+        for kind, layout, block in ((TableType.COW, LAYOUTS[1], "avro"), (TableType.MOR, LAYOUTS[0], "parquet"))
+    ),
 ]
 
 

@@ -79,6 +79,11 @@ class TableFormat(abc.ABC):
     def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
         """Return the properties of a new table that say how rows merge: by an ordering field, or if empty by commit time."""
 
+    @property
+    def new_files(self) -> tuple[str, ...]:
+        """The paths of empty files that a new table needs, so that readers find its folders before the first instant."""
+        return ()
+
     def check_supports(self, what: Feature) -> None:  # noqa: B027 - not every format lacks something
         """Raise `UnsupportedTable` for what Tideline does not do in tables of this format."""
 

@@ -122,6 +122,8 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
         # number.
         rules = RulesFile(FIRST_INSTANT, index.rules.given, index.number)
         _put_once(storage, base_path, rules.path, rules.content)
+    for path in form.new_files:
+        _put_once(storage, base_path, path, b"")
     content = format_properties(properties, f"Created by Tideline at {clock.now().astimezone(UTC).isoformat()}")
     _put_once(storage, base_path, PROPERTIES_PATH, content)
 

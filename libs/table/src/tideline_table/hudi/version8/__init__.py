@@ -76,6 +76,11 @@ class Version8(TableFormat):
         found |= {p.MERGE_STRATEGY: strategy, p.PAYLOAD_CLASS: payload}
         return found | ({p.PRECOMBINE_FIELD: ordering_field} if ordering_field else {})
 
+    @property
+    def new_files(self) -> tuple[str, ...]:
+        """See `TableFormat`: Apache Hudi's readers fail without the timeline's folder, and read only names of instants in it."""
+        return (f"{self.timeline_folder}/.keep",)
+
     def commit_content(self, metadata: CommitMetadata, *, indent: int | None = 2) -> bytes:  # noqa: ARG002 - for text
         """See `TableFormat`: Avro."""
         return commit_content(metadata)
