@@ -11,6 +11,7 @@ from datetime import timedelta
 import pyarrow.parquet as pq
 import pytest
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import (
     DEATH_S,
     cluster,
@@ -21,12 +22,14 @@ from tests.unit.table.tables import (
     write,
 )
 
+from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     archive,
     cancel_plan,
     create_metadata,
     create_savepoint,
     delete_savepoint,
+    leave,
     request_log_compaction,
     restore_to_savepoint,
     roll_back_dead,
@@ -41,7 +44,7 @@ from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.version8.history import read_history
 from tideline_table.index.bucket import Engine
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType
+from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
 VERSIONS = pytest.mark.parametrize("version", [8, 9])
@@ -300,12 +303,19 @@ def test_archived_instants_go_into_the_history(kind):
 def test_what_is_missing_is_refused_by_name():
     table, _, _ = new_table(version=9, type=TableType.MOR)
     write(table, [("1", "a", 1, "x")])
+    write(table, [("1", "a", 2, "y")])
     with pytest.raises(UnsupportedTable, match="a metadata table in a table of version 9"):
         create_metadata(table)
     with pytest.raises(UnsupportedTable, match="a log compaction in a table of version 9"):
         request_log_compaction(table)
     with pytest.raises(UnsupportedTable, match="consistent hashing in a table of version 8"):
         new_table(version=8, type=TableType.MOR, buckets=4, bucket_engine=Engine.CONSISTENT)
+    with pytest.raises(UnsupportedTable, match="has version 9"):
+        share_table(table, SHARING, open_hudi_lock)
+    planned = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
+    with pytest.raises(UnsupportedTable, match="has version 9"):
+        leave(table, open_hudi_lock)
+    assert [record.instant for record in table.refresh().pending()] == [planned]
     with pytest.raises(InvalidOption, match="table version 7"):
         new_table(version=7)
 

@@ -45,6 +45,7 @@ def leave(table: Table, open_lock: OpenHudiTableLock) -> Left:
         table.timeline.leave()
         return left
     table.check_writable(keyed=False)
+    table.definition.check_writable(keyed=False)  # before anything is done: a version of which only exclusive tables are written
     left.rolled_back += roll_back_dead(table)
     for record in list(table.refresh().pending()):
         if table.state.is_pending(record.instant) and not record.is_by_hudi:
