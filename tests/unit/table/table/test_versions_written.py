@@ -26,6 +26,7 @@ from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     archive,
     cancel_plan,
+    cluster_here,
     create_metadata,
     create_savepoint,
     delete_savepoint,
@@ -34,6 +35,7 @@ from tideline_table.action import (
     restore_to_savepoint,
     roll_back_dead,
     run_clean,
+    run_clustering,
 )
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
@@ -43,7 +45,7 @@ from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.version8.history import read_history
 from tideline_table.index.bucket import Engine
-from tideline_table.storage import MemoryStorage
+from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
@@ -202,6 +204,28 @@ def test_a_clustering_has_files_of_its_own_until_it_completes(version, kind):
     assert check(table) == [("1", 2, "y"), ("2", 1, "x")]
 
 
+def test_a_clustering_carries_over_what_completes_beside_it(tmp_path):
+    clock = ManualClock()
+    table, storage, _ = new_table(clock, LocalStorage(str(tmp_path)), version=9, type=TableType.MOR)
+    write(table, [("1", "a", 1, "x"), ("2", "a", 1, "x")], Operation.INSERT)
+    write(table, [("3", "a", 1, "x")], Operation.INSERT)
+    carries = {"hoodie.clustering.updates.strategy": "carry-over"}
+    assert schedule_clustering(table, carries)
+
+    def run(tasks):
+        made = cluster_here(tasks)
+        writer = open_table(storage, clock, "writer")
+        write(writer, [("1", "a", 2, "y")])
+        write(writer, [("2", "a", 0, "")], Operation.DELETE)
+        return made
+
+    assert run_clustering(table, options=carries, run=run) is not None
+    assert check(table) == [("1", 2, "y"), ("3", 1, "x")]
+    ((_, _, base, logs),) = slices(table)
+    assert base
+    assert len(logs) == 2
+
+
 @TYPES
 def test_a_clean_deletes_older_slices(kind):
     table, storage, _ = new_table(version=9, type=kind)
@@ -298,6 +322,25 @@ def test_archived_instants_go_into_the_history(kind):
             assert [row["instantTime"] for row in rows] == sorted(row["instantTime"] for row in rows)
         assert all(row["metadata"] and row["version"] == 1 for row in rows)
         assert all((row["plan"] is not None) == (row["action"] == "clean") for row in rows if row["action"] != "commit")
+
+
+def test_archived_instants_are_older_than_every_instant_that_stays():
+    """Apache Hudi takes a write behind the first instant of the timeline, even a rollback, for pending if it is not there."""
+    table, storage, _ = new_table(version=9, type=TableType.MOR)
+    write(table, [("1", "a", 0, "v0")])
+    WriteTransaction.begin(table.timeline, table.lock, "UPSERT", table.write_action()).roll_back()
+    for n in range(1, 12):
+        write(table, [("1", "a", n, f"v{n}")])
+        if n % 3 == 0:
+            compact(table)
+            schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+            run_clean(table)
+        archive(table, {**ARCHIVAL, "tideline.task.max.lifetime": 0})
+        left = {name.split(".")[0].split("_")[0] for name in names(table)} - {""}
+        archived = {i.time for i in read_history(storage, f"{TIMELINE}/history")}
+        assert not archived or max(archived) < min(left)
+        assert check(table) == [("1", n, f"v{n}")]
+    assert {i.action for i in read_history(storage, f"{TIMELINE}/history")} == {"deltacommit", "commit", "clean", "rollback"}
 
 
 def test_what_is_missing_is_refused_by_name():

@@ -338,7 +338,8 @@ def _changed_meanwhile(own: WriteSet, state: TableState, grown: dict[FileGroupId
                 with_instant=read_version.base_instant,
             )
         latest = state.latest_slice(group)
-        overtaken = _overtaken(own, group, latest, state) if latest is not None and latest.log_files else None
+        # A table service replaces what it read, so nothing is merged with that any more.
+        overtaken = _overtaken(own, group, latest, state) if latest is not None and own.update_strategy is not None else None
         if overtaken is not None:
             return overtaken
         if latest is not None and group in own.appends and _only_grew(latest, read_version):

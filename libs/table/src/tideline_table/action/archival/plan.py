@@ -31,6 +31,7 @@ from tideline_table.log.state import TableState
 OPERATION = "ARCHIVE"
 _APART = 10
 _SERVICES = (Action.CLEAN, Action.ROLLBACK)
+_ENDED_SERVICES = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE})
 _PASSABLE = frozenset({Action.CLEAN, Action.ROLLBACK, Action.ARCHIVAL, Action.SAVEPOINT})
 """Actions that may be pending before the first instant of the timeline, because they add no rows."""
 
@@ -83,19 +84,23 @@ def archivable(
 
     Completed writes: all but the newest `hoodie.keep.min.commits`, if there are more than `hoodie.keep.max.commits`, up to the
     first that must stay (`held_back`). Completed cleans and rollbacks: by the same numbers for each kind, up to the first write
-    that stays. `saved`: writes that savepoints need. `cleaned_up`: rolled-back instants without remaining files. `leases`: live
-    reader leases. Raises `InvalidOption`.
+    that stays; where names have completion times, all before it. `saved`: writes that savepoints need. `cleaned_up`: rolled-back
+    instants without remaining files. `leases`: live reader leases. Raises `InvalidOption`.
     """
     limits = bounds(options)
     writes = state.completed_writes()
     leaving: list[ActionRecord] = []
+    end = ""
     if len(writes) > limits.most:
         end = held_back(state, options, now, saved, cleaned_up, leases).instant
         leaving = [a for a in writes[: len(writes) - limits.least] if not end or a.instant < end]
     if len(leaving) == len(writes):
         return None
     before = writes[len(leaving)].instant
-    services = [a for action in _SERVICES for a in _superfluous(state, action, options, before, now)]
+    if _goes_by_completion(state):
+        services = [a for a in _completed_services(state) if leaving and a.instant < min(before, end or before)]
+    else:
+        services = [a for action in _SERVICES for a in _superfluous(state, action, options, before, now)]
     if not leaving and not services:
         return None
     left = {
@@ -160,6 +165,10 @@ def held_back(
     counted = _first_counted(state, options)
     if counted:
         stays.append(Barrier(counted, "compactions count the delta commits since it"))
+    if _goes_by_completion(state):
+        # Readers take a write behind the first instant of the timeline, whatever that is, for pending if it is not there.
+        kept = min((a for a in state.actions.values() if _stays(a, options, now)), key=lambda a: a.instant, default=None)
+        stays += [Barrier(kept.instant, f"{kept.action} {kept.instant} stays on the timeline")] if kept is not None else []
     for barrier in barriers(state, cleaned_up)[:1]:
         # The timeline begins before the barrier, so the write before it stays.
         last = max((a.instant for a in writes if a.instant < barrier.instant), default="")
@@ -187,6 +196,20 @@ def to_clean_up(state: TableState) -> list[ActionRecord]:
 
 def _may_leave_files(record: ActionRecord) -> bool:
     return record.action in WRITE_ACTIONS or record.action in (Action.COMPACTION, Action.LOG_COMPACTION)
+
+
+def _goes_by_completion(state: TableState) -> bool:
+    return any(a.completion for a in state.completed_writes()[:1])
+
+
+def _completed_services(state: TableState) -> list[ActionRecord]:
+    return [a for a in state.actions.values() if a.action in _ENDED_SERVICES and a.state is State.COMPLETED]
+
+
+def _stays(record: ActionRecord, options: Options, now: datetime) -> bool:
+    if record.action is Action.ARCHIVAL or record.state is State.ROLLED_BACK:
+        return False  # neither has a file on the timeline
+    return record.state is not State.COMPLETED or _is_young(record, options, now)
 
 
 def _superfluous(state: TableState, action: Action, options: Options, before: str, now: datetime) -> list[ActionRecord]:
