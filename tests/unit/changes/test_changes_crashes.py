@@ -9,7 +9,7 @@ import sqlite3
 from functools import partial
 
 import pytest
-from tests.simulation.faults import SimulatedCrash
+from tests.simulation.faults import SAMPLE_STEP, SimulatedCrash
 from tests.unit.changes.conftest import Changes, settle
 from tests.unit.changes.test_row_changes import clustered, compacted, upsert
 from tests.unit.services.test_mirror_crashes import Death, DyingConnection
@@ -38,10 +38,10 @@ def test_death_behind_every_statement(fleet: Changes, monkeypatch: pytest.Monkey
         try:
             run_a_new_one(fleet, monkeypatch, Death(died + 1))
         except SimulatedCrash:
-            died += 1
+            died += SAMPLE_STEP
         else:
             break
-        (lambda _: None, compacted, clustered)[died % 3](table)
+        (lambda _: None, compacted, clustered)[died // SAMPLE_STEP % 3](table)
         was_inside += 0 < len(fleet.replica().places) - before < 3
         run_a_new_one(fleet, monkeypatch, Death(0))
         replica = fleet.check(table)

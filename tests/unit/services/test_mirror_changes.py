@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.simulation.faults import SimulatedCrash
+from tests.simulation.faults import SAMPLE_STEP, SimulatedCrash
 from tests.unit.services.fleet import write
 from tests.unit.services.test_mirror import mirror, published
 from tests.unit.services.test_mirror_crashes import Death, tick_of_a_new_mirror
@@ -235,7 +235,7 @@ def test_a_change_is_published_once_whenever_the_mirror_dies(fleet, monkeypatch,
         try:
             tick_of_a_new_mirror(fleet, monkeypatch, Death(died + 1))
         except SimulatedCrash:
-            died += 1
+            died += SAMPLE_STEP
         else:
             break
         tick_of_a_new_mirror(fleet, monkeypatch, Death(0))

