@@ -88,10 +88,11 @@ def services_in(cluster: Cluster) -> Iterator[None]:
     def reached(_: str) -> Storage:
         return world.storage(world.scheduler.process)
 
-    def opened(settings: ServiceSettings, context: ServiceContext) -> open_tables.OpenTables:
+    def opened(settings: ServiceSettings, context: ServiceContext, *, observes: bool) -> open_tables.OpenTables:
         providers = LockProviders(settings.locks, context.clock)
         registry = cast(open_tables.TableRegistry, _Tables(world.disk.root))
-        return open_tables.OpenTables(registry, context.clock, world.scheduler.process.name, providers, cluster.options)
+        writer_id = world.scheduler.process.name
+        return open_tables.OpenTables(registry, context.clock, writer_id, providers, cluster.options, observes=observes)
 
     def attach(_: LockProviders, table: Table) -> None:
         process = world.scheduler.process
