@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pytest
@@ -197,6 +199,21 @@ def test_schemas_describe_the_values(fleet: Changes) -> None:
     assert {f["field"] for f in fields["source"]["fields"]} == value["payload"]["source"].keys()
     assert value["schema"]["name"] == "tideline.changes.trips.Envelope"
     assert json.loads(deleted.value or b"")["payload"]["op"] == "d"
+
+
+def test_decimals_keep_all_digits(fleet: Changes) -> None:
+    kind = pa.decimal128(38, 10)
+    schema = pa.schema([pa.field("id", kind, nullable=False), ("city", pa.string()), ("most", pa.decimal128(38, 0))])
+    create_table(fleet.path("trips"), TableRequest("trips", schema, ("id",), ("city",)), fleet.clock)
+    digits = "12345678901234567890123456789012345678"
+    given = {"id": [Decimal(digits).scaleb(-10, Context(prec=38))], "city": ["x"], "most": [Decimal(f"-{digits}")]}
+    service = fleet.run()
+    settle(service)
+    write_rows(fleet.open(), pa.table(given, schema), Operation.UPSERT, parallelism=1)
+    settle(service)
+    _, created = records_of(fleet.event_log, "tideline.changes.trips")
+    written = json.loads(created.key or b"")["id"], json.loads(created.value or b"")["after"]["most"]
+    assert [int.from_bytes(base64.b64decode(text), "big", signed=True) for text in written] == [int(digits), -int(digits)]
 
 
 def test_a_pause_keeps_the_position_and_a_number_begins_a_new_snapshot(fleet: Changes) -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,8 @@ from tideline_table.errors import UnsupportedTable
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
 _US = 1_000_000
+_EVERY_DIGIT = Context(prec=76)
+"""Of the widest decimal of Arrow. The context of the process rounds to 28 digits."""
 Json = Callable[[Any], Any]
 
 
@@ -121,7 +123,7 @@ def _zoned(value: datetime) -> str:
 
 
 def _unscaled(value: Decimal, scale: int) -> str:
-    number = int(value.scaleb(scale))
+    number = int(value.scaleb(scale, _EVERY_DIGIT))
     return _base64(number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
 
 
