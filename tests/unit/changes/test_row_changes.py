@@ -14,7 +14,8 @@ from tests.plans import schedule_archival, schedule_clean, schedule_clustering, 
 from tests.unit.changes.conftest import Changes, records_of, settle
 from tests.unit.services.fleet import SCHEMA, die, rows
 
-from tideline_events import CHANGES_POSITIONS, DEAD_LETTER
+from tideline_events import CHANGES_POSITIONS, DEAD_LETTER, EventLogUnavailable, Record
+from tideline_events.sqlite import SqlitePublisher
 from tideline_table.action import (
     create_savepoint,
     delete_partitions,
@@ -267,6 +268,61 @@ def test_two_tables_do_not_share_a_topic(fleet: Changes) -> None:
     assert second.uid in why
     assert first.uid in why
     assert len(fleet.event_log.last_records(CHANGES_POSITIONS)) == 1
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_after_an_aborted_publication_the_service_goes_on_behind_the_last_one(fleet: Changes, monkeypatch, another: bool) -> None:
+    """Also if it has read the positions since that table began, because another one began."""
+    table = fleet.create()
+    upsert(table, 0)
+    service = fleet.run()
+    settle(service)
+    if another:
+        fleet.create("another")
+        settle(service)
+    upsert(table, 3)
+    settle(service)
+    publish, aborts = SqlitePublisher.publish, iter([True])
+
+    def aborted_once(publisher: SqlitePublisher, *records: Record) -> None:
+        if next(aborts, False):
+            raise EventLogUnavailable("the publication was aborted")
+        publish(publisher, *records)
+
+    monkeypatch.setattr(SqlitePublisher, "publish", aborted_once)
+    upsert(table, 6)
+    with pytest.raises(EventLogUnavailable):
+        settle(service)
+    settle(service)
+    replica = fleet.check(table)
+    assert replica.truncations == 1
+    assert len(replica.places) == len(set(replica.places)), "none twice"
+
+
+def test_a_refused_change_of_topic_keeps_the_position(fleet: Changes, tmp_path) -> None:
+    """The service has not read yet that a table of another fleet has the topic."""
+    other, table = fleet.create("a"), fleet.create("b")
+    own = {"policy_file": tmp_path / "policy.yaml", "tables": (table.base_path,)}
+
+    def choose(topic: str) -> None:
+        rule = {"name": topic, "match": {"paths": [table.base_path]}, "settings": {"changes": {"topic": topic}}}
+        own["policy_file"].write_text(json.dumps({"version": 1, "rules": [rule]}))
+
+    choose("bees")
+    service = fleet.run(**own)
+    for first in (0, 3):
+        upsert(table, first)
+        settle(service)
+    settle(fleet.run(fleet="north", topic="taken", tables=(other.base_path,)))
+    choose("taken")
+    settle(service)
+    fleet.clock.advance(60)  # a policy file counts once it stays as it is
+    settle(service)
+    assert service._tables.refusals().keys() == {table.storage.root}
+    fleet.stop(service)
+    choose("bees")
+    settle(fleet.run(**own))
+    assert fleet.check(table, "bees").truncations == 1
 
 
 def test_a_table_created_again_in_the_same_place_takes_its_topic_over(fleet: Changes, tmp_path) -> None:

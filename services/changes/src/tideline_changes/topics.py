@@ -37,6 +37,7 @@ class TableTopics:
         self._known: dict[str, tuple[int, Position]] = {}
         self._stored: dict[tuple[str, str], Position] = {}
         self._taken: set[str] = set()
+        """The tables whose positions in `_stored` were used, or may have changed since: they are read again before the next use."""
         self._read_for = 0
         self._ids: dict[str, str] = {}
         """Ids of the topics of tables that are known to exist (`EventLog.topic_ids`)."""
@@ -64,14 +65,11 @@ class TableTopics:
                 remedy="set `topic` in the settings of the table",
             )
         known = self._known.get(table.uid)
-        if known is None or known[0] != number:
+        if known is None or known[0] != number or known[1].topic != topic:
             found = self._stored_position(table.uid, number)
             if found is None or found.topic != topic or not found.is_begun:
                 found = self._claimed(table, shard, number, Position(self._fleet, table.uid, table.base_path, topic, columns))
             known = self._known[table.uid] = number, found
-        elif known[1].topic != topic:
-            claim = Position(self._fleet, table.uid, table.base_path, topic, columns)
-            known = self._known[table.uid] = number, self._claimed(table, shard, number, claim)
         if topic not in self._ids:
             self._create([topic])
         number, found = known
@@ -82,8 +80,9 @@ class TableTopics:
         return number, found
 
     def forget(self, table_uid: str) -> None:
-        """Before a publication: if its outcome is unknown, the position is read again."""
+        """Before a publication: if it fails, the position is read again."""
         self._known.pop(table_uid, None)
+        self._taken.add(table_uid)
 
     def keep(self, number: int, position: Position) -> None:
         """After a publication."""
@@ -121,7 +120,8 @@ class TableTopics:
             self._read()
             self._refuse_taken(claim)
         except (TopicTaken, EventLogUnavailable):
-            self._publishers.publish(shard, (own or claim).record() if own else claim.removal(), number=number)
+            self.forget(claim.table_uid)
+            self._publishers.publish(shard, own.record() if own else claim.removal(), number=number)
             raise
         replaced = [p for p in self._stored.values() if p.topic == claim.topic and p.table_uid != claim.table_uid]
         if replaced:
