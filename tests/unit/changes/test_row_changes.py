@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from decimal import Context, Decimal
 
 import pyarrow as pa
@@ -14,8 +15,10 @@ from tests.plans import schedule_archival, schedule_clean, schedule_clustering, 
 from tests.unit.changes.conftest import Changes, records_of, settle
 from tests.unit.services.fleet import SCHEMA, die, rows
 
-from tideline_events import CHANGES_POSITIONS, DEAD_LETTER, EventLogUnavailable, Record
-from tideline_events.sqlite import SqlitePublisher
+from tideline_changes.streaming import ChangesService
+from tideline_changes.topics import CHECK_EVERY_S
+from tideline_events import CHANGES_POSITIONS, DEAD_LETTER, EventLogUnavailable, Record, TopicMismatch
+from tideline_events.sqlite import SqliteEventLog, SqlitePublisher
 from tideline_table.action import (
     create_savepoint,
     delete_partitions,
@@ -27,6 +30,7 @@ from tideline_table.action import (
     run_log_compaction,
     write_rows,
 )
+from tideline_table.errors import TidelineError
 from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -297,6 +301,94 @@ def test_after_an_aborted_publication_the_service_goes_on_behind_the_last_one(fl
     replica = fleet.check(table)
     assert replica.truncations == 1
     assert len(replica.places) == len(set(replica.places)), "none twice"
+
+
+def settle_for_long(fleet: Changes, service: ChangesService) -> None:
+    """Until failures of one topic count as lasting."""
+    with suppress(EventLogUnavailable):
+        settle(service)
+    fleet.clock.advance(CHECK_EVERY_S)
+    settle(service)
+
+
+@pytest.mark.parametrize("refused", ["creation", "publication"])
+def test_a_topic_that_the_event_log_refuses_ends_the_visits_of_its_table_only(fleet: Changes, monkeypatch, refused: str) -> None:
+    first, second = fleet.create("a"), fleet.create("b")
+    upsert(first, 0)
+    upsert(second, 0)
+    ensure, publish = SqliteEventLog.ensure_topics, SqlitePublisher.publish
+
+    def refuse(topics: Collection[str]) -> None:
+        if "tideline.changes.a" in topics:
+            raise EventLogUnavailable("topic tideline.changes.a: not authorized")
+
+    with monkeypatch.context() as patch:
+        if refused == "creation":
+            patch.setattr(SqliteEventLog, "ensure_topics", lambda log, names=(): (refuse(names), ensure(log, names))[1])
+        else:
+            patch.setattr(
+                SqlitePublisher, "publish", lambda to, *records: (refuse([r.topic for r in records]), publish(to, *records))[1]
+            )
+        service = fleet.run()
+        settle_for_long(fleet, service)
+        fleet.check(second, "b")
+        ((why, _),) = service._tables.refusals().values()
+        assert "tideline.changes.a: not authorized" in why
+    fleet.clock.advance(600)
+    settle(service)
+    fleet.check(first, "a")
+    assert not service._tables.refusals()
+
+
+@pytest.mark.parametrize("error", [EventLogUnavailable, TopicMismatch])
+def test_a_topic_that_is_altered_ends_the_visits_of_its_table_only(fleet: Changes, monkeypatch, error: type[TidelineError]) -> None:
+    tables = [fleet.create("a"), fleet.create("b")]
+    service = fleet.run()
+    settle(service)
+    ensure = SqliteEventLog.ensure_topics
+
+    def altered(log: SqliteEventLog, names: Collection[str] = ()) -> frozenset[str]:
+        if "tideline.changes.a" in names:
+            raise error("topic tideline.changes.a is altered")
+        return ensure(log, names)
+
+    monkeypatch.setattr(SqliteEventLog, "ensure_topics", altered)
+    for table in tables:
+        upsert(table, 0)
+    fleet.clock.advance(CHECK_EVERY_S)
+    settle_for_long(fleet, service)
+    fleet.check(tables[1], "b")
+    ((why, _),) = service._tables.refusals().values()
+    assert "tideline.changes.a is altered" in why
+
+
+def test_the_topic_of_a_table_that_is_gone_is_not_created_again(fleet: Changes, monkeypatch, tmp_path) -> None:
+    fleet.create("a")
+    fleet.create("b")
+    service = fleet.run()
+    settle(service)
+    (tmp_path / "tables" / "a").rename(tmp_path / "gone")
+    settle(service)
+    asked: list[str] = []
+    monkeypatch.setattr(SqliteEventLog, "ensure_topics", lambda _, names=(): (asked.extend(names), frozenset())[1])
+    fleet.clock.advance(CHECK_EVERY_S)
+    settle(service)
+    assert asked == ["tideline.changes.b"]
+
+
+def test_a_date_that_cannot_be_published_ends_the_visits_of_its_table_only(fleet: Changes) -> None:
+    schema = pa.schema([SCHEMA.field("id"), ("city", pa.string()), ("day", pa.date32())])
+    create_table(fleet.path("a"), TableRequest("a", schema, ("id",), ("city",)), fleet.clock)
+    other = fleet.create("b")
+    service = fleet.run()
+    settle(service)
+    far = pa.table({"id": ["k"], "city": ["x"], "day": pa.array([3_000_000], pa.date32())}, schema)
+    write_rows(fleet.open("a"), far, Operation.UPSERT, parallelism=1)
+    upsert(other, 0)
+    settle(service)
+    fleet.check(other, "b")
+    ((why, _),) = service._tables.refusals().values()
+    assert "date value out of range" in why
 
 
 def test_a_refused_change_of_topic_keeps_the_position(fleet: Changes, tmp_path) -> None:

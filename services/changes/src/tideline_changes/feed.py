@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tideline_changes.envelope import CREATE, DELETE, READ, UPDATE, Row
 from tideline_changes.positions import SNAPSHOT, Unit
+from tideline_table.errors import UnsupportedTable
 from tideline_table.table import Images, Table
 
 _OPS = {"i": CREATE, "u": UPDATE, "d": DELETE}
@@ -66,7 +67,18 @@ def _changes_in(
         # Rows as Python's values take many times the memory of Arrow's: few at a time.
         for first in range(max(0, skipped - start), chosen.num_rows, _AT_A_TIME):
             rows = chosen.slice(first, _AT_A_TIME)
-            befores: list[Any] = rows.column("before").to_pylist()
-            afters: list[Any] = rows.column("after").to_pylist()
+            befores, afters = _values(rows.column("before")), _values(rows.column("after"))
             for index, op in enumerate(rows.column("op").to_pylist()):
                 yield Change(number, start + first + index + 1, only_op or _OPS[op], befores[index], afters[index])
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise UnsupportedTable(
+            f"a value that cannot be published: {error}",
+            expected="dates and times of the years 1 to 9999, and texts in UTF-8",
+            remedy="correct the rows, then raise `snapshot` in the settings of the table",
+        ) from error
+    return found

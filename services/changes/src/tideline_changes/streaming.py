@@ -78,6 +78,10 @@ class ChangesService:
             only=visit.only,
             first=visit.first,
         )
+        if visit.is_full and not self._context.stopping.is_set():
+            known = self._tables.known()
+            self._topics.retain(known)
+            self._backlog = {uid: commits for uid, commits in self._backlog.items() if uid in known}
         self._context.metrics.set(BACKLOG, sum(self._backlog.values()))
         if failure is not None:
             raise failure
@@ -94,6 +98,7 @@ class ChangesService:
         own = self._per_table.of(table.base_path)
         if not own.enabled:
             self._backlog.pop(table.uid, None)
+            self._topics.forget(table.uid)
             return
         _check_supported(table)
         shard = shard_of(table.base_path, self._tables.shards.count)
@@ -108,7 +113,8 @@ class ChangesService:
     def publish(self, shard: int, number: int, position: Position, records: list[Record]) -> None:
         """Publish records and the position behind them together."""
         self._topics.forget(position.table_uid)
-        self._publishers.publish(shard, *records, position.record(), number=number)
+        with self._topics.using(position.topic, position.table_uid):
+            self._publishers.publish(shard, *records, position.record(), number=number)
         self._topics.keep(number, position)
 
     def observes(self, table: Table) -> bool:

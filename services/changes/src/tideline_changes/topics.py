@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from tideline_changes.positions import Position, positions_of
 from tideline_changes.settings import ChangesSettings
-from tideline_events import CHANGES, CHANGES_POSITIONS, EventLogUnavailable
+from tideline_events import CHANGES, CHANGES_POSITIONS, EventLogUnavailable, TopicMismatch
 from tideline_events.topics import topic_named
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_table.clock import Clock
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import InvalidOption, TidelineError
 from tideline_table.storage import open_storage
 from tideline_table.table import Table, read_identity
 
 _log = get_logger(__name__)
 CHECK_EVERY_S = 15.0
-"""Interval at which the service asks the event log for its topics."""
+"""Interval at which the service asks the event log for its topics, and time for which one topic may fail as if all did."""
+_ASKED_SHARE = 5
+"""Requests about a topic that fails take at most this share of the time: a broker lets a topic without a leader wait."""
 
 
 class TopicTaken(InvalidOption):
     """The topic of a table's changes is that of another table. Their rows are not mixed: neither is published in it anew."""
+
+
+class TopicUnusable(TidelineError):
+    """The event log serves others, but not the topic of one table. The visits of this table fail until it does."""
 
 
 class TableTopics:
@@ -41,13 +48,27 @@ class TableTopics:
         self._read_for = 0
         self._ids: dict[str, str] = {}
         """Ids of the topics of tables that are known to exist (`EventLog.topic_ids`)."""
+        self._failing: dict[str, tuple[float, float, str]] = {}
+        """By table uid: since when its topic fails, when it is asked for again, and why it fails."""
         self._check_at_s = clock.monotonic_s() + CHECK_EVERY_S
 
     def check(self) -> None:
-        """Create topics again that were deleted, and hear of those that another process created again."""
+        """Create topics again that were deleted, and hear of those that another process created again.
+
+        If one of them fails, the visit of each table asks for its own.
+        """
         if self._clock.monotonic_s() < self._check_at_s:
             return
-        self._create(self._ids)
+        used = {position.topic for _, position in self._known.values()}
+        self._ids = {topic: topic_id for topic, topic_id in self._ids.items() if topic in used}
+        try:
+            self._create(self._ids)
+        except (EventLogUnavailable, TopicMismatch):
+            self._events.check()
+            self._ids.clear()
+            # The topic of the positions may be among those that were created before the failure.
+            self._known.clear()
+            self._read_for = 0
         self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
 
     def position(self, table: Table, shard: int, own: ChangesSettings, columns: tuple[str, ...]) -> tuple[int, Position]:
@@ -71,7 +92,8 @@ class TableTopics:
                 found = self._claimed(table, shard, number, Position(self._fleet, table.uid, table.base_path, topic, columns))
             known = self._known[table.uid] = number, found
         if topic not in self._ids:
-            self._create([topic])
+            with self.using(topic, table.uid):
+                self._create([topic])
         number, found = known
         if found.topic_id != self._ids[topic]:
             if found.is_begun:
@@ -79,14 +101,42 @@ class TableTopics:
             found = replace(found, topic_id=self._ids[topic], sequence=-1, unit=None)
         return number, found
 
+    @contextmanager
+    def using(self, topic: str, table_uid: str) -> Iterator[None]:
+        """Around requests about the topic of one table.
+
+        Raises `TopicUnusable` if they fail for `CHECK_EVERY_S` while the event log answers; before, `EventLogUnavailable`.
+        """
+        began_s = self._clock.monotonic_s()
+        since_s, again_s, why = self._failing.get(table_uid, (began_s, began_s, ""))
+        if began_s < again_s:
+            raise _unusable(topic, why)
+        try:
+            yield
+        except EventLogUnavailable as error:
+            self._events.check()
+            now_s = self._clock.monotonic_s()
+            is_lasting = now_s - since_s >= CHECK_EVERY_S
+            again_s = now_s + (_ASKED_SHARE - 1) * (now_s - began_s) if is_lasting else now_s
+            self._failing[table_uid] = since_s, again_s, str(error)
+            if not is_lasting:
+                raise
+            raise _unusable(topic, str(error)) from error
+
+    def retain(self, table_uids: Collection[str]) -> None:
+        """Forget all other tables, also their topics."""
+        self._known = {uid: known for uid, known in self._known.items() if uid in table_uids}
+        self._failing = {uid: failing for uid, failing in self._failing.items() if uid in table_uids}
+
     def forget(self, table_uid: str) -> None:
-        """Before a publication: if it fails, the position is read again."""
+        """Before a publication: if it fails, the position is read again. Also of a table that is paused."""
         self._known.pop(table_uid, None)
         self._taken.add(table_uid)
 
     def keep(self, number: int, position: Position) -> None:
         """After a publication."""
         self._known[position.table_uid] = number, position
+        self._failing.pop(position.table_uid, None)
 
     def _create(self, topics: Collection[str]) -> None:
         if CHANGES_POSITIONS.name in self._events.check(sorted(topics)):
@@ -141,6 +191,14 @@ class TableTopics:
                     expected="one topic per table",
                     remedy="set `topic` in the settings of one of them",
                 )
+
+
+def _unusable(topic: str, why: str) -> TopicUnusable:
+    return TopicUnusable(
+        f"topic {topic}: {why}",
+        expected="a topic that can be created and written",
+        remedy="mend the topic or its permissions, or set `topic` in the settings of the table; the service tries again",
+    )
 
 
 def _is_gone(position: Position) -> bool:
