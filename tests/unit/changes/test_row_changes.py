@@ -6,7 +6,8 @@ import base64
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from decimal import Context, Decimal
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from tests.plans import schedule_archival, schedule_clean, schedule_clustering, 
 from tests.unit.changes.conftest import Changes, records_of, settle
 from tests.unit.services.fleet import SCHEMA, die, rows
 
+from tideline_changes.positions import positions_of
 from tideline_changes.streaming import ChangesService
-from tideline_changes.topics import CHECK_EVERY_S
+from tideline_changes.topics import CHECK_EVERY_S, DELETED_AFTER_S
 from tideline_events import CHANGES_POSITIONS, DEAD_LETTER, EventLogUnavailable, Record, TopicMismatch
 from tideline_events.sqlite import SqliteEventLog, SqlitePublisher
 from tideline_table.action import (
@@ -415,6 +417,59 @@ def test_a_refused_change_of_topic_keeps_the_position(fleet: Changes, tmp_path) 
     choose("bees")
     settle(fleet.run(**own))
     assert fleet.check(table, "bees").truncations == 1
+
+
+def test_a_topic_is_not_taken_from_a_table_that_cannot_be_reached_for_a_moment(fleet: Changes, tmp_path) -> None:
+    first, second = fleet.create("a"), fleet.create("b")
+    upsert(first, 0)
+    service = fleet.run(topic="same")
+    settle(service)
+    there, away = tmp_path / "tables" / "a", tmp_path / "away"
+    for _ in range(2):
+        there.rename(away)
+        settle(service)
+        fleet.clock.advance(DELETED_AFTER_S / 2)
+        settle(service)
+        away.rename(there)
+        settle(service)
+        assert service._tables.refusals().keys() == {second.storage.root}
+        fleet.clock.advance(DELETED_AFTER_S)
+    upsert(first, 3)
+    settle(service)
+    assert fleet.check(first, "same").truncations == 1
+    there.rename(away)
+    settle(service)
+    fleet.clock.advance(DELETED_AFTER_S)
+    settle(service)
+    assert fleet.check(second, "same").truncations == 2
+
+
+def test_a_topic_is_not_taken_from_a_table_of_another_fleet(fleet: Changes, tmp_path) -> None:
+    """Its storage may be out of reach for this one."""
+    first, second = fleet.create("a"), fleet.create("b")
+    upsert(first, 0)
+    settle(fleet.run(fleet="north", topic="same", tables=(first.base_path,)))
+    (tmp_path / "tables" / "a").rename(tmp_path / "away")
+    service = fleet.run(topic="same", tables=(second.base_path,))
+    settle(service)
+    fleet.clock.advance(DELETED_AFTER_S)
+    settle(service)
+    ((why, _),) = service._tables.refusals().values()
+    assert "of fleet 'north'" in why
+    assert len(fleet.event_log.last_records(CHANGES_POSITIONS)) == 1
+
+
+def test_two_tables_with_positions_in_one_topic_are_both_refused(fleet: Changes) -> None:
+    first, second = fleet.create("a"), fleet.create("b")
+    service = fleet.run(topic="same")
+    settle(service)
+    fleet.stop(service)
+    ((_, position),) = positions_of(fleet.event_log.last_records(CHANGES_POSITIONS).values()).items()
+    with closing(fleet.event_log.publisher("another")) as publisher:
+        publisher.publish(replace(position, table_uid=second.uid, base_path=second.base_path).record())
+    service = fleet.run(topic="same")
+    settle(service)
+    assert service._tables.refusals().keys() == {first.storage.root, second.storage.root}
 
 
 def test_a_table_created_again_in_the_same_place_takes_its_topic_over(fleet: Changes, tmp_path) -> None:

@@ -21,6 +21,8 @@ from tideline_table.table import Table, read_identity
 _log = get_logger(__name__)
 CHECK_EVERY_S = 15.0
 """Interval at which the service asks the event log for its topics, and time for which one topic may fail as if all did."""
+DELETED_AFTER_S = 300.0
+"""Time for which no table must be at the place of one before another table gets its topic."""
 _ASKED_SHARE = 5
 """Requests about a topic that fails take at most this share of the time: a broker lets a topic without a leader wait."""
 
@@ -50,6 +52,8 @@ class TableTopics:
         """Ids of the topics of tables that are known to exist (`EventLog.topic_ids`)."""
         self._failing: dict[str, tuple[float, float, str]] = {}
         """By table uid: since when its topic fails, when it is asked for again, and why it fails."""
+        self._absent_since_s: dict[str, float] = {}
+        """By the uid of a table whose topic another table claims: since when no table is at its place."""
         self._check_at_s = clock.monotonic_s() + CHECK_EVERY_S
 
     def check(self) -> None:
@@ -88,8 +92,11 @@ class TableTopics:
         known = self._known.get(table.uid)
         if known is None or known[0] != number or known[1].topic != topic:
             found = self._stored_position(table.uid, number)
+            claim = Position(self._fleet, table.uid, table.base_path, topic, columns)
             if found is None or found.topic != topic or not found.is_begun:
-                found = self._claimed(table, shard, number, Position(self._fleet, table.uid, table.base_path, topic, columns))
+                found = self._claimed(table, shard, number, claim)
+            else:
+                self._refuse_taken(claim, only_begun=True)
             known = self._known[table.uid] = number, found
         if topic not in self._ids:
             with self.using(topic, table.uid):
@@ -169,28 +176,45 @@ class TableTopics:
         try:
             self._read()
             self._refuse_taken(claim)
-        except (TopicTaken, EventLogUnavailable):
+        except TidelineError:
             self.forget(claim.table_uid)
             self._publishers.publish(shard, own.record() if own else claim.removal(), number=number)
             raise
         replaced = [p for p in self._stored.values() if p.topic == claim.topic and p.table_uid != claim.table_uid]
         if replaced:
+            for position in replaced:
+                self.forget(position.table_uid)
             self._publishers.publish(shard, *(position.removal() for position in replaced), number=number)
         _log.info("topic claimed", table=table.uid, topic=claim.topic)
         return claim
 
-    def _refuse_taken(self, claim: Position) -> None:
+    def _refuse_taken(self, claim: Position, *, only_begun: bool = False) -> None:
+        """Raise `TopicTaken` if another table has the topic. `only_begun`: of two that claim it, the other one gives way."""
         for other in self._stored.values():
-            if (other.fleet, other.table_uid) == (claim.fleet, claim.table_uid) or other.topic != claim.topic:
+            if other.topic != claim.topic or (other.fleet, other.table_uid) == (claim.fleet, claim.table_uid):
                 continue
-            is_replaced = other.table_uid != claim.table_uid and _is_gone(other)
-            if not is_replaced:
+            if (other.is_begun or not only_begun) and not self._is_replaced(other, claim):
                 raise TopicTaken(
                     f"topic {claim.topic} for table {claim.table_uid} at {claim.base_path}: it is that of table "
                     f"{other.table_uid} at {other.base_path}" + (f" of fleet {other.fleet!r}" if other.fleet else ""),
                     expected="one topic per table",
                     remedy="set `topic` in the settings of one of them",
                 )
+
+    def _is_replaced(self, other: Position, claim: Position) -> bool:
+        """Return whether the table of a position was deleted, or another one created in its place.
+
+        Only of the own fleet: others may reach their tables by other ways. A folder that is not mounted looks as if its tables
+        were deleted.
+        """
+        if other.fleet != claim.fleet or other.table_uid == claim.table_uid:
+            return False
+        found = read_identity(open_storage(other.base_path))
+        if found is not None:
+            self._absent_since_s.pop(other.table_uid, None)
+            return found.uid != other.table_uid
+        now_s = self._clock.monotonic_s()
+        return now_s - self._absent_since_s.setdefault(other.table_uid, now_s) >= DELETED_AFTER_S
 
 
 def _unusable(topic: str, why: str) -> TopicUnusable:
@@ -199,9 +223,3 @@ def _unusable(topic: str, why: str) -> TopicUnusable:
         expected="a topic that can be created and written",
         remedy="mend the topic or its permissions, or set `topic` in the settings of the table; the service tries again",
     )
-
-
-def _is_gone(position: Position) -> bool:
-    """Return whether the table of a position was deleted, or another one created in its place."""
-    found = read_identity(open_storage(position.base_path))
-    return found is None or found.uid != position.table_uid
