@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from decimal import Context, Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -143,6 +145,27 @@ def test_what_was_cleaned_or_archived_comes_as_a_new_snapshot(fleet: Changes) ->
     upsert(table, 2, fare=-1.0)
     settle(service)
     assert fleet.check(table).truncations == 3
+
+
+def test_cleaning_spares_what_a_snapshot_reads_behind_which_rows_were_written(fleet: Changes, monkeypatch) -> None:
+    table, cities = fleet.create(), "abc"
+    for city in cities:
+        upsert(table, 0, 2, city)
+    service = fleet.run(batch_rows=1)
+    publish, published = service.publish, itertools.count()
+
+    def then_write_and_clean(*arguments: Any) -> None:
+        publish(*arguments)
+        number = next(published)
+        if number == 0:  # the truncation
+            for city in cities:
+                upsert(table, 0, 2, city, fare=2.0)
+        if number == 1:  # the first row: the lease is held
+            cleaned(table)
+
+    monkeypatch.setattr(service, "publish", then_write_and_clean)
+    settle(service)
+    assert fleet.check(table).truncations == 1
 
 
 @pytest.mark.parametrize("index", ["GLOBAL_BLOOM", ""])

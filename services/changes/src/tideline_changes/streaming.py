@@ -274,7 +274,7 @@ def _hold(held: ExitStack, table: Table, unit: Unit) -> None:
     """Keep cleaning from the files of a unit. Where it has begun already, files that are gone lead to a new snapshot."""
     if not table.capabilities.keeps_leases:
         return
-    after = "" if unit.kind == SNAPSHOT else unit.sequence - 1
+    after = unit.sequence if unit.kind == SNAPSHOT else unit.sequence - 1
     try:
         held.enter_context(HeldLease(table, after=after, reads="row changes"))
     except (InstantNotFound, WriteConflict) as error:
