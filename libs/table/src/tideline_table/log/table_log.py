@@ -322,7 +322,8 @@ class TableLog(LogReader):
     def _hold(self, own: AbstractSet[str], entry: Entry) -> None:
         files = timeline_files(entry, self.format)
         # A completed file of an earlier savepoint of this write has another name, where names have completion times.
-        for path in (*files.delete, *(own - {name for name, _ in files.create})):
+        others = own - {*files.delete, *(name for name, _ in files.create)}
+        for path in (*files.delete, *sorted(others)):
             if path in own:
                 self._storage.delete(path)
         for path, content in files.create:
