@@ -16,6 +16,7 @@ from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.service_strategies import Proof, Strategy, impossible, reasons
 from tests.conformance.stories.story import Story
 from tests.conformance.story_library import Library, kept_story
+from tests.simulation.faults import SAMPLE_STEP
 
 IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
 NO_REASONS: dict[Cell, str] = {}
@@ -106,6 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "whole_suite: judges the whole conformance suite; runs last, and only when nothing was left out"
     )
+    config.addinivalue_line("markers", "pairs: each pair of parameters once instead of all combinations, but with SAMPLE_STEP=1")
     config.stash[_MATRIX] = Matrix(NO_REASONS, IMPOSSIBLE)
     config.stash[_SERVICES] = Matrix(reasons(), list(impossible()), rows=Strategy, columns=Proof, names_tests=True)
     config.stash[_STORIES] = []
@@ -117,6 +119,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     What judges the matrix comes last, if at all.
     """
+    if SAMPLE_STEP > 1 and (beyond := _beyond_pairs(items)):
+        config.hook.pytest_deselected(items=beyond)
+        items[:] = [item for item in items if item not in beyond]
     for item in items:
         if {"apache_hudi", "library"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
@@ -134,6 +139,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     callspecs = [item.callspec for item in readers if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
     asked = [spec.params["story"] for spec in callspecs if isinstance(spec.params.get("story"), Story)]
     config.stash[_STORIES] = list({story.name: story for story in asked}.values())
+
+
+def _beyond_pairs(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Of tests marked `pairs`, the half that is not needed to meet each value of two-valued parameters with each of another."""
+    seen: dict[tuple[object, str], dict[str, int]] = {}
+    beyond = []
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("pairs"):
+            numbers = 0
+            for name, value in item.callspec.params.items():
+                known = seen.setdefault((item.function, name), {})
+                numbers += known.setdefault(repr(value), len(known))
+            if numbers % 2:
+                beyond.append(item)
+    return beyond
 
 
 def _is_whole(config: pytest.Config) -> bool:

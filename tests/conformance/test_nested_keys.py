@@ -91,6 +91,7 @@ def agreed(turns: Turns, case: Case, what: str, expected: dict[int, float]) -> N
     assert {row["a"]["deep"]["n"]: row["price"] for row in found.select(["a", "price"]).to_pylist()} == expected, what
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize("made_here", [True, False], ids=["made here", "made there"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
