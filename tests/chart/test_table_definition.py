@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.chart.tools import CHART
 
-from tideline_runtime.members import PLATFORM
+from tideline_runtime.kubernetes.resource import SERVICE_NAMES
 from tideline_runtime.table_settings import overrides_problem, per_table_names, settings_by_service
 
 DEFINITION = yaml.safe_load((CHART / "crds/huditables.yaml").read_text())
@@ -41,7 +41,8 @@ def test_the_settings_are_those_declared_per_table():
     for (service, *path), _ in leaves(SPEC["settings"]):
         found.setdefault(service, set()).add(".".join(path))
     assert found == {service: set(per_table_names(kind)) for service, kind in settings_by_service().items()}
-    assert set(SPEC["services"]["items"]["enum"]) == {name.replace("_", "-") for name in PLATFORM}
+    assert set(SPEC["services"]["items"]["enum"]) == SERVICE_NAMES
+    assert SPEC["services"]["maxItems"] == len(SERVICE_NAMES)
 
 
 def test_the_schema_is_structural():

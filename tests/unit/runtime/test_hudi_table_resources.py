@@ -40,7 +40,8 @@ def test_a_resource_wants_all_services_unless_it_names_some():
     named = selected(item("a", "/a"), item("b", "/b", services=["mirror", "lock-service"]), item("c", "/c", services=[])).named
     assert {p: w.is_wanted for p, w in named("mirror").items()} == {"file:/a": True, "file:/b": True, "file:/c": False}
     assert {p: w.is_wanted for p, w in named("cleaner").items()} == {"file:/a": True, "file:/b": False, "file:/c": False}
-    assert {"mirror", "planner", "launcher", "cleaner", "lock-service"} == SERVICE_NAMES
+    assert {p: w.is_wanted for p, w in named("changes").items()} == {"file:/a": True, "file:/b": False, "file:/c": False}
+    assert {"mirror", "planner", "launcher", "cleaner", "lock-service", "changes"} == SERVICE_NAMES
     assert named("lock-service")["file:/b"].is_wanted
 
 

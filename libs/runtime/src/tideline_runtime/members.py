@@ -14,6 +14,9 @@ PREFIX = "tideline_"
 PLATFORM = ("mirror", "planner", "launcher", "cleaner", "lock_service")
 """The services of `tideline up`, in order of start; they stop in reverse order."""
 
+OF_TABLES = (*PLATFORM, "changes")
+"""The services that work on the tables of a fleet, which a HudiTable resource can name."""
+
 SERVICES = (*PLATFORM, "ingest", "webhooks", "changes")
 """Sections of the settings file that belong to a service, installed here or not: an image installs one service, but all services
 may share one settings file and one environment."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tideline_runtime.api_server import Item
-from tideline_runtime.members import PLATFORM
+from tideline_runtime.members import OF_TABLES
 from tideline_runtime.policy.fields import FLEET_OPTIONS
 from tideline_runtime.registry import TablePattern
 from tideline_runtime.table_settings import overrides_problem
@@ -16,7 +16,7 @@ from tideline_table.config import Options
 from tideline_table.errors import TidelineError
 
 GROUP, VERSION, KIND, PLURAL = "tideline.dev", "v1alpha1", "HudiTable", "huditables"
-SERVICE_NAMES = frozenset(name.replace("_", "-") for name in PLATFORM)
+SERVICE_NAMES = frozenset(name.replace("_", "-") for name in OF_TABLES)
 _WRONG_BASE_PATH = "InvalidBasePath"
 
 
