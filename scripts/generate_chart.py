@@ -25,7 +25,7 @@ import yaml
 from pydantic import BaseModel
 
 from tideline_runtime.annotations import is_secret, nested_model
-from tideline_runtime.members import PLATFORM, import_all_declarations
+from tideline_runtime.members import SERVICES, import_all_declarations
 from tideline_runtime.metrics import SHARED_METRICS, Histogram, Metric, declared_metrics
 from tideline_runtime.settings import ServiceSettings, declared_settings
 from tideline_runtime.table_settings import per_table_fields, settings_by_service
@@ -54,6 +54,7 @@ OWNED: dict[str | None, frozenset[str]] = {
     None: frozenset(_SHARED_SETTINGS),
     "ingest": frozenset({"brokers", "kafka_options", "schema_registry_options"}),
     "launcher": frozenset({"runner", *(f"kubernetes.{name}" for name in _POD_SETTINGS)}),
+    "webhooks": frozenset({"subscriptions"}),
 }
 """Settings that the chart sets from other values, by section: users cannot set them a second time."""
 
@@ -76,7 +77,7 @@ def settings_definitions(classes: Iterable[type[ServiceSettings]]) -> dict[str, 
     definitions = {"sharedSettings": _object(shared, "Settings that all services share, by the names of docs/settings.md.", ())}
     for settings in classes:
         section = settings.section
-        if section not in {*PLATFORM, "ingest"}:
+        if section not in SERVICES:
             continue
         owned = OWNED[None] | OWNED.get(section, frozenset())
         required = [n for n, field in settings.model_fields.items() if field.is_required() and n not in owned]

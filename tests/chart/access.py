@@ -86,7 +86,7 @@ def _matches(rule: Manifest, request: Request) -> bool:
 
 def accounts(applications: str = RELEASE) -> dict[str, Account]:
     """The accounts of a release `tideline` by component; drivers and executors are in the namespace of the applications."""
-    services = ("mirror", "planner", "launcher", "cleaner", "lock-service", "ingest", "kafka", "redis")
+    services = ("mirror", "planner", "launcher", "cleaner", "lock-service", "changes", "webhooks", "ingest", "kafka", "redis")
     made = {name: Account(RELEASE, f"tideline-{name}") for name in services}
     made |= {name: Account(applications, f"tideline-{name}") for name in ("driver", "executor")}
     # The pod of `helm test`.
@@ -107,7 +107,7 @@ def needed(component: str, applications: str, tables: str | None, launchers: int
         made |= {Request(verb, "", "pods", applications) for verb in verbs}
         made |= {Request("deletecollection", "", resource, applications) for resource in ("configmaps", "services")}
         made |= {Request(verb, "", "persistentvolumeclaims", applications) for verb in ("list", "deletecollection")}
-    if tables is not None and component in ("mirror", "planner", "launcher", "cleaner", "lock-service"):
+    if tables is not None and component in ("mirror", "planner", "launcher", "cleaner", "lock-service", "changes"):
         made |= {Request(verb, TABLES, "huditables", tables) for verb in ("get", "list", "watch")}
         if component in ("mirror", "launcher"):
             made.add(Request("patch", TABLES, "huditables/status", tables))
@@ -151,7 +151,7 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
         ],
     ),
     "start pods: only the launcher and drivers do": (
-        ("mirror", "planner", "cleaner", "lock-service", "ingest", "kafka", "redis", "executor", "test"),
+        ("mirror", "planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "kafka", "redis", "executor", "test"),
         _everywhere("create", "", "pods")
         + [r for resource in ("deployments", "statefulsets", "daemonsets") for r in _everywhere("create", "apps", resource)]
         + [r for resource in ("jobs", "cronjobs") for r in _everywhere("create", "batch", resource)],
@@ -166,7 +166,7 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
         [Request(verb, "", "pods", namespace) for verb in VERBS for namespace in (ELSEWHERE, ALL)],
     ),
     "read or change the configuration of others": (
-        ("launcher", "mirror", "planner", "cleaner", "lock-service", "ingest", "executor", "test"),
+        ("launcher", "mirror", "planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "executor", "test"),
         [r for verb in VERBS for r in _everywhere(verb, "", "configmaps")],
     ),
     "change the launcher itself, whose Deployment it reads": (
@@ -183,11 +183,11 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
         ],
     ),
     "write the status of tables: only mirror and launcher do": (
-        ("planner", "cleaner", "lock-service", "ingest", "driver", "executor", "test"),
+        ("planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "driver", "executor", "test"),
         [r for verb in ("patch", "update") for r in _everywhere(verb, TABLES, "huditables/status")],
     ),
     "read logs of pods: only the launcher does": (
-        ("mirror", "planner", "cleaner", "lock-service", "ingest", "driver", "executor", "test"),
+        ("mirror", "planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "driver", "executor", "test"),
         _everywhere("get", "", "pods/log"),
     ),
     "see nodes, namespaces or volumes of the cluster": (

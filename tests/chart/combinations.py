@@ -25,6 +25,19 @@ PLACEMENT: dict[str, Any] = {
     "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/tideline"}},
 }
 SERVICES = ("mirror", "planner", "launcher", "cleaner", "lockService")
+SUBSCRIPTIONS = """\
+# Of the reports.
+version: 1
+subscriptions:
+  - name: reports
+    url: https://reports.example/hooks/tideline
+    paths: [s3://lake/sales/**]
+    secret_file: /etc/tideline/webhooks-secrets/reports
+"""
+CHANGES_AND_WEBHOOKS: dict[str, Any] = {
+    "changes": {"enabled": True, "settings": {"batch_rows": 500}},
+    "webhooks": {"enabled": True, "subscriptions": {"content": SUBSCRIPTIONS, "signingSecret": "signing"}},
+}
 EVERY_CONNECTION: dict[str, Any] = {
     "kafka": {
         "brokers": "kafka:9094",
@@ -128,6 +141,16 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             }
         },
     ),
+    "changes-and-webhooks": _with(
+        EVERY_CONNECTION,
+        CHANGES_AND_WEBHOOKS,
+        {"networkPolicy": {"webhookPeers": [{"ipBlock": {"cidr": "10.7.0.0/16"}}], "webhookPorts": [443, 8443]}},
+        {"changes": {**PLACEMENT, "shards": 2}, "webhooks": {"shards": 2}},
+    ),
+    "webhooks-alone": _with(
+        {"webhooks": {"enabled": True, "subscriptions": {"contentSecret": {"name": "subscriptions", "key": "file"}}}, "tables": []},
+        {name: {"enabled": False} for name in SERVICES},
+    ),
     "ingest-alone": _with({"ingest": {"applications": [ORDERS]}, "tables": []}, {name: {"enabled": False} for name in SERVICES}),
     "placement": _with(
         dict.fromkeys(SERVICES, PLACEMENT),
@@ -210,7 +233,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             "tableResources": {"enabled": True, "namespace": "jobs"},
             "settings": {"table_resources": {"status_interval_s": 5}},
             "ingest": {"applications": [ORDERS]},
-        }
+        },
+        CHANGES_AND_WEBHOOKS,
     ),
     "no-launcher": _with({"launcher": {"enabled": False}}),
     "other-names": _with({"nameOverride": "tables", "mirror": {"serviceAccount": {"name": "existing-mirror"}}}),

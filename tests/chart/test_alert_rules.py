@@ -232,6 +232,42 @@ ALERTS = {
             summary="4 records of p went to the dead-letter topic within an hour",
             after_min=1,
         ),
+        Case(
+            "TidelineChangesLagging",
+            {f"tideline_changes_backlog_commits{{{POD}}}": "3x200"},
+            {f"tideline_changes_backlog_commits{{{POD}}}": "3x29 0x8 3x22 0x200"},
+            {"namespace": "data", "pod": "p"},
+            "p has not published the row changes of 3 commits",
+            30,
+        ),
+        grown(
+            "tideline_changes_oversized_total",
+            f'{POD}, table="t"',
+            2,
+            0,
+            alert="TidelineChangesOversized",
+            labels={"namespace": "data", "table": "t"},
+            summary="2 row changes of table t were too large for its topic within an hour",
+            after_min=1,
+        ),
+        Case(
+            "TidelineWebhooksLagging",
+            {f'tideline_webhooks_oldest_seconds{{{POD}, subscription="s"}}': "1860x200"},
+            {f'tideline_webhooks_oldest_seconds{{{POD}, subscription="s"}}': "1800x200"},
+            {"namespace": "data", "subscription": "s"},
+            "An event of subscription s has waited for 31m 0s",
+            10,
+        ),
+        grown(
+            "tideline_webhooks_dead_letters_total",
+            f'{POD}, subscription="s"',
+            4,
+            0,
+            alert="TidelineWebhooksGivenUp",
+            labels={"namespace": "data", "subscription": "s"},
+            summary="4 events of subscription s were given up within an hour",
+            after_min=1,
+        ),
     )
 }
 

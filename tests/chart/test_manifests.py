@@ -12,13 +12,14 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from tests.chart.combinations import BASE, COMBINATIONS, EVERY_CONNECTION, ORDERS, POLICY, SERVICES
+from tests.chart.combinations import BASE, COMBINATIONS, EVERY_CONNECTION, ORDERS, POLICY, SERVICES, SUBSCRIPTIONS
 from tests.chart.manifests import component_of, environment, matches, module_of, named, of_kind, pods, services
 from tests.chart.tools import CHART, ChartToolFailed, linted, object_schemas, rendered
 
 from tideline_runtime.members import import_all_declarations
 from tideline_runtime.policy import read_policies
 from tideline_runtime.settings import declared_settings
+from tideline_webhooks.subscriptions import read_subscriptions
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -34,7 +35,8 @@ SECRET_VALUES = {
 """What the Secrets hold that COMBINATIONS names."""
 GIVEN = {"authorities", "click-schemas", "existing-mirror", "existing-executor", "default", "policies"}
 """Objects that COMBINATIONS names and the chart does not make."""
-PLATFORM_COMPONENTS = ("mirror", "planner", "launcher", "cleaner", "lock-service")
+COMPONENTS_OF_TABLES = ("mirror", "planner", "launcher", "cleaner", "lock-service", "changes")
+"""Those that search for tables, also by HudiTable resources."""
 PATCHES = {
     *((f"{fullname}-launcher", "pods") for fullname in ("tideline", "tideline-tables")),
     *((f"tideline-{component}-tables", "huditables/status") for component in ("mirror", "launcher")),
@@ -144,7 +146,7 @@ def test_containers_have_bounds_and_a_place_to_write(name):
 
 @combinations
 def test_no_pod_gets_variables_of_services_and_only_those_with_a_role_a_token(name):
-    callers = set(PLATFORM_COMPONENTS) if name == "table-resources" else {"launcher"}
+    callers = set(COMPONENTS_OF_TABLES) if name == "table-resources" else {"launcher"}
     for pod_name, pod in pods(manifests_of(name)):
         assert pod["spec"]["enableServiceLinks"] is False, pod_name
         component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
@@ -173,7 +175,7 @@ def test_roles_name_what_they_allow(name):
     launchers = [d for d in services(manifests) if component_of(d) == "launcher"]
     accounts = {d["spec"]["template"]["spec"]["serviceAccountName"] for d in launchers}
     wanted = {"launcher", "driver"} if launchers else set()
-    wanted |= {component.rpartition("-")[2] for component in PLATFORM_COMPONENTS if name == "table-resources"}
+    wanted |= {component.rpartition("-")[2] for component in COMPONENTS_OF_TABLES if name == "table-resources"}
     assert {holder.rpartition("-")[2] for holder in holders} == wanted
     assert accounts <= set(holders)
 
@@ -181,7 +183,7 @@ def test_roles_name_what_they_allow(name):
 def test_services_read_resources_and_two_write_their_status(settings_classes):
     manifests = manifests_of("table-resources")
     roles = {r["metadata"]["name"]: r for r in of_kind(manifests, "Role") if r["metadata"]["name"].endswith("-tables")}
-    assert roles.keys() == {f"tideline-{component}-tables" for component in PLATFORM_COMPONENTS}
+    assert roles.keys() == {f"tideline-{component}-tables" for component in COMPONENTS_OF_TABLES}
     read = {"apiGroups": ["tideline.dev"], "resources": ["huditables"], "verbs": ["get", "list", "watch"]}
     write = {"apiGroups": ["tideline.dev"], "resources": ["huditables/status"], "verbs": ["patch"]}
     for name, role in roles.items():
@@ -241,9 +243,10 @@ def test_settings_are_declared_complete_and_valid(name, settings_classes):
             # They answer more than probes and metrics, and refuse to start for other machines without a token.
             assert settings.http_token is not None
         if component_of(deployment) != "ingest":
+            assert settings.event_log.startswith("kafka://")
+        if component_of(deployment) in COMPONENTS_OF_TABLES:
             assert settings.tables or settings.table_resources.enabled
             assert settings.table_resources.enabled is (name == "table-resources")
-            assert settings.event_log.startswith("kafka://")
         options = settings.kafka_options if component_of(deployment) == "ingest" else settings.event_log_options
         assert not any("$(" in option.get_secret_value() for option in options.values())
         for option in options.values():
@@ -491,14 +494,17 @@ def _egress_ports(manifests: list[dict[str, Any]], pod: dict[str, Any]) -> set[i
         ("http-store", {53, 9000, 9092, 9093}),
         ("policy-peers", {53, 443, 9092, 9093, 6379, 80}),
         ("table-resources", {53, 443, 9092, 9093}),
+        ("changes-and-webhooks", {53, 9000, 9094, 6379}),
     ],
 )
 def test_services_reach_their_stores_and_only_those_with_a_role_the_api_server(name, ports):
     manifests = manifests_of(name)
     for pod_name, pod in pods(manifests):
         component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
-        callers = PLATFORM_COMPONENTS if name == "table-resources" else ("launcher",)
-        wanted = {**dict.fromkeys(callers, ports | {443, 6443}), "test": {53, 8080}}.get(component, ports)
+        callers = COMPONENTS_OF_TABLES if name == "table-resources" else ("launcher",)
+        endpoints = {443, 8443} if name == "changes-and-webhooks" else {443}
+        others = {"test": {53, 8080}, "webhooks": ports | endpoints}
+        wanted = {**dict.fromkeys(callers, ports | {443, 6443}), **others}.get(component, ports)
         assert _egress_ports(manifests, pod) == wanted, pod_name
 
 
@@ -563,6 +569,12 @@ def test_the_probe_test_asks_every_shard():
         ({"lockService": {"shards": 2}}, "lockService.shards is 2"),
         ({"mirror": {"instances": 2}}, "mirror.instances is 2 and there is no Redis"),
         ({"ingest": {"applications": [ORDERS, ORDERS]}}, 'two applications have the name "orders"'),
+        ({"webhooks": {"enabled": True}}, "webhooks.subscriptions is empty"),
+        (
+            {"webhooks": {"subscriptions": {"content": SUBSCRIPTIONS, "contentSecret": {"name": "subscriptions"}}}},
+            "webhooks.subscriptions.content and webhooks.subscriptions.contentSecret.name are both set",
+        ),
+        ({"changes": {"instances": 2}}, "additional properties 'instances' not allowed"),
         ({"mirror": {"settings": {"batch_entrys": 3}}}, "additional properties 'batch_entrys' not allowed"),
         ({"settings": {"poll_interval_s": -1}}, "/settings/poll_interval_s"),
         (
@@ -584,6 +596,56 @@ def test_names_stay_valid_for_long_releases():
     for manifest in rendered(BASE, release="a-release-with-a-name-of-fifty-three-characters-12345", namespace="n" * 63):
         assert len(manifest["metadata"]["name"]) <= 63
         assert not manifest["metadata"]["name"].endswith("-")
+
+
+def test_row_changes_and_webhooks_are_off_by_default():
+    text = _rendered("least")
+    assert not re.search("changes|webhooks|subscriptions", text), text
+
+
+def test_the_webhooks_read_the_subscriptions_of_the_values_and_their_secrets(settings_classes, tmp_path):
+    manifests = manifests_of("changes-and-webhooks")
+    deployment = named(manifests, "Deployment", "tideline-webhooks-1")
+    spec = deployment["spec"]["template"]["spec"]
+    variables = environment(manifests, deployment)
+    assert "TIDELINE_TABLES" not in variables, "it searches for no tables"
+    given = {name: SECRET_VALUES.get(name) if value is None else value for name, value in variables.items()}
+    settings = settings_classes["tideline_webhooks"].load(environment=_expanded(given))
+    assert (settings.shard_index, settings.shard_count) == (1, 2)
+    folders = {m["name"]: m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
+    sources = {v["name"]: v for v in spec["volumes"]}
+    assert str(settings.subscriptions) == f"{folders['subscriptions']}/subscriptions.yaml"
+    assert sources["signing"]["secret"]["secretName"] == "signing"
+    # The pod's folders, in one of this machine.
+    (tmp_path / "reports").write_text("0123456789abcdef0123456789abcdef")
+    text = named(manifests, "ConfigMap", sources["subscriptions"]["configMap"]["name"])["data"]["subscriptions.yaml"]
+    assert text == SUBSCRIPTIONS
+    file = tmp_path / "subscriptions.yaml"
+    file.write_text(text.replace(folders["signing"], str(tmp_path)))
+    (subscription,) = read_subscriptions(file)
+    assert subscription.secret.startswith("0123")
+
+
+def test_subscriptions_may_be_a_secret_and_a_changed_text_rolls_the_pods():
+    manifests = manifests_of("webhooks-alone")
+    (deployment,) = services(manifests)
+    (volume,) = (v for v in deployment["spec"]["template"]["spec"]["volumes"] if v["name"] == "subscriptions")
+    assert volume["secret"]["secretName"] == "subscriptions"
+    assert volume["secret"]["items"] == [{"key": "file", "path": "subscriptions.yaml"}]
+    own = copy.deepcopy(COMBINATIONS["changes-and-webhooks"])
+    before = _checksums(manifests_of("changes-and-webhooks"))
+    own["webhooks"]["subscriptions"]["content"] += "# changed\n"
+    after = _checksums(rendered(own))
+    assert {name for name in before if after[name] != before[name]} == {"tideline-webhooks-0", "tideline-webhooks-1"}
+
+
+def test_only_the_webhooks_reach_endpoints():
+    manifests = manifests_of("changes-and-webhooks")
+    policy = named(manifests, "NetworkPolicy", "tideline-webhooks")
+    selected = {name for name, pod in pods(manifests) if matches(policy["spec"]["podSelector"], pod["metadata"]["labels"])}
+    assert selected == {"tideline-webhooks-0", "tideline-webhooks-1"}
+    (rule,) = policy["spec"]["egress"]
+    assert rule["to"] == [{"ipBlock": {"cidr": "10.7.0.0/16"}}]
 
 
 def test_connections_of_ingestion_are_those_of_the_chart():

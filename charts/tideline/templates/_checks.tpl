@@ -8,7 +8,7 @@
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
-{{- if and $services (not .Values.tables) (not .Values.tableResources.enabled) -}}
+{{- if and (omit $services "webhooks") (not .Values.tables) (not .Values.tableResources.enabled) -}}
 {{- fail "tables is empty; expected base paths or patterns, such as --set 'tables={s3://bucket/warehouse/**}', or tableResources.enabled=true" -}}
 {{- end -}}
 {{- if and (or $services .Values.ingest.applications) (not (include "tideline.kafka.brokers" .)) -}}
@@ -28,6 +28,13 @@
 {{- end -}}
 {{- if and .Values.settings.policy_file (include "tideline.policy.configMap" .) -}}
 {{- fail "settings.policy_file is set beside policy.content or policy.configMap.name, which mount a policy file; choose one of them" -}}
+{{- end -}}
+{{- $subscriptions := .Values.webhooks.subscriptions -}}
+{{- if and (hasKey $services "webhooks") (not $subscriptions.content) (not $subscriptions.contentSecret.name) -}}
+{{- fail "webhooks.subscriptions is empty; expected a file of subscriptions: --set-file webhooks.subscriptions.content=subscriptions.yaml, or webhooks.subscriptions.contentSecret.name" -}}
+{{- end -}}
+{{- if and $subscriptions.content $subscriptions.contentSecret.name -}}
+{{- fail "webhooks.subscriptions.content and webhooks.subscriptions.contentSecret.name are both set; choose one of them" -}}
 {{- end -}}
 {{- $security := .Values.kafka.security -}}
 {{- if and (hasPrefix "SASL" $security.protocol) (not $security.credentialsSecret.name) (not .Values.kafka.optionsSecret.name) -}}

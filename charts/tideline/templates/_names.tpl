@@ -53,6 +53,12 @@ cleaner: {key: cleaner, section: CLEANER, module: tideline_cleaner}
 {{- if .Values.lockService.enabled }}
 lock-service: {key: lockService, section: LOCK_SERVICE, module: tideline_lock_service}
 {{- end }}
+{{- if .Values.changes.enabled }}
+changes: {key: changes, section: CHANGES, module: tideline_changes}
+{{- end }}
+{{- if .Values.webhooks.enabled }}
+webhooks: {key: webhooks, section: WEBHOOKS, module: tideline_webhooks}
+{{- end }}
 {{- end -}}
 
 {{- define "tideline.serviceAccountName" -}}

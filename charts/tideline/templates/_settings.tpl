@@ -21,7 +21,40 @@ TIDELINE_CLEANER__{{ upper $name }}: {{ include "tideline.settingText" $value | 
 {{- end }}
 {{- end -}}
 
-{{/* The data of a component's ConfigMap: `root`, `section`, `own`, `shards`, `instances`. Everything but secrets and the shard's index. */}}
+{{/* Where the file of subscriptions is in a pod of the webhooks. */}}
+{{- define "tideline.webhooks.file" -}}
+/etc/tideline/webhooks/subscriptions.yaml
+{{- end -}}
+
+{{- define "tideline.webhooks.mounts" -}}
+- {name: subscriptions, mountPath: {{ dir (include "tideline.webhooks.file" .) }}, readOnly: true}
+{{- if .Values.webhooks.subscriptions.signingSecret }}
+- {name: signing, mountPath: /etc/tideline/webhooks-secrets, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "tideline.webhooks.volumes" -}}
+{{- $subscriptions := .Values.webhooks.subscriptions -}}
+- name: subscriptions
+  {{- if $subscriptions.content }}
+  configMap:
+    name: {{ include "tideline.fullname" . }}-subscriptions
+  {{- else }}
+  secret:
+    secretName: {{ $subscriptions.contentSecret.name }}
+    defaultMode: 0440
+    items:
+      - {key: {{ $subscriptions.contentSecret.key }}, path: subscriptions.yaml}
+  {{- end }}
+{{- with $subscriptions.signingSecret }}
+- name: signing
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{/* The data of a component's ConfigMap: `root`, `section`, `own`, `tables`, `shards`, `instances`. Everything but secrets and the shard's index. */}}
 {{- define "tideline.configuration" -}}
 TIDELINE_STATE_FOLDER: /var/lib/tideline
 TIDELINE_HTTP_HOST: {{ .root.Values.http.host | quote }}
@@ -32,6 +65,8 @@ TIDELINE_TABLES: {{ toJson .root.Values.tables | quote }}
 TIDELINE_TABLE_RESOURCES__ENABLED: "true"
 TIDELINE_TABLE_RESOURCES__NAMESPACE: {{ include "tideline.tableResources.namespace" .root | quote }}
 {{- end }}
+{{- end }}
+{{- if .shards }}
 TIDELINE_SHARD_COUNT: {{ .shards | quote }}
 {{- if .instances }}
 TIDELINE_SHARD_LEASES__ENABLED: "true"
@@ -63,7 +98,7 @@ SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 
 {{/* "true" for a component that calls the API server: `root`, `component`. */}}
 {{- define "tideline.callsApiServer" -}}
-{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (ne .component "ingest")) -}}true{{- end -}}
+{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (not (has .component (list "ingest" "webhooks")))) -}}true{{- end -}}
 {{- end -}}
 
 {{/* How long a component may take to stop, in whole seconds, with 15 s for what surrounds it. */}}
