@@ -107,6 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "whole_suite: judges the whole conformance suite; runs last, and only when nothing was left out"
     )
+    config.addinivalue_line(
+        "markers",
+        "of_peers: what peers do, which their releases change; those with a process of Apache Hudi only with SAMPLE_STEP=1",
+    )
     config.addinivalue_line("markers", "pairs: each pair of parameters once instead of all combinations, but with SAMPLE_STEP=1")
     config.stash[_MATRIX] = Matrix(NO_REASONS, IMPOSSIBLE)
     config.stash[_SERVICES] = Matrix(reasons(), list(impossible()), rows=Strategy, columns=Proof, names_tests=True)
@@ -119,7 +123,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     What judges the matrix comes last, if at all.
     """
-    if SAMPLE_STEP > 1 and (beyond := _beyond_pairs(items)):
+    if SAMPLE_STEP > 1 and (beyond := [*_beyond_pairs(items), *filter(_is_of_peers, items)]):
         config.hook.pytest_deselected(items=beyond)
         items[:] = [item for item in items if item not in beyond]
     for item in items:
@@ -139,6 +143,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     callspecs = [item.callspec for item in readers if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
     asked = [spec.params["story"] for spec in callspecs if isinstance(spec.params.get("story"), Story)]
     config.stash[_STORIES] = list({story.name: story for story in asked}.values())
+
+
+def _is_of_peers(item: pytest.Item) -> bool:
+    return item.get_closest_marker("of_peers") is not None and "apache_hudi" in getattr(item, "fixturenames", ())
 
 
 def _beyond_pairs(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -30,6 +30,8 @@ from tideline_table.log_format import BlockType, scan_log
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
+pytestmark = pytest.mark.of_peers
+
 RULES = "hoodie.bucket.index.partition.expressions"
 
 
