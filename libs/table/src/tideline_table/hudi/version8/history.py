@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,14 +38,18 @@ def read_history(storage: Storage, folder: str, first: str = "", last: str = "")
     for attempt in range(_ATTEMPTS):
         names = _files(storage, folder)
         try:
-            found = {i for name in names if _overlaps(name, first, last) for i in _read(storage, f"{folder}/{name}")}
+            return sorted(instants_of(storage, folder, names, first, last))
         except ObjectNotFound as error:
             # An archival may have deleted the file after this manifest was read; the next manifest does not name it.
             if attempt + 1 == _ATTEMPTS:
                 raise _broken(error.path, "is missing", "a file that the manifest of the history names") from None
-            continue
-        return sorted(i for i in found if first <= i.time and (not last or i.time <= last))
     return []
+
+
+def instants_of(storage: Storage, folder: str, names: Iterable[str], first: str = "", last: str = "") -> set[ArchivedInstant]:
+    """Return the instants from `first` to `last` in files of the history. Raises `ObjectNotFound` if one of them is missing."""
+    found = (i for name in names if _overlaps(name, first, last) for i in _read(storage, f"{folder}/{name}"))
+    return {i for i in found if first <= i.time and (not last or i.time <= last)}
 
 
 def _broken(path: str, found: str, expected: str) -> CorruptMetadata:

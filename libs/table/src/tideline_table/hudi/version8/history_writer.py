@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,9 +20,10 @@ from tideline_table.hudi.version8.history import (
     MANIFEST_PREFIX,
     VERSION_FILE,
     current_version,
+    instants_of,
     manifest_files,
 )
-from tideline_table.storage import Storage, exists
+from tideline_table.storage import Storage
 
 _SCHEMA = pa.schema(
     [
@@ -50,17 +51,26 @@ def archive(storage: Storage, folder: str, files: Sequence[Archived]) -> str:
     times = sorted({instant.time for instant, _, _ in files})
     name = f"{times[0]}_{times[-1]}_0.parquet"
     path = f"{folder}/{name}"
-    if name not in _present(storage, folder)[1]:
+
+    def is_in(held: Sequence[str]) -> bool:
+        """Return whether the files `held` have it all: another run may be ahead, also by a merge of this file with others."""
+        if name in held:
+            return True
+        merged = [one for one in held if _parts(one)[2] > 0]
+        return set(times) <= {i.time for i in instants_of(storage, folder, merged, times[0], times[-1])}
+
+    if not is_in(_present(storage, folder)[1]):
         try:
             content = _content(storage, files)
         except ObjectNotFound:
-            # Another run of the same archival may be ahead: it deletes timeline files only after its manifest names this file.
-            if name not in _present(storage, folder)[1]:
+            # The other run deletes timeline files only after its manifest names this file.
+            if not is_in(_present(storage, folder)[1]):
                 raise
         else:
             storage.put(path, content)
-            _publish(storage, folder, lambda held: [*held, name] if name not in held else held)
+            _publish(storage, folder, lambda held: None if is_in(held) else [*held, name])
     _merge_layers(storage, folder)
+    _publish(storage, folder, lambda _: None)  # a run that died may have left the version file behind
     _forget_old(storage, folder)
     return path
 
@@ -81,27 +91,46 @@ def _content(storage: Storage, files: Iterable[Archived]) -> bytes:
 
 def _present(storage: Storage, folder: str) -> tuple[int, list[str]]:
     """Return the newest manifest's number and the files that it names; 0 and none without one."""
-    number = current_version(storage, folder) or 0
-    while exists(storage, f"{folder}/{MANIFEST_PREFIX}{number + 1}"):
-        number += 1
+    number = max((current_version(storage, folder) or 0, *_numbers(_names(storage, folder))))
     path = f"{folder}/{MANIFEST_PREFIX}{number}"
     return (number, manifest_files(storage.read(path), path)) if number else (0, [])
 
 
+def _names(storage: Storage, folder: str) -> set[str]:
+    return {found.path.rpartition("/")[2] for found in storage.list_folder(folder).objects}
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of manifests in order."""
+    return sorted(int(n) for name in names if (n := name.removeprefix(MANIFEST_PREFIX)) != name and n.isdecimal())
+
+
+def _version_file(storage: Storage, folder: str) -> bytes:
+    try:
+        return storage.read(f"{folder}/{VERSION_FILE}").strip()
+    except ObjectNotFound:
+        return b""
+
+
 def _publish(storage: Storage, folder: str, change: Callable[[list[str]], list[str] | None]) -> None:
-    """Create the next manifest with what `change` makes of the present one, again if another process is faster; None: nothing."""
+    """Create the next manifest with what `change` makes of the newest one (None: none), and let the version file name the newest.
+
+    Once more if another process was faster, even one whose manifest of the same number is deleted by now.
+    """
     while True:
         number, held = _present(storage, folder)
         names = change(held)
-        if names is not None and names != held:
+        if names is not None:
             number += 1
             entries = [{"fileName": name, "fileLen": storage.stat(f"{folder}/{name}").size_bytes} for name in names]
             try:
                 storage.put_if_absent(f"{folder}/{MANIFEST_PREFIX}{number}", json.dumps({"files": entries}, indent=2).encode())
             except ObjectExists:
                 continue
+        elif not number or _version_file(storage, folder) == str(number).encode():
+            return
         storage.put(f"{folder}/{VERSION_FILE}", str(number).encode())
-        if not exists(storage, f"{folder}/{MANIFEST_PREFIX}{number + 1}"):
+        if _present(storage, folder)[0] == number:
             return
 
 
@@ -109,7 +138,7 @@ def _merge_layers(storage: Storage, folder: str) -> None:
     for layer in range(_LAST_LAYER):
         chosen = sorted(name for name in _present(storage, folder)[1] if _parts(name)[2] == layer)[:MERGED_FILES]
         if len(chosen) < MERGED_FILES:
-            return
+            continue
         spans = [_parts(name) for name in chosen]
         merged = f"{min(first for first, _, _ in spans)}_{max(last for _, last, _ in spans)}_{layer + 1}.parquet"
         try:
@@ -137,14 +166,14 @@ def _parts(name: str) -> tuple[str, str, int]:
 
 
 def _forget_old(storage: Storage, folder: str) -> None:
-    """Delete manifests older than the last ones, and files that only they name. Files newer than the last one stay."""
-    names = {found.path.rpartition("/")[2] for found in storage.list_folder(folder).objects}
-    numbers = sorted(int(n) for name in names if (n := name.removeprefix(MANIFEST_PREFIX)) != name and n.isdecimal())
-    contents: Mapping[int, set[str]] = {}
+    """Delete manifests older than the last ones, files that only they name, and files that no manifest names any more."""
+    names = _names(storage, folder)
+    numbers = _numbers(names)
+    contents: dict[int, set[str]] = {}
     for number in numbers:
         path = f"{folder}/{MANIFEST_PREFIX}{number}"
         try:
-            contents = {**contents, number: set(manifest_files(storage.read(path), path))}
+            contents[number] = set(manifest_files(storage.read(path), path))
         except ObjectNotFound:
             return  # another process deletes them
     kept = set[str]().union(*(contents[number] for number in numbers[-KEPT_MANIFESTS:]))
@@ -152,3 +181,13 @@ def _forget_old(storage: Storage, folder: str) -> None:
         for name in sorted(contents[number] - kept):
             storage.delete(f"{folder}/{name}")
         storage.delete(f"{folder}/{MANIFEST_PREFIX}{number}")
+    for name in sorted(n for n in names if FILE_NAME.match(n) and n not in kept.union(*contents.values())):
+        # A slow process wrote it once more after it was merged. A file that waits for its manifest is in no other one.
+        if any(_is_part(name, of) for of in kept):
+            storage.delete(f"{folder}/{name}")
+
+
+def _is_part(name: str, of: str) -> bool:
+    first, last, layer = _parts(name)
+    least, most, higher = _parts(of)
+    return layer < higher and least <= first and last <= most
