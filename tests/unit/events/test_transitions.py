@@ -27,7 +27,7 @@ from tideline_table.action import (
 )
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination import roll_back
-from tideline_table.hudi import Action
+from tideline_table.hudi import Action, time_from_instant
 from tideline_table.log import RollbackStep
 from tideline_table.log.progress import Progress
 from tideline_table.storage import LocalStorage, Storage
@@ -45,8 +45,8 @@ KEEP_LITTLE = {
 class History:
     """A table, and what its last completed entry did: the event, and the rows before and after."""
 
-    def __init__(self, kind: TableType, storage: Storage | None = None) -> None:
-        self.table, _, self.clock = new_table(storage=storage, type=kind)
+    def __init__(self, kind: TableType, storage: Storage | None = None, version: int = 0) -> None:
+        self.table, _, self.clock = new_table(storage=storage, type=kind, version=version)
         self.events: list[Transition] = []
         self.is_late = False
 
@@ -193,3 +193,34 @@ def test_a_rollback_of_a_completed_write_changes_rows(progress: dict[str, Progre
     event = transition_of(table_identity(made.table), made.table.timeline.format, entry, "mirror")
     assert (event.datachange, event.rows_deleted, event.files_deleted) == (changed, None if changed else 0, 2)
     assert (event.operation, event.undone_instant) == (None, written.instant)
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+@pytest.mark.parametrize("kind", TableType)
+def test_events_name_timeline_files_that_are_there(kind: TableType, version: int, tmp_path: Path) -> None:
+    """Those of versions 8 and 9 named completed files without the completion time, so that no consumer could open them."""
+    made = History(kind, LocalStorage(tmp_path), version)
+    storage, form = made.table.storage, made.table.timeline.format
+
+    def told(event: Transition) -> str:
+        storage.stat(event.timeline_file)
+        return event.timeline_file.rpartition("/")[2]
+
+    done = [made.write(*ROWS), made.write(("a", "p", 2, "y"), ("c", "q", 2, "y"))]
+    if kind is TableType.MOR:
+        done.append(made.step(compacted))
+    done.append(made.step(lambda t: (schedule_clustering(t, {"tideline.clustering.min.input.files": 1}), run_clustering(t))))
+    done += [made.step(cleaned), made.step(create_savepoint)]
+    saved = done[-1]
+    for event in made.events:
+        storage.stat(event.timeline_file)
+    named = [form.parse_timeline_file_name(told(event)) for event in done]
+    assert [found[0].time for found in named if found] == [event.instant for event in done]
+    if version > 6:
+        assert [time_from_instant(found[1]) for found in named if found] == [event.completion_time for event in done]
+        assert any(".clustering.requested" in event.timeline_file for event in made.events)
+    made.write(("g", "p", 6, "x"), operation=Operation.INSERT_OVERWRITE)
+    restored = made.step(lambda t: restore_to_savepoint(t, saved.instant))
+    assert told(restored).endswith(".restore")
+    deleted = made.step(lambda t: delete_savepoint(t, saved.instant))
+    assert (deleted.timeline_file, deleted.completion_time) == (saved.timeline_file, None)

@@ -66,7 +66,7 @@ def transition_of(identity: TableIdentity, form: TableFormat, entry: Entry, obse
         to_state=entry.after.value,
         time=recorded,
         requested_time=time_from_instant(entry.instant),
-        completion_time=recorded if entry.after is State.COMPLETED else None,
+        completion_time=_completion_time(entry, recorded),
         sequence=entry.sequence,
         writer_id=entry.writer_id,
         observed_by=observed_by,
@@ -84,6 +84,13 @@ def transition_of(identity: TableIdentity, form: TableFormat, entry: Entry, obse
         schema_hash=hashlib.sha256(schema.encode()).hexdigest() if schema else None,
         checkpoint={k: v for k, v in commit.extra.items() if k not in _NO_CHECKPOINT} if commit and not commit.is_rewrite else {},
     )
+
+
+def _completion_time(entry: Entry, recorded: datetime) -> datetime | None:
+    """Return when the instant completed: if the names of timeline files say so, that time."""
+    if entry.after is not State.COMPLETED:
+        return None
+    return time_from_instant(entry.completion) if entry.completion else recorded
 
 
 def _rows(entry: Entry) -> tuple[int | None, int | None, int | None]:
@@ -115,7 +122,7 @@ def _timeline_file(entry: Entry, form: TableFormat) -> str:
         return entry.body.file if isinstance(entry.body, Archived) else ""
     # A deleted savepoint and a dropped index name their former file: the deletion itself has no timeline file.
     shown = State.COMPLETED if entry.after is State.ROLLED_BACK else entry.after
-    return form.timeline_path(entry.at(shown))
+    return form.timeline_path(entry.at(shown), entry.completion)
 
 
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
