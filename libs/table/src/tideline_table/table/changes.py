@@ -3,6 +3,8 @@
 In a table with a Tideline log, a point is a sequence of the log, that is, a place in completion order. A reader that continues from
 a sequence misses no write that began earlier and finished later, and reads no row twice because of compaction or clustering, which
 only move rows. In other tables, a point is an instant: of the write (version 6) or of its completion (version 8 and later).
+
+A completion time (version 8 and later) is the point behind its write in all tables, as in Apache Hudi.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import re
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InstantNotFound, InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
-from tideline_table.hudi.instant import Action, State, time_from_instant
+from tideline_table.hudi.format import ArchivedInstant
+from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
 from tideline_table.hudi.point import is_sequence
 from tideline_table.log.action import COMPACT, LOG_COMPACT, ActionRecord
 from tideline_table.log.sharing import HUDI_WRITER
@@ -86,6 +89,20 @@ def range_of(state: TableState, kind: PointKind, since: str, until: str) -> Inst
         if a.operation == LOG_COMPACT and a.action is not Action.LOG_COMPACTION and any(i < a.instant for i in written)
     )
     return InstantRange(before, through, written | restamped, since)
+
+
+def begun_before(instants: InstantRange, archived: Iterable[ArchivedInstant]) -> InstantRange:
+    """Return the range with archived writes that began by its start and completed after it: their rows have earlier instants."""
+    late = frozenset(a.time for a in archived if a.time <= instants.since < a.completion and a.state is State.COMPLETED)
+    return replace(instants, written=instants.written | late)
+
+
+def oldest_beside(instants: InstantRange) -> str:
+    """Return the oldest instant of a write that may complete after the start of the range: as for Apache Hudi, none takes a day."""
+    try:
+        return instant_from_time(time_from_instant(instants.since) - timedelta(days=1))
+    except OverflowError:  # the first day of the calendar
+        return ""
 
 
 def _check_rewritten(state: TableState, since: str, until: str) -> None:
@@ -196,8 +213,13 @@ def _place(state: TableState, point: str) -> tuple[int, str]:
             raise InstantNotFound(f"instant {point}, which is {known.state}", expected="a completed instant, or a sequence")
         return known.sequence, point
     moment = time_from_instant(point)
-    completed = ((a.sequence, a.instant) for a in state.completed_writes() if datetime.fromisoformat(a.since) <= moment)
+    completed = ((a.sequence, a.instant) for a in state.completed_writes() if _ended(a) <= moment)
     return max(completed, default=(0, ""))
+
+
+def _ended(action: ActionRecord) -> datetime:
+    """Return when a write completed: its completion time, which is in the order of the log, or when its entry was recorded."""
+    return time_from_instant(action.completion) if action.completion else datetime.fromisoformat(action.since)
 
 
 def _rewritten_places(state: TableState, known: ActionRecord) -> range:
