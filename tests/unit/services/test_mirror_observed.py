@@ -23,6 +23,7 @@ from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_table.action import leave
 from tideline_table.coordination import observed_uid
+from tideline_table.hudi import time_from_instant
 from tideline_table.storage import LocalStorage
 from tideline_table.table import HudiLockKind, Sharing, Table, share_table
 
@@ -140,6 +141,11 @@ def test_tables_of_every_version_are_mirrored(fleet, tmp_path, folder, name):
     told = steps(fleet, base)
     assert [sequence for sequence, *_ in told] == list(range(1, len(told) + 1))
     assert any(after == "completed" for *_, after in told) or name.endswith("_empty")
+    for event in fleet.events(TIMELINE.name):
+        in_name = Path(event.timeline_file).name.partition(".")[0].partition("_")[2]
+        assert not event.timeline_file or (base / event.timeline_file).is_file()
+        # It was the time of the file, which a copy changes.
+        assert not in_name or event.completion_time == time_from_instant(in_name)
 
 
 def test_each_step_is_published_once_whenever_the_mirror_dies(fleet, real, monkeypatch):

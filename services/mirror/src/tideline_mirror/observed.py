@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import tzinfo
 
-from tideline_events import TableRecord
+from tideline_events import TableRecord, Transition
 from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.changes import changes_between
 from tideline_mirror.metrics import ENTRIES
@@ -14,7 +15,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_table.coordination import observe
-from tideline_table.hudi import ListedTimeline
+from tideline_table.hudi import ListedTimeline, TableFormat, time_from_instant
 from tideline_table.table import Table
 
 _log = get_logger(__name__)
@@ -58,7 +59,8 @@ class ObservedTables:
             )
         table.refresh()
         identity = table_identity(table, uid=uid)
-        transitions = [replace(transition_of(identity, form, entry, "mirror"), timeline_file=path) for entry, path in found.entries]
+        told = ((transition_of(identity, form, entry, "mirror"), path) for entry, path in found.entries)
+        transitions = [_as_listed(transition, path, form, table.zone) for transition, path in told]
         record = record_of(table, identity, sequence + found.missed + len(transitions), known, now, self._fleet)
         record = replace(record, steps=found.cursor)
         if transitions:
@@ -77,3 +79,10 @@ class ObservedTables:
         """Forget tables that are gone."""
         for uid in uids:
             self._seen.pop(uid, None)
+
+
+def _as_listed(transition: Transition, path: str, form: TableFormat, zone: tzinfo) -> Transition:
+    """Return the event with the timeline file that is there, and with the completion time if the file's name has one."""
+    parsed = form.parse_timeline_file_name(path.rpartition("/")[2])
+    completed = time_from_instant(parsed[1], zone) if parsed and parsed[1] else transition.completion_time
+    return replace(transition, timeline_file=path, completion_time=completed)
