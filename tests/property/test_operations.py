@@ -90,8 +90,8 @@ class Model:
 class Run:
     """The table and the model side by side."""
 
-    def __init__(self, mode: str, storage, clock: ManualClock, kind: TableType = TableType.COW) -> None:
-        create(storage, clock, ordering="" if mode == "commit time" else "ts", type=kind)
+    def __init__(self, mode: str, storage, clock: ManualClock, kind: TableType = TableType.COW, version: int = 0) -> None:
+        create(storage, clock, ordering="" if mode == "commit time" else "ts", type=kind, version=version)
         if mode == "overwrite":
             properties = {**parse_properties(storage.read(PROPERTIES_PATH)), PAYLOAD_CLASS: OVERWRITE_PAYLOAD}
             storage.put(PROPERTIES_PATH, format_properties(properties, "test"))
@@ -180,12 +180,16 @@ class Run:
                     contents(table, at)
 
 
-@pytest.mark.parametrize("mode", ["event time", "commit time", "overwrite"])
+MODES_AND_VERSIONS = [("event time", 6), ("commit time", 6), ("overwrite", 6), ("event time", 9), ("commit time", 9)]
+"""In version 9 a mode says how rows merge, and properties name no payload class."""
+
+
+@pytest.mark.parametrize(("mode", "version"), MODES_AND_VERSIONS)
 @few
 @given(st.lists(steps, min_size=4, max_size=14), st.randoms(use_true_random=False))
-def test_table_equals_the_model(mode, plan, choose: random.Random):
+def test_table_equals_the_model(mode, version, plan, choose: random.Random):
     clock = ManualClock()
-    run = Run(mode, MemoryStorage(clock=clock), clock)
+    run = Run(mode, MemoryStorage(clock=clock), clock, version=version)
     for step in plan:
         run.step(*step)
         run.check(run.table)
@@ -197,15 +201,17 @@ def test_table_equals_the_model(mode, plan, choose: random.Random):
     assert {o.path for o in run.storage.list_objects("") if o.path.endswith(".parquet")} == known
 
 
-@pytest.mark.parametrize("mode", ["event time", "commit time", "overwrite"])
+@pytest.mark.parametrize(("mode", "version"), MODES_AND_VERSIONS)
 @few
 @given(st.lists(steps_with_logs, min_size=4, max_size=14), st.randoms(use_true_random=False))
-def test_a_table_with_logs_equals_the_model(mode, plan, choose: random.Random):
+def test_a_table_with_logs_equals_the_model(mode, version, plan, choose: random.Random):
     """With event time, a deletion in a log hides later rows with lower ordering values until a compaction forgets it: no model
     of rows alone."""
     clock = ManualClock()
-    run = Run(mode, MemoryStorage(clock=clock), clock, TableType.MOR)
+    run = Run(mode, MemoryStorage(clock=clock), clock, TableType.MOR, version)
     for kind, what, limit in plan:
+        if kind == "log compact" and version > 6:
+            continue  # refused by name
         rows_only = mode == "event time" and kind in ("upsert", "insert drop", "bulk drop", "compact", "log compact")
         run.step(kind, [(key, order, False) for key, order, _ in what] if rows_only else what, limit)
         run.check(run.table)
