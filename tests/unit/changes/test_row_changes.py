@@ -20,7 +20,7 @@ from tests.unit.services.fleet import SCHEMA, die, rows
 
 from tideline_changes.positions import positions_of
 from tideline_changes.streaming import ChangesService
-from tideline_changes.topics import CHECK_EVERY_S, DELETED_AFTER_S
+from tideline_changes.topics import CHECK_EVERY_S, DELETED_AFTER_S, TableTopics
 from tideline_events import CHANGES_POSITIONS, DEAD_LETTER, EventLogUnavailable, Record, TopicMismatch
 from tideline_events.sqlite import SqliteEventLog, SqlitePublisher
 from tideline_table.action import (
@@ -548,6 +548,45 @@ def test_a_heartbeat_says_that_a_quiet_table_is_followed(fleet: Changes) -> None
     reached, second = beat()
     assert (reached, second - first >= 60_000) == (sequence, True)
     assert fleet.check(table).ops == ["t", *"rrrrr"]
+
+
+def test_a_position_says_no_later_time_than_up_to_which_all_changes_are_published(fleet: Changes, monkeypatch) -> None:
+    """The time was that of the record, also where a part of a commit was published, and behind a visit that missed a commit."""
+    table = fleet.create()
+    upsert(table, 0)
+    service = fleet.run(batch_rows=2)
+    settle(service)
+
+    def published() -> tuple[int, int]:
+        (record,) = fleet.event_log.last_records(CHANGES_POSITIONS).values()
+        position = json.loads(record.value or b"")
+        return position["sequence"], position["published_ms"]
+
+    reached = published()
+    publish, found, recorded_ms = TableTopics.keep, [], []
+
+    def slow(topics, number, position) -> None:
+        publish(topics, number, position)
+        found.append(published())
+        if len(found) == 1:
+            fleet.clock.advance(10)
+            recorded_ms.append(fleet.clock.now().timestamp() * 1000)
+            upsert(fleet.open(), 50)
+            fleet.clock.advance(10)
+
+    monkeypatch.setattr(TableTopics, "keep", slow)
+    upsert(table, 100)
+    service.tick()
+    *in_part, (sequence, complete_ms) = found
+    assert set(in_part) == {reached}, "a part of the commit"
+    assert len(in_part) == 2
+    assert sequence == table.refresh().sequence - 2
+    assert reached[1] < complete_ms < recorded_ms[0], "the second commit is not published"
+    settle(service)
+    assert published()[1] > recorded_ms[0]
+    fleet.check(table)
+    settle(fleet.run(batch_rows=2, snapshot=1))
+    assert [at for _, at in found if not at] == [0] * 8, "while the snapshot of 15 rows is published"
 
 
 @pytest.mark.parametrize("mode", ["observe", "services"])

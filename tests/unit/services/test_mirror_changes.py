@@ -220,6 +220,23 @@ def test_the_backlog_counts_entries_that_are_not_published(fleet):
     assert context.metrics.value(BACKLOG) == 0
 
 
+def test_a_table_of_which_only_a_part_is_published_is_behind(fleet):
+    """It was counted as quiet as soon as a first batch was published."""
+    table = fleet.create()
+    for n in range(2):
+        write(table, 10 * n)
+    service, _ = mirror(fleet, batch_entries=1, heartbeat_interval_s=1.0)
+    behind = []
+    for _ in range(5):
+        fleet.clock.advance(2)
+        service.tick()
+        (heartbeat,) = fleet.events(MIRRORS.name)
+        is_complete = fleet.event_log.cursor(table.uid).sequence == 4
+        behind.append(heartbeat.behind)
+        assert heartbeat.behind == (not is_complete)
+    assert behind == [1, 1, 1, 0, 0]
+
+
 @pytest.mark.parametrize("kind", ["renamed", "dropped"])
 def test_a_change_is_published_once_whenever_the_mirror_dies(fleet, monkeypatch, kind):
     died = 0

@@ -46,7 +46,7 @@ class Position:
     unit: Unit | None = None
     """What is published in part."""
     published_ms: int = 0
-    """The time of the record."""
+    """All changes that the table's log had at this time are published: no older ones come. 0 while nothing is complete."""
 
     @property
     def is_begun(self) -> bool:

@@ -56,6 +56,7 @@ class ChangesService:
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._backlog: dict[str, int] = {}
         self._is_behind = False
+        self._began_ms = 0
 
     def start(self) -> None:
         """Take over the shards that are held, and watch for commits."""
@@ -69,6 +70,7 @@ class ChangesService:
         """
         visit = self._visits.begin(full=self._is_behind)
         self._is_behind = False
+        self._began_ms = int(self._context.clock.now().timestamp() * 1000)
         self._publishers.close_lost()
         self._topics.check()
         failure = self._tables.visit(
@@ -104,7 +106,7 @@ class ChangesService:
         shard = shard_of(table.base_path, self._tables.shards.count)
         number, position = self._topics.position(table, shard, own, key_columns_of(table))
         shape = shape_of(table, position.topic, self._fleet, tombstones=own.tombstones, schemas=own.schemas)
-        _Stream(self, table, own, shape, shard, number, position).run()
+        _Stream(self, table, own, shape, shard, number, position, self._began_ms).run()
 
     def note(self, table: Table, commits: int) -> None:
         """Note how many commits of a table are not published."""
@@ -143,7 +145,9 @@ class _Stream:
         shard: int,
         number: int,
         position: Position,
+        read_ms: int,
     ) -> None:
+        """`read_ms`: a time before the state of the table was read."""
         self._service = service
         self._table = table
         self._own = own
@@ -151,6 +155,9 @@ class _Stream:
         self._shard = shard
         self._number = number
         self._position = position
+        self._read_ms = read_ms
+        self._newest = 0
+        """The last sequence of the table's log at the time `read_ms`, or later."""
 
     def run(self) -> None:
         """Publish what is to be published, until the service stops."""
@@ -184,11 +191,13 @@ class _Stream:
             snapshot=self._own.snapshot,
             base_path=self._table.base_path,
             unit=unit,
+            published_ms=0,
         )
         self._publish(position, [self._shape.truncation(self._shape.source_of(unit, now_ms, 0), now_ms)])
 
     def _go_on(self) -> None:
         unit, newest = self._position.unit, self._table.state.sequence
+        self._newest = newest
         if newest < (reached := self._position.reached):
             # The holder before may have published what was written since this visit began.
             newest = self._table.refresh().sequence
@@ -204,7 +213,7 @@ class _Stream:
             if not self._unit(Unit(WRITE, sequence, instant)):
                 return
         self._service.note(self._table, 0)
-        quiet_ms = self._now_ms() - self._position.published_ms
+        quiet_ms = self._read_ms - self._position.published_ms
         if self._position.sequence < newest or (self._own.heartbeat_s and quiet_ms >= self._own.heartbeat_s * 1000):
             # Steps that change no rows move the position too: what it names must not be archived.
             self._publish(replace(self._position, sequence=max(newest, self._position.sequence)), [])
@@ -258,7 +267,9 @@ class _Stream:
         yield encode(DeadLetter(record.topic, -1, -1, self._service.context.name, reason, now, record.key, record.value))
 
     def _publish(self, position: Position, records: list[Record]) -> None:
-        position = replace(position, published_ms=self._now_ms())
+        if position.unit is None and position.sequence >= self._newest:
+            # Nothing older is to come. A part, or a position behind which the log goes on, says nothing of the kind.
+            position = replace(position, published_ms=max(self._read_ms, position.published_ms))
         self._service.publish(self._shard, self._number, position, records)
         self._position = position
 

@@ -87,6 +87,8 @@ class MirrorService:
         """When the first entry was recorded that is read and not published, by table uid."""
         self._backlog: dict[str, int] = {}
         """Numbers of entries that are not published, by table uid; only of tables that have some."""
+        self._partial: set[str] = set()
+        """The uids of tables of which the last visit published not all that was there when it began."""
         self._absent = AbsentTables(context, settings.fleet, self._tables, self._publishers)
         self._fleet = settings.fleet
         self._observed = ObservedTables(context, settings.fleet, self._publishers)
@@ -154,7 +156,7 @@ class MirrorService:
             number = self._publishers.settle(shard)
             known = self._last_record(uid, number)
             found = self._observed.mirror(table, uid, shard, number, known, batch_entries)
-            self._is_behind |= found.is_behind
+            self._note_part(uid, is_partial=found.is_behind)
             if found.record is not None:
                 self._known[uid] = found.record
             return
@@ -163,7 +165,8 @@ class MirrorService:
         batch_entries = self._per_table.of(table.base_path).batch_entries
         self._note_backlog(table, cursor)
         # The visit has just refreshed the table: an idle one need not be asked for its next entry again.
-        is_idle = cursor == table.state.sequence
+        is_idle, head = cursor == table.state.sequence, table.state.sequence
+        self._note_part(table.uid, is_partial=False)
         # Step 3: read the entries after it, a batch at most.
         entries = [] if is_idle else list(islice(table.timeline.log.after(cursor), batch_entries))
         if not entries:
@@ -187,12 +190,13 @@ class MirrorService:
         start = self._kept_from(table, cursor)
         if start != cursor:
             self._cursors[table.uid] = number, start
-            self._is_behind = True
+            self._note_part(table.uid, is_partial=True)
             return
         table.refresh()
         self._publish(table, shard, number, cursor, entries)
         self._note_backlog(table, entries[-1].sequence)
         self._observe(table, entries)
+        self._note_part(table.uid, is_partial=entries[-1].sequence < head)
         self._is_behind |= len(entries) == batch_entries
 
     def _publish(self, table: Table, shard: int, number: int, cursor: int, entries: Sequence[Entry]) -> None:
@@ -230,6 +234,10 @@ class MirrorService:
             self._backlog[table.uid] = table.state.sequence - cursor
         else:
             self._backlog.pop(table.uid, None)
+
+    def _note_part(self, uid: str, *, is_partial: bool) -> None:
+        (self._partial.add if is_partial else self._partial.discard)(uid)
+        self._is_behind |= is_partial
 
     def _scrub(self, table: Table) -> None:
         now_s = self._context.clock.monotonic_s()
@@ -328,7 +336,7 @@ class MirrorService:
                 visited_since=began,
                 interval_s=self._heartbeat_every_s,
                 tables=len(tables),
-                behind=sum(uid in self._waiting for uid in tables),
+                behind=sum(uid in self._waiting or uid in self._partial for uid in tables),
                 failing=failing.count(shard),
                 instance=self._context.instance,
             )
@@ -347,7 +355,7 @@ class MirrorService:
                 expected="a log without gaps",
                 remedy="restore the entry from a copy",
             )
-        self._is_behind = True
+        self._note_part(table.uid, is_partial=True)
 
     def _kept_from(self, table: Table, cursor: int) -> int:
         """Return `cursor`, or the start of the log if it was trimmed past `cursor`. Trimmed entries can no longer be published."""
