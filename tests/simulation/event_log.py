@@ -23,8 +23,8 @@ from tideline_events import (
     transition_records,
 )
 from tideline_events.envelope import stamped
-from tideline_events.log import POLL_LIMIT, check_records, check_subscription
-from tideline_events.positions import positions_in
+from tideline_events.log import POLL_LIMIT, Subscription, check_records, check_subscription
+from tideline_events.positions import is_ahead, positions_in
 from tideline_events.topics import POSITIONS, TOPICS, Topic
 from tideline_table.clock import Clock
 
@@ -179,10 +179,14 @@ class MemoryPublisher:
         """See `Publisher.publish_transitions`."""
         self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
-    def publish(self, *records: Record) -> None:
+    def publish(self, *records: Record, reader: Subscription | None = None) -> None:
         """See `Publisher.publish`."""
         check_records(records)
-        self.append(records)
+        self.append(records if reader is None else [record for record in records if self._is_ahead(record)])
+
+    def _is_ahead(self, record: Record) -> bool:
+        present = [r for r in self.broker.records.values() if (r.topic, r.key) == (record.topic, record.key)]
+        return record.topic != POSITIONS.name or is_ahead(record, present)
 
     def append(self, records: Sequence[Record]) -> None:
         """What `publish` does with records that are as they should be."""

@@ -372,6 +372,40 @@ def test_what_was_seen_is_dropped(deployment: Deployment) -> None:
     assert events.counts.duplicates == 3
 
 
+@pytest.mark.parametrize("has_committed", [False, True])
+def test_a_member_that_was_replaced_moves_no_position_of_its_group_back(deployment: Deployment, has_committed: bool) -> None:
+    """The slow member stored where it was before it heard that it was replaced: what the other one had processed came again."""
+    uid, group = new_uid(), f"group-{new_uid()}"
+    publisher = deployment.publisher(f"shard-{uid}")
+    publisher.publish_transitions(uid, transitions(uid, 0, 2), table_record(uid, 2))
+
+    def member() -> EventConsumer:
+        events = EventConsumer(deployment.log(), group, backfill=lambda *_: [], member="one", clock=deployment.clock)
+        return deployment.stack.enter_context(closing(events))
+
+    def read(events: EventConsumer, upto: int) -> None:
+        while events.seen.get(uid, -1) < upto:
+            events.poll(1.0)
+
+    slow = member()
+    read(slow, 2)
+    if has_committed:
+        slow.commit()
+        publisher.publish_transitions(uid, transitions(uid, 3, 3), table_record(uid, 3))
+        read(slow, 3)
+    quick = member()
+    publisher.publish_transitions(uid, transitions(uid, 4, 5), table_record(uid, 5))
+    read(quick, 5)
+    quick.commit()
+    assert deployment.log().positions(group)[uid] == 5
+    slow.commit()
+    assert deployment.log().positions(group)[uid] == 5
+    publisher.publish_transitions(uid, transitions(uid, 6, 6), table_record(uid, 6))
+    read(quick, 6)
+    assert quick.commit()
+    assert deployment.log().positions(group)[uid] == 6
+
+
 def test_poison_goes_to_the_dead_letters_and_blocks_nothing(deployment: Deployment) -> None:
     uid, group = new_uid(), f"group-{new_uid()}"
     events = consumer(deployment, group, [], uid)

@@ -72,7 +72,7 @@ class KeptLetters:
     ) -> None:
         raise AssertionError("a consumer publishes no transitions")
 
-    def publish(self, *records: Record) -> None:
+    def publish(self, *records: Record, reader: object = None) -> None:
         if self.errors:
             raise self.errors.pop(0)
         self.records += records
@@ -264,6 +264,21 @@ def test_after_a_rebalance_nothing_comes_again_that_another_member_committed() -
     other.commit()
     events._subscription.generation += 1  # type: ignore[misc] # the partition is back
     assert events.poll(0) == [transition(uid, 6)]
+
+
+def test_a_member_that_gets_a_table_back_stores_no_older_position() -> None:
+    """It stored what it had processed before it lost the partition, if the read that brought the partition back failed."""
+    uid = new_uid()
+    log, tables = ScriptedLog(ScriptedSubscription()), TableLog(transitions(uid, 1, 9))
+    events = again(log, tables, records(transitions(uid, 1, 2)))
+    events.poll(0)
+    mine = log.subscription
+    other = again(log, tables, records(transitions(uid, 1, 5)))
+    other.poll(0)
+    other.commit()
+    mine.generation += 1  # type: ignore[misc] # the partition is back
+    events.commit()
+    assert log.positions("g") == {uid: 5}
 
 
 def test_a_sequence_that_the_table_never_had_is_a_dead_letter() -> None:

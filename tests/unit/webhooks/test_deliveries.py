@@ -11,6 +11,7 @@ from tests.unit.webhooks.conftest import Hooks
 from tests.unit.webhooks.receiver import Answer
 
 from tideline_events import DEAD_LETTER
+from tideline_webhooks import courier
 from tideline_webhooks.metrics import DEAD_LETTERS, DELIVERIES
 
 
@@ -187,6 +188,35 @@ def test_a_refused_event_holds_its_table_and_no_other(hooks: Hooks):
     receiver.wait(lambda: len(receiver.taken) == 32)
     assert by_table(receiver.taken) == {"a": list(range(1, 17)), "b": list(range(1, 17))}
     assert hooks.events(DEAD_LETTER.name) == []
+
+
+def test_an_instance_that_is_behind_moves_no_position_back(hooks: Hooks, monkeypatch: pytest.MonkeyPatch):
+    """What another instance had delivered was delivered again after the next start."""
+    monkeypatch.setattr(courier, "STORE_EVERY_S", 1000.0)
+    asked, free = threading.Event(), threading.Event()
+
+    def answer(received):
+        if received.place == ("a", 3) and not asked.is_set():
+            asked.set()
+            return Answer(500 if free.wait(60) else 204)
+        return Answer()
+
+    receiver = hooks.receiver(answer)
+    hooks.subscribe({"name": "all", "url": receiver.url, "timeout_s": 100})
+    table = hooks.create("a")
+    write(table, 0)
+    write(table, 10)
+    hooks.publish()
+    slow, _ = hooks.run()
+    assert asked.wait(60)
+    quick, _ = hooks.run()
+    receiver.wait(lambda: ("a", 4) in [one.place for one in receiver.taken])
+    hooks.stop(quick)
+    assert hooks.event_log.positions("webhooks.all")[table.uid] == 4
+    slow._couriers[0]._stopping.set()
+    free.set()
+    hooks.stop(slow)
+    assert hooks.event_log.positions("webhooks.all")[table.uid] == 4
 
 
 def test_a_stuck_endpoint_delays_no_other_subscription(hooks: Hooks):

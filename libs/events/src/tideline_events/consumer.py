@@ -12,7 +12,7 @@ from typing import Self
 from tideline_events.deduplicator import ConsumerCounts, Deduplicator
 from tideline_events.envelope import TableDeleted, UnknownEvent, decode, encode
 from tideline_events.errors import CommitLost, PoisonEvent, PublisherFenced, PublishUnknown
-from tideline_events.log import POLL_LIMIT, EventLog, Publisher
+from tideline_events.log import POLL_LIMIT, EventLog, Publisher, Subscription
 from tideline_events.payload import DeadLetter, Event, TableIdentity, TableRecord, Transition
 from tideline_events.positions import position_record
 from tideline_events.record import Record
@@ -83,6 +83,8 @@ class EventConsumer:
         self._starts: dict[str, int] = {}
         """Of a new group: the state of tables as of its start, of which no event arrived."""
         self._moved: set[str] = set()
+        self._kept: dict[str, int] = {}
+        """The positions of the group in the event log, as far as this member read or stored them: none of them is moved back."""
         self._snapshot = snapshot
         self._unknown: deque[TableRecord] = deque()
         """With `snapshot`: states of tables without a position, which are not delivered yet."""
@@ -182,22 +184,35 @@ class EventConsumer:
             self._waiting.popleft()
         return events
 
-    def commit(self) -> None:
+    def commit(self, positions: Mapping[str, int] | None = None) -> bool:
         """Store durably that everything that `poll` returned is processed; do nothing while a record waits that was read.
 
-        A commit that a rebalance made void is no error: its events are delivered again, here or to the member that reads them now.
-        Raises `EventLogUnavailable`, after which the call may be repeated.
+        `positions`: of a caller with `seen` that processes later than it reads, the last sequences that it processed, by table uid.
+        They are stored also while a record waits. Positions of tables that this member does not read, and positions behind those
+        that are stored, are left out. Return whether the rest is stored. A commit that a rebalance made void is no error: its
+        events are delivered again, here or to the member that reads them now. Raises `EventLogUnavailable`; it may be repeated.
         """
-        if self._waiting or self._taken:
-            return
-        if self._stored is None and (moved := [uid for uid in sorted(self._moved) if self._subscription.owns(uid)]):
-            # Before the offsets: a position that is ahead of them only makes records duplicates that were processed.
-            self._publish(*(position_record(self._group, uid, self._deduplicator.last(uid)) for uid in moved))
-        self._moved.clear()
+        is_complete = not self._waiting and not self._taken
+        if not is_complete and not positions:
+            return False
+        moved = {uid: self._deduplicator.last(uid) for uid in self._moved} if self._stored is None else dict(positions or {})
+        if moved:
+            # Members that had these tables meanwhile may be ahead.
+            self._load_positions()
+        moved = {uid: at for uid, at in moved.items() if at > self._kept.get(uid, at - 1) and self._subscription.owns(uid)}
         try:
-            self._subscription.commit()
+            if moved:
+                # Before the offsets: a position that is ahead of them only makes records duplicates that were processed.
+                records = [position_record(self._group, uid, moved[uid]) for uid in sorted(moved)]
+                self._publish(*records, reader=self._subscription)
+            if is_complete:
+                self._subscription.commit()
         except CommitLost as error:
             _log.info("group %s: %s", self._group, error)
+            return False
+        self._kept |= moved
+        self._moved.clear()
+        return True
 
     def close(self) -> None:
         """Close the subscription and the publisher. What was not committed is delivered again."""
@@ -213,6 +228,7 @@ class EventConsumer:
         generation = self._subscription.generation
         stored = self._event_log.positions(self._group) if self._stored is None else self._stored()
         self._is_new_group = self._is_new_group and not stored
+        self._kept = dict(stored)
         for table_uid, sequence in stored.items():
             self._deduplicator.mark(table_uid, sequence)
         if self._snapshot:
@@ -349,13 +365,13 @@ class EventConsumer:
         self._publish(encode(letter))
         self._count(dead=1)
 
-    def _publish(self, *records: Record) -> None:
+    def _publish(self, *records: Record, reader: Subscription | None = None) -> None:
         """Publish by the publisher of this member, whose writer id no other member has."""
         for is_last in (False, True):
             try:
                 if self._publisher is None:
                     self._publisher = self._event_log.publisher(f"{self._group}-{uuid.uuid4()}")
-                self._publisher.publish(*records)
+                self._publisher.publish(*records, reader=reader)
             except (PublisherFenced, PublishUnknown):
                 # The broker ended the transaction, for example. Published again, the records say the same.
                 self._close_publisher()

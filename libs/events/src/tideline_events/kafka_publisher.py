@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from tideline_events.envelope import stamped
 from tideline_events.errors import EventLogUnavailable, PublisherFenced, PublishUnknown
 from tideline_events.kafka_options import CLIENT_LOG, accepted_options
-from tideline_events.log import check_records, transition_records
+from tideline_events.kafka_subscription import REBALANCED, KafkaSubscription
+from tideline_events.log import Subscription, check_records, transition_records
 from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.record import Record
 from tideline_events.topics import TopicSettings
@@ -78,7 +79,7 @@ class KafkaPublisher:
         """See `Publisher.publish_transitions`."""
         self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
-    def publish(self, *records: Record) -> None:
+    def publish(self, *records: Record, reader: Subscription | None = None) -> None:
         """See `Publisher.publish`."""
         check_records(records)
         now = self._clock.now()
@@ -86,13 +87,19 @@ class KafkaPublisher:
         with self._turn:
             if self._ended is not None:
                 raise self._ended
+            member = reader if isinstance(reader, KafkaSubscription) else None
+            membership = None if member is None else member.membership()
             try:
                 self._producer.begin_transaction()
                 for record in records:
                     self._send(record)
-                self._commit()
+                if membership is not None:
+                    offsets, who = membership
+                    self._in_time(lambda timeout_s: self._producer.send_offsets_to_transaction(offsets, who, timeout_s))
+                # The client continues a commit that timed out in the background. The next call waits for the same commit.
+                self._in_time(self._producer.commit_transaction)
             except (KafkaException, BufferError) as failure:
-                self._give_up(failure)
+                self._give_up(failure, member)
 
     def close(self) -> None:
         """See `Publisher.close`."""
@@ -104,30 +111,36 @@ class KafkaPublisher:
     def _send(self, record: Record) -> None:
         self._producer.produce(self._topics.name(record.topic), key=record.key, value=record.value, headers=list(record.headers))
 
-    def _commit(self) -> None:
+    def _in_time(self, step: Callable[[float], object]) -> None:
+        """Repeat a step of a transaction, which takes a timeout, while that may help."""
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         while True:
             try:
-                self._producer.commit_transaction(max(0.1, deadline_s - self._clock.monotonic_s()))
+                step(max(0.1, deadline_s - self._clock.monotonic_s()))
             except KafkaException as failure:
-                # The client continues a commit that timed out in the background. The next call waits for the same commit.
                 if not failure.args[0].retriable() or self._clock.monotonic_s() >= deadline_s:
                     raise
             else:
                 return
 
-    def _give_up(self, failure: KafkaException | BufferError) -> NoReturn:
-        """Abort a failed transaction if that is possible. Raise `PublisherFenced`, `PublishUnknown` or `EventLogUnavailable`."""
+    def _give_up(self, failure: KafkaException | BufferError, member: KafkaSubscription | None) -> NoReturn:
+        """Abort a failed transaction if that is possible.
+
+        Raise `PublisherFenced`, `PublishUnknown`, `CommitLost` or `EventLogUnavailable`.
+        """
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         text = error.str() if error is not None else str(failure)
+        is_lost = member is not None and error is not None and error.code() in REBALANCED
         if error is not None and error.code() in _FENCED:
             self._ended = PublisherFenced(self._writer_id)
-        elif error is not None and (error.fatal() or (error.retriable() and not error.txn_requires_abort())):
+        elif error is not None and not is_lost and (error.fatal() or (error.retriable() and not error.txn_requires_abort())):
             self._ended = PublishUnknown(f"publication by {self._writer_id!r} ended in {text}", remedy=_NEW_PUBLISHER)
         else:
             self._abort()
         if self._ended is not None:
             raise self._ended from failure
+        if member is not None and is_lost:
+            raise member.lost(text) from failure
         raise EventLogUnavailable(f"publication by {self._writer_id!r} was aborted: {text}", remedy="retry") from failure
 
     def _abort(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -19,7 +20,7 @@ from tideline_table.clock import Clock
 _log = logging.getLogger(__name__)
 # Names with an underscore are librdkafka's own codes, which have no public name.
 _TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
-_REBALANCED = frozenset(
+REBALANCED = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.UNKNOWN_MEMBER_ID,
@@ -69,6 +70,8 @@ class KafkaSubscription:
         self._uncounted: set[str] = set()
         self._generation = 0
         self._uncommitted: dict[tuple[str, int], int] = {}
+        self._committed: dict[tuple[str, int], int] = {}
+        """The offsets that this member committed, of its partitions."""
         self._closed = False
         self._trouble: EventLogUnavailable | None = None
         try:
@@ -103,11 +106,28 @@ class KafkaSubscription:
 
     def commit(self) -> None:
         """See `Subscription.commit`."""
-        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in self._uncommitted.items()]
-        if not offsets:
-            return
-        self._commit(offsets)
-        self._uncommitted.clear()
+        if offsets := _partitions(self._uncommitted):
+            self._commit(offsets)
+            self._committed |= self._uncommitted
+            self._uncommitted.clear()
+
+    def membership(self) -> tuple[list[TopicPartition], Any]:
+        """Return what a transaction must hold that only a member may commit: an offset that the group has, and who the member is.
+
+        The broker asks who it is only with an offset. Raises `CommitLost` if this member has left the group.
+        """
+        offsets = _partitions(self._committed)[:1] or self._start_of_one()
+        who = self._consumer.consumer_group_metadata()
+        # Without a name the broker takes the offsets of anyone.
+        if not offsets or who is None or not self._consumer.memberid():
+            raise self.lost("this member has left it")
+        return offsets, who
+
+    def lost(self, why: str) -> CommitLost:
+        """Return the error that says that the broker refused what this member committed."""
+        return CommitLost(
+            f"group {self._group!r} was rebalanced: {why}", remedy="continue to poll; the records are delivered again"
+        )
 
     @property
     def generation(self) -> int:
@@ -155,12 +175,20 @@ class KafkaSubscription:
             errors = [answer.error for answer in answers if answer.error is not None]
         if not errors:
             return
-        if errors[0].code() in _REBALANCED:
-            raise CommitLost(
-                f"group {self._group!r} was rebalanced: {errors[0].str()}",
-                remedy="continue to poll; the records are delivered again",
-            )
+        if errors[0].code() in REBALANCED:
+            raise self.lost(errors[0].str())
         raise EventLogUnavailable(f"commit of group {self._group!r}: {errors[0].str()}", remedy="retry")
+
+    def _start_of_one(self) -> list[TopicPartition]:
+        """Return the offset from which the group reads one of the partitions of this member, of which it has read nothing yet."""
+        try:
+            for at in self._consumer.committed([TopicPartition(*one) for one in sorted(self._assigned)[:1]], self._timeout_s):
+                ends = self._consumer.get_watermark_offsets(at, timeout=self._timeout_s)
+                offset = at.offset if at.offset >= 0 else ends[0] if ends else 0
+                return [TopicPartition(at.topic, at.partition, offset)]
+        except KafkaException as failure:
+            raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
+        return []
 
     def _settle_start(self, partitions: list[TopicPartition], timeout_s: float) -> None:
         """Commit the current ends of partitions for which the group has no offsets.
@@ -196,6 +224,11 @@ class KafkaSubscription:
         for partition in partitions:
             self._assigned.discard((partition.topic, partition.partition))
             self._uncommitted.pop((partition.topic, partition.partition), None)
+            self._committed.pop((partition.topic, partition.partition), None)
+
+
+def _partitions(offsets: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
 def record_of(message: Message, topics: TopicSettings) -> Record:

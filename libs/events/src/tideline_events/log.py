@@ -39,8 +39,12 @@ class Publisher(Protocol):
         The transitions are in order and gapless; `table_record.sequence` is the sequence of the last one.
         """
 
-    def publish(self, *records: Record) -> None:
-        """Publish records (jobs, locks, hints, dead letters, table records) so that they become visible together."""
+    def publish(self, *records: Record, reader: Subscription | None = None) -> None:
+        """Publish records (jobs, locks, hints, dead letters, table records, positions) so that they become visible together.
+
+        With `reader`, a subscription of this log whose group the positions are of, they become visible only while it is a member
+        of its group (`CommitLost`). A log without partitions leaves out positions behind those that are there.
+        """
 
     def close(self) -> None:
         """Release connections; safe to call twice."""

@@ -29,3 +29,10 @@ def positions_in(records: Iterable[Record], group: str) -> dict[str, int]:
         if named == group:
             found[str(table_uid)] = sequence
     return found
+
+
+def is_ahead(record: Record, present: Iterable[Record]) -> bool:
+    """Return whether the record of a position is ahead of the `present` ones of its key."""
+    group, _ = json.loads(record.key or b"")
+    (sequence,) = positions_in([record], group).values()
+    return all(sequence > known for known in positions_in(present, group).values())

@@ -18,9 +18,9 @@ from pathlib import Path
 from tideline_events.database import connect, headers_of, headers_text, reading, translated, writing
 from tideline_events.envelope import decode, stamped
 from tideline_events.errors import PoisonEvent, PublisherFenced
-from tideline_events.log import POLL_LIMIT, check_records, check_subscription, transition_records
+from tideline_events.log import POLL_LIMIT, Subscription, check_records, check_subscription, transition_records
 from tideline_events.payload import TableChange, TableRecord, Transition
-from tideline_events.positions import positions_in
+from tideline_events.positions import is_ahead, positions_in
 from tideline_events.record import Record
 from tideline_events.topics import FAMILIES, POSITIONS, TOPICS, Topic, TopicSettings, topic_named
 from tideline_events.wire import Wire
@@ -197,14 +197,15 @@ class SqlitePublisher:
         """See `Publisher.publish_transitions`."""
         self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
-    def publish(self, *records: Record) -> None:
+    def publish(self, *records: Record, reader: Subscription | None = None) -> None:
         """See `Publisher.publish`."""
         check_records(records)
         now = self._clock.now()
         records = tuple(self._wire.written(stamped(record, now)) for record in records)
         with self._turn, translated(self._path), writing(self._connection):
             self._check_epoch()
-            for record in records:
+            # All members of a group read all tables: the one that is behind moves no position back.
+            for record in records if reader is None else filter(self._is_ahead, records):
                 row = (record.topic, record.key, record.value, headers_text(record.headers), _microseconds(now))
                 offset = self._connection.execute(_INSERT, row).lastrowid
                 if record.topic in _COMPACTED:
@@ -215,6 +216,13 @@ class SqlitePublisher:
         """See `Publisher.close`."""
         with self._turn:
             self._connection.close()
+
+    def _is_ahead(self, record: Record) -> bool:
+        """Return whether a record holds no position, or one that is ahead of the one that is there."""
+        if record.topic != POSITIONS.name:
+            return True
+        rows = self._connection.execute(f"{_LAST} AND key = ?", (record.topic, record.key)).fetchall()
+        return is_ahead(record, [_record(row) for row in rows])
 
     def _check_epoch(self) -> None:
         query = "SELECT epoch FROM publishers WHERE writer_id = ?"

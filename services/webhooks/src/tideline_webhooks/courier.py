@@ -274,20 +274,21 @@ class Courier:
             _log.warning("delivery failed, trying again", subscription=name, table=lane.uid, reason=attempt.reason)
 
     def _store(self, *, now: bool = False) -> None:
-        """Store the positions of tables, and then the offsets behind them."""
+        """Store the positions of the tables of this member, and then the offsets behind them."""
         if self._ledger is None or (self._clock.monotonic_s() < self._store_at_s and not now):
             return
         self._store_at_s = self._clock.monotonic_s() + STORE_EVERY_S
         with self._guard:
             # Taken together: without it an event between the two would be lost.
             positions, others = self._lanes.take_positions(), self._lanes.others
+        is_stored = False
         try:
-            if positions:
-                self._ledger.store(positions)
-        except TidelineError:
-            with self._guard:
-                self._lanes.put_back(positions)
-            raise
-        for consumer, is_timeline in self._consumers:
-            if is_timeline or not others:
-                consumer.commit()
+            for consumer, is_timeline in self._consumers:
+                if is_timeline:
+                    is_stored = consumer.commit(positions)
+                elif not others:
+                    consumer.commit()
+        finally:
+            if not is_stored:
+                with self._guard:
+                    self._lanes.put_back(positions)
