@@ -1,11 +1,14 @@
 """Mirrors that divide the shards by leases, on an embedded event log: every commit one event, whichever process comes and goes."""
 
 import random
+import shutil
 
 import pytest
 from tests.unit.services.fleet import write
 from tests.unit.services.test_mirror import published
 
+from tideline_mirror.absent import CHECK_ABSENT_EVERY_S, DELETED_AFTER_S
+from tideline_mirror.metrics import BACKLOG
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.metrics import SHARD_MOVES
@@ -157,6 +160,34 @@ def test_a_shard_that_comes_back_is_published_from_the_cursor_of_the_holder_in_b
     write(table, 20)
     mirrors.pass_time(2 * STEP_S)
     check_published(fleet, [table])
+
+
+def test_tables_of_other_instances_and_tables_that_left_are_forgotten(fleet, mirrors):
+    """They stayed in memory, open tables among them, and their backlog and delay in the metrics of the instance for ever."""
+    tables = [fleet.create(f"t{n}") for n in range(4)]
+    for table in tables:
+        for n in range(3):
+            write(table, 10 * n)
+    first = mirrors.start()
+    first.tick()
+    assert mirrors.contexts[first].metrics.value(BACKLOG) == 16
+    mirrors.running.remove(first)
+    second = mirrors.start()
+    mirrors.pass_time(TTL_S + STEP_S)
+    first.tick()
+    assert mirrors.contexts[first].metrics.value(BACKLOG) == 0
+    assert remembered(first) == set()
+    assert remembered(second) == {table.uid for table in tables}
+    shutil.rmtree(fleet.path("t0"))
+    mirrors.pass_time(DELETED_AFTER_S + 2 * CHECK_ABSENT_EVERY_S)
+    assert remembered(second) == {table.uid for table in tables[1:]}
+    check_published(fleet, tables[1:])
+
+
+def remembered(service):
+    """The uids of tables of which a mirror knows more than their last record in the event log."""
+    of_tables = "_cursors", "_identities", "_backlog", "_waiting", "_partial", "_scrubbed_s"
+    return {uid for name in of_tables for uid in getattr(service, name)} | set(service._absent._absent_since_s)
 
 
 @pytest.mark.parametrize("seed", range(2))

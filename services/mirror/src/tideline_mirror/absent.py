@@ -37,11 +37,10 @@ class AbsentTables:
         """Return whether the interval since the last check is over."""
         return self._context.clock.monotonic_s() >= self._checked_at_s + CHECK_ABSENT_EVERY_S
 
-    def check(self, known: dict[str, TableRecord]) -> list[str]:
+    def check(self, known: dict[str, TableRecord]) -> None:
         """Publish what became of tables whose last records, `known` by uid, name a place in a shard that is held.
 
-        Changes `known` as the event log changes. Returns the uids of tables that are gone. Raises the errors of
-        `ShardPublishers.publish`.
+        Changes `known` as the event log changes. Raises the errors of `ShardPublishers.publish`.
         """
         now_s = self._checked_at_s = self._context.clock.monotonic_s()
         before, read = list(known.items()), self._tables.known()
@@ -58,7 +57,7 @@ class AbsentTables:
             # A folder that is not mounted looks as if its tables were deleted.
             if is_certain or now_s - self._absent_since_s.setdefault(uid, now_s) >= DELETED_AFTER_S:
                 self._publish(known, record, kind, reason)
-        return [uid for uid, _ in before if uid not in known]
+        self._absent_since_s = {uid: since_s for uid, since_s in self._absent_since_s.items() if uid in known}
 
     def _found(self, record: TableRecord) -> tuple[str, str, bool] | None:
         """Return the kind of change, its reason, and whether it is certain at once; None if nothing is known or to be said."""

@@ -114,6 +114,8 @@ class MirrorService:
         try:
             return self._visit(visit)
         finally:
+            if visit.is_full:
+                self._forget_others()
             now = self._context.clock.now()
             ages_s = [(now - recorded).total_seconds() for recorded in self._waiting.values()]
             self._context.metrics.set(BEHIND, max([0.0, *ages_s]))
@@ -154,8 +156,7 @@ class MirrorService:
         if not table.capabilities.keeps_log:
             uid, batch_entries = observed_uid(table.storage.root), self._per_table.of(table.base_path).batch_entries
             number = self._publishers.settle(shard)
-            known = self._last_record(uid, number)
-            found = self._observed.mirror(table, uid, shard, number, known, batch_entries)
+            found = self._observed.mirror(table, uid, shard, number, self._last_record(uid, number), batch_entries)
             self._note_part(uid, is_partial=found.is_behind)
             if found.record is not None:
                 self._known[uid] = found.record
@@ -207,11 +208,10 @@ class MirrorService:
         record = self._record(table, entries[-1].sequence if entries else cursor)
         if entries:
             record = replace(record, quiet_since=datetime.fromisoformat(entries[-1].recorded))
+            self._waiting.setdefault(table.uid, datetime.fromisoformat(entries[0].recorded))
         changes = changes_between(known, record, moved_from=_moved_from(table) if known is None else None)
         # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
         del self._cursors[table.uid]
-        if entries:
-            self._waiting.setdefault(table.uid, datetime.fromisoformat(entries[0].recorded))
         # Step 5: events, state and cursor in one transaction, so that each step and each change is published once.
         self._publishers.publish_transitions(shard, number, table.uid, transitions, record, changes)
         self._cursors[table.uid], self._known[table.uid] = (number, record.sequence), record
@@ -313,11 +313,16 @@ class MirrorService:
         if self._absent.is_due():
             self._publishers.take_over()
             self._read_records(self._publishers.newest)
-            gone = self._absent.check(self._known)
-            self._observed.forget(gone)
-            for uid in gone:
-                for of_tables in (self._cursors, self._identities, self._backlog, self._waiting):
-                    of_tables.pop(uid, None)
+            self._absent.check(self._known)
+
+    def _forget_others(self) -> None:
+        """Forget what is known of tables that are gone or not readable, or whose shards another instance holds."""
+        own = {uid for uid, base_path in self._tables.known().items() if self._tables.owns(base_path)}
+        for of_tables in (self._cursors, self._identities, self._backlog, self._waiting, self._scrubbed_s):
+            for uid in of_tables.keys() - own:
+                del of_tables[uid]
+        self._partial &= own
+        self._observed.retain(own)
 
     def _beat(self, began: datetime) -> None:
         """Publish a heartbeat of each shard that is held, if the interval is over: a visit of all tables has just ended."""
@@ -378,8 +383,8 @@ class MirrorService:
         _log.info("published", table=table.uid, name=table.definition.name, entries=len(entries), sequence=entries[-1].sequence)
 
     def _record(self, table: Table, sequence: int) -> TableRecord:
-        now = self._context.clock.now()
-        return record_of(table, self._identity(table), sequence, self._known.get(table.uid), now, self._fleet)
+        known, now = self._known.get(table.uid), self._context.clock.now()
+        return record_of(table, self._identity(table), sequence, known, now, self._fleet)
 
 
 def _moved_from(table: Table) -> str | None:

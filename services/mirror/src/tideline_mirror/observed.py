@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 
@@ -75,10 +75,9 @@ class ObservedTables:
             self._seen[uid] = number, paths
         return Mirrored(record, not found.is_complete)
 
-    def forget(self, uids: Iterable[str]) -> None:
-        """Forget tables that are gone."""
-        for uid in uids:
-            self._seen.pop(uid, None)
+    def retain(self, uids: Collection[str]) -> None:
+        """Forget all other tables."""
+        self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
 
 
 def _as_listed(transition: Transition, path: str, form: TableFormat, zone: tzinfo) -> Transition:
