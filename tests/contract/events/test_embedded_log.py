@@ -20,12 +20,13 @@ from tideline_events import (
     EventLogCorrupt,
     EventLogUnavailable,
     PublisherFenced,
+    Record,
     decode,
     encode,
     open_event_log,
     table_deletion,
 )
-from tideline_events.topics import DAY_S
+from tideline_events.topics import DAY_S, HISTORY_S
 from tideline_table.clock import ManualClock
 
 MANY_WRITERS = """
@@ -136,6 +137,22 @@ def test_retention_deletes_in_small_pieces(embedded: Deployment) -> None:
             with rows(embedded) as connection:
                 left.append(connection.execute("SELECT count(*) FROM records WHERE topic = ?", (HINTS.name,)).fetchone()[0])
     assert left == [200, 0]
+
+
+def test_expiry_keeps_up_with_what_arrives(embedded: Deployment) -> None:
+    """A thousand records a minute were deleted, and seven thousand rows in a second may arrive: the file grew for ever."""
+    clock, uid, topic = ManualClock(), new_uid(), "tideline.changes.trips"
+    expired = "SELECT count(*) FROM records WHERE recorded_us < ?"
+    with closing(open_event_log(embedded.url, clock=clock).publisher("shard")) as publisher:
+        publisher.publish(*(Record(topic, uid.encode(), b"{}") for _ in range(7000)))
+        clock.advance(HISTORY_S + 1)
+        limit_us, left = round(clock.now().timestamp() * 1_000_000), []
+        for size in (1500, 1500, 1, 1):
+            publisher.publish(*(Record(topic, uid.encode(), b"{}") for _ in range(size)))
+            with rows(embedded) as connection:
+                left.append(connection.execute(expired, (limit_us,)).fetchone()[0])
+            clock.advance(1)
+    assert left == [4000, 1000, 0, 0]
 
 
 def test_members_of_one_group_each_read_everything_and_share_the_furthest_position(embedded: Deployment) -> None:

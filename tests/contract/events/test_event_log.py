@@ -43,7 +43,7 @@ publisher, uid = log.publisher(sys.argv[2]), sys.argv[3]
 if sys.argv[1].startswith("kafka"):
     publisher._commit = lambda: (publisher._producer.flush(20), os._exit(9))
 else:
-    publisher._expire = lambda now: os._exit(9)
+    publisher._expire = lambda *_: os._exit(9)
 publisher.publish_transitions(uid, transitions(uid, 4, 5), table_record(uid, 5))
 """
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tideline_events import TIMELINE, open_event_log
+from tideline_events import CHANGES, TIMELINE, open_event_log
 from tideline_events.kafka import KafkaEventLog, KafkaSettings
 from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.kafka_subscription import KafkaSubscription
 from tideline_events.sqlite import SqliteEventLog
+from tideline_events.topics import TopicSettings, topic_named
 from tideline_table.clock import SystemClock
 from tideline_table.errors import InvalidOption
 
@@ -42,6 +43,7 @@ def test_another_url_is_refused_without_being_repeated(url: str) -> None:
     [
         ("prefix=", "'prefix'"),
         ("prefix=a/b", "'prefix'"),
+        ("prefix=" + "a" * 91, "'prefix'"),
         ("partitions=0", "'partitions'"),
         ("partitions=many", "'partitions'"),
         ("replication=0", "'replication'"),
@@ -58,6 +60,15 @@ def test_a_wrong_parameter_is_refused_by_name(query: str, found: str) -> None:
     with pytest.raises(InvalidOption, match=found) as refused:
         open_event_log(f"kafka://127.0.0.1:1?{query}")
     assert "hunter22" not in str(refused.value)
+
+
+def test_every_name_that_a_topic_of_rows_may_have_is_one_of_kafkas_with_every_prefix() -> None:
+    """Prefixes of 100 characters were taken, and topics of rows could not be created."""
+    longest = CHANGES.name + "x" * 150
+    assert topic_named(longest) is not None
+    assert topic_named(longest + "x") is None
+    with closing(open_event_log(f"kafka://127.0.0.1:1?prefix={'a' * 90}")):
+        assert len(TopicSettings("a" * 90).name(longest)) <= 249
 
 
 @pytest.mark.parametrize("query", ["prefix=a.", "partitions=2", "replication=1"])

@@ -18,7 +18,8 @@ from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption
 from tideline_table.extras import extra
 
-_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,89}")
+"""Kafka takes names of 249 characters. The longest behind the prefix is `changes.` and the 150 that a topic of rows may have."""
 _REGISTRY_OPTIONS = "schema.registry."
 
 
@@ -35,7 +36,7 @@ class Parameter:
 
 def _prefix(text: str) -> str:
     if not _PREFIX.fullmatch(text):
-        raise ValueError("at most 100 letters, digits, dots, dashes and underscores, such as acme.")
+        raise ValueError("at most 90 letters, digits, dots, dashes and underscores, such as acme.")
     return text
 
 

@@ -10,7 +10,7 @@ import heapq
 import logging
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -28,8 +28,9 @@ from tideline_table.clock import Clock
 
 RETENTION_INTERVAL_S = 60.0
 RETENTION_BATCH = 1000
-"""Most expired records of a topic that one publication deletes, which bounds its duration. Expired deletions of a compacted topic
-are all deleted at once."""
+"""Most expired records of a topic that a publication of few records deletes, which bounds its duration; one of many deletes twice
+as many as it has. While more are left, each publication deletes some: expiry keeps up with what arrives. Expired deletions of a
+compacted topic are all deleted at once."""
 MIN_SLEEP_S = 0.001
 MAX_SLEEP_S = 0.05
 """Longest sleep of an idle poll. It bounds the delay until the poll sees a new record."""
@@ -184,6 +185,8 @@ class SqlitePublisher:
         self._epoch = epoch
         self._turn = threading.Lock()
         self._expired_at_s = clock.monotonic_s() - RETENTION_INTERVAL_S
+        self._expiring: list[Topic] = []
+        """The topics of which the last publication left expired records."""
 
     def publish_transitions(
         self,
@@ -210,7 +213,7 @@ class SqlitePublisher:
                 offset = self._connection.execute(_INSERT, row).lastrowid
                 if record.topic in _COMPACTED:
                     self._connection.execute(_COMPACT, (record.topic, record.key, offset))
-            self._expire(now)
+            self._expire(now, max(RETENTION_BATCH, 2 * len(records)))
 
     def close(self) -> None:
         """See `Publisher.close`."""
@@ -229,12 +232,19 @@ class SqlitePublisher:
         if self._connection.execute(query, (self._writer_id,)).fetchone() != (self._epoch,):
             raise PublisherFenced(self._writer_id)
 
-    def _expire(self, now: datetime) -> None:
-        if self._clock.monotonic_s() - self._expired_at_s < RETENTION_INTERVAL_S:
-            return
-        for topic in (*TOPICS, *self._members()):
-            self._connection.execute(*_expiry(self._topics.own(topic), now))
-        self._expired_at_s = self._clock.monotonic_s()
+    def _expire(self, now: datetime, limit: int) -> None:
+        topics: Iterable[Topic] = self._expiring
+        is_due = self._clock.monotonic_s() - self._expired_at_s >= RETENTION_INTERVAL_S
+        if is_due:
+            topics = (*TOPICS, *self._members())
+        left = []
+        for topic in topics:
+            deleted = self._connection.execute(*_expiry(self._topics.own(topic), now, limit)).rowcount
+            if deleted >= limit and not topic.compacted:
+                left.append(topic)
+        self._expiring = left
+        if is_due:
+            self._expired_at_s = self._clock.monotonic_s()
 
     def _members(self) -> Iterator[Topic]:
         """Yield the topics of families that have records. One look into the index for each."""
@@ -341,12 +351,12 @@ def _record(row: _Row) -> Record:
     return Record(topic, key, value, headers_of(headers), partition=0, offset=offset)
 
 
-def _expiry(topic: Topic, now: datetime) -> tuple[str, tuple[str | int, ...]]:
-    """Return the statement that deletes expired records of `topic`."""
+def _expiry(topic: Topic, now: datetime, limit: int) -> tuple[str, tuple[str | int, ...]]:
+    """Return the statement that deletes expired records of `topic`, at most `limit` unless it is compacted."""
     limit_us = _microseconds(now) - topic.retention_s * 1_000_000
     if topic.compacted:
         return _EXPIRE_DELETIONS, (topic.name, limit_us)
-    return _EXPIRE, (topic.name, RETENTION_BATCH, limit_us)
+    return _EXPIRE, (topic.name, limit, limit_us)
 
 
 def _microseconds(time: datetime) -> int:
