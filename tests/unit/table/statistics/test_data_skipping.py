@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -338,6 +339,25 @@ def test_every_action_keeps_the_records(kind: TableType) -> None:
     live = {path for file_slice in table.state.every_slice() for path in file_slice.paths}
     assert files > live
     assert {record["fileName"] for record in held(table).values()} == {path.rpartition("/")[2] for path in live}
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(14, 2), (15, 3), (14, 0), (15, 0), (17, 2), (18, 4), (19, 4), (30, 15)])
+def test_decimals_of_every_size_that_a_record_can_hold(precision: int, scale: int) -> None:
+    """With 14 or 15 digits before the point no record was made, and the partition lacked them until it was repaired."""
+    storage, kind = Noting(), pa.decimal128(precision, scale)
+    schema = pa.schema([("id", pa.string()), ("part", pa.string()), ("amount", kind)])
+    create_table(storage.root, TableRequest("t", schema, ("id",), ("part",)), ManualClock(), storage)
+    table = opened(storage)
+    create_metadata(table, [COLUMN_STATS])
+    most, step = Decimal((0, (9,) * precision, -scale)), Decimal((0, (1,), -scale))
+    ends = [(most.copy_negate(), step.copy_negate()), (step, most)]
+    given = {"id": ["a", "b", "c", "d"], "part": ["p1", "p1", "p2", "p2"], "amount": pa.array([*ends[0], *ends[1]], kind)}
+    write_rows(table, pa.table(given, schema), Operation.UPSERT, parallelism=1)
+    records = [record for record in held(table).values() if record["columnName"] == "amount"]
+    assert sorted(tuple(record[end]["value"] for end in ("minValue", "maxValue")) for record in records) == ends
+    assert check_table(table) == []
+    assert found(table, storage, "amount < 0") == (["a", "b"], {"p1"})
+    assert found(table, storage, "amount > 0") == (["c", "d"], {"p2"})
 
 
 def test_what_a_record_says() -> None:

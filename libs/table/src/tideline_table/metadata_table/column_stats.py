@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
@@ -81,6 +81,8 @@ def _wrapped(wrapper: str, value: Any) -> tuple[str, dict[str, Any]] | None:
 COLUMN_STATS_GROUPS = 2
 """File groups of the partition, as in Apache Hudi."""
 _DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15
+_EVERY_DIGIT, _LAST_DIGIT = Context(prec=_DECIMAL_DIGITS), Decimal(1).scaleb(-_DECIMAL_SCALE)
+"""Python's own context has 28 digits."""
 _FOOTERS_AT_ONCE = 16
 _NOTHING = ColumnStatistics("string", None, None, 0)
 """Those of each column in a file without rows. Without bounds, the type of the column is not in the record."""
@@ -272,7 +274,7 @@ def statistics_datum(file_name: str, column: str, file: FileStatistics) -> bytes
         # To Spark, NaN is greater than any number. With NaN itself as the maximum, Apache Hudi 1.2.0 leaves the file out of `v >
         # 1`.
         low, high = (math.inf if low is None else low), math.inf
-    low, high = (round(end, _DECIMAL_SCALE) if isinstance(end, Decimal) else end for end in (low, high))
+    low, high = (_EVERY_DIGIT.quantize(end, _LAST_DIGIT) if isinstance(end, Decimal) else end for end in (low, high))
     sizes = (held.size_bytes, held.uncompressed_bytes)
     return encode(ColumnStats(file_name, column, wrapper, low, high, file.rows, held.nulls, *sizes))
 
