@@ -11,7 +11,7 @@ from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import TableService, archive, delete_half_written, request_clean, roll_back_dead, run_clean
 from tideline_table.config import ARCHIVE_AUTOMATIC
-from tideline_table.coordination import forget_expired, is_alive, may_write_eagerly
+from tideline_table.coordination import forget_expired, may_live
 from tideline_table.hudi import Action, State
 from tideline_table.log import ActionRecord
 from tideline_table.table import Table, leases_of
@@ -121,6 +121,4 @@ def _is_abandoned(table: Table, record: ActionRecord) -> bool:
         return False
     if record.action is Action.LOG_COMPACTION and record.state is State.REQUESTED:
         return False
-    if is_alive(table.storage, record, table.clock, table.options):
-        return False
-    return bool(record.fenced_by) or not may_write_eagerly(table.storage, record, table.clock, table.options)
+    return not may_live(table.storage, record, table.clock, table.options)

@@ -18,7 +18,7 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
-from tideline_table.coordination import is_alive
+from tideline_table.coordination import may_live
 from tideline_table.hudi import State
 from tideline_table.table import Table
 
@@ -144,7 +144,7 @@ class LockService:
         lost = self._lost.setdefault(table.uid, set())
         lost &= {record.instant for record in inflight}
         for record in inflight:
-            if record.instant in lost or is_alive(table.storage, record, table.clock, table.options):
+            if record.instant in lost or may_live(table.storage, record, table.clock, table.options):
                 continue
             lost.add(record.instant)
             now = self._context.clock.now()

@@ -6,7 +6,7 @@ Decisions about what a write or a table service does belong to `tideline_table.a
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import find_conflict
 from tideline_table.coordination.exclusive import ExclusiveTimeline
-from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign, may_write_eagerly
+from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
 from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock, NoLock, OpenHudiTableLock, TableLock
@@ -14,6 +14,7 @@ from tideline_table.coordination.observation import Observed, observe, observed_
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reservations import NoReservations, PostedReservation, Reservation, Reservations, going_first
 from tideline_table.coordination.rollback import roll_back
+from tideline_table.coordination.shared.eager_writes import eager_until, may_live
 from tideline_table.coordination.shared.timeline import SharedTimeline
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.coordination.write_set import SchemaStep, WriteSet
@@ -39,13 +40,14 @@ __all__ = [
     "TableLock",
     "WriteSet",
     "allowed_silence",
+    "eager_until",
     "find_conflict",
     "forget_expired",
     "going_first",
     "is_alive",
     "is_dead",
     "last_sign",
-    "may_write_eagerly",
+    "may_live",
     "observe",
     "observed_uid",
     "roll_back",

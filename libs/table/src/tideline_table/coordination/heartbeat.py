@@ -16,7 +16,7 @@ from tideline_table.clock import Clock
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, HEARTBEAT_INTERVAL_MS, HEARTBEAT_MISSES, Options
 from tideline_table.errors import ObjectNotFound, StorageError, StorageFull, TidelineError
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.instant import WRITE_ACTIONS, State, time_from_instant
+from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import IDENTITY_PATH, entry_path
 from tideline_table.storage import Storage, exists
@@ -158,19 +158,6 @@ def _is_silent_plan(storage: Storage, instant: str, inflight: str, asked: dateti
                 return False
     marked = last_marked(storage, instant)
     return marked is None or not is_recent(marked)
-
-
-def may_write_eagerly(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
-    """Return whether this may be a write of a living job that cleans failed writes eagerly, and so makes no heartbeat.
-
-    The job of a write that failed with an error has deleted its heartbeat, so only an hour without a marker shows that it ended
-    (`hoodie.clustering.expiration.threshold.mins`). One request for a write with a heartbeat.
-    """
-    if not record.is_by_hudi or record.action not in WRITE_ACTIONS or exists(storage, heartbeat_path(record.instant)):
-        return False
-    signs = [time_from_instant(record.instant), last_marked(storage, record.instant)]
-    allowed = timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN])
-    return clock.now() - max(sign for sign in signs if sign is not None) <= allowed
 
 
 def forget_silent(storage: Storage, pending: AbstractSet[str], clock: Clock, options: Options) -> None:

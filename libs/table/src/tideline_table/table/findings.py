@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, tzinfo
 
 from tideline_table.config import BACKLOG_LOG_FILES, CLUSTERING_PRIORITY_LAPSE_S, INSTANT_SKEW_S, PLAN_AGE_S
-from tideline_table.coordination import allowed_silence, is_alive, last_sign
+from tideline_table.coordination import allowed_silence, eager_until, last_sign, may_live
 from tideline_table.errors import MALFORMED, ObjectNotFound, TidelineError
 from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
 from tideline_table.hudi.properties import TIMEZONE
@@ -221,7 +221,7 @@ def _of_action(table: Table, record: ActionRecord) -> Finding | None:
     if not (driven or goes_first):
         is_old = pending_s > table.options[PLAN_AGE_S]
         return Finding(FindingKind.WAITING_PLAN, _waiting(record), pending_s) if is_old else None
-    if is_alive(table.storage, record, table.clock, table.options):
+    if may_live(table.storage, record, table.clock, table.options):
         return None
     found = f"{record.action} {record.instant} is {record.state} and "
     found += (
@@ -248,6 +248,8 @@ def _late_heartbeat(table: Table, record: ActionRecord) -> Finding | None:
     silence = last_sign(table.storage, record, table.clock, table.options)
     if silence is None or not allowed * 0.75 < silence <= allowed:
         return None
+    if eager_until(table.storage, record, table.clock, table.options):
+        return None  # its job may make no heartbeats
     text = (
         f"writer {record.writer_id or 'unknown'} of {record.action} {record.instant} misses its heartbeat; the cleaner rolls "
         "it back "

@@ -11,7 +11,7 @@ from tideline_table.action.metadata.run import drop_metadata
 from tideline_table.action.planned_run import is_run_by_hudi
 from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.services import REWRITES, SERVICES
-from tideline_table.coordination import OpenHudiTableLock, is_alive
+from tideline_table.coordination import OpenHudiTableLock, eager_until, is_alive
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
@@ -37,8 +37,9 @@ def leave(table: Table, open_lock: OpenHudiTableLock) -> Left:
 
     Dead writes are rolled back; plans are cancelled or, if Apache Hudi's writers may have read them, run. An exclusive table
     loses its metadata table and is shared first: sharing checks everything that Apache Hudi's writers must find. Does nothing
-    for a table that only Apache Hudi writes. Raises `WriteConflict` while a writer or executor of Tideline is alive, and
-    `UnsupportedTable` for what Apache Hudi's writers would read otherwise than Tideline.
+    for a table that only Apache Hudi writes. Raises `WriteConflict` while a writer or executor of Tideline is alive, or a write of
+    Apache Hudi that makes no heartbeats may be, and `UnsupportedTable` for what Apache Hudi's writers would read otherwise than
+    Tideline.
     """
     left = Left()
     if not table.capabilities.keeps_log:
@@ -46,7 +47,8 @@ def leave(table: Table, open_lock: OpenHudiTableLock) -> Left:
         return left
     table.check_writable(keyed=False)
     table.definition.check_writable(keyed=False)  # before anything is done: a version of which only exclusive tables are written
-    left.rolled_back += roll_back_dead(table)
+    left.rolled_back += roll_back_dead(table, spares_eager=True)
+    _check_none_may_live(table)
     for record in list(table.refresh().pending()):
         if table.state.is_pending(record.instant) and not record.is_by_hudi:
             _end(table, record, left)
@@ -57,6 +59,20 @@ def leave(table: Table, open_lock: OpenHudiTableLock) -> Left:
         table = share_table(table, Sharing(HudiLockKind.fitting(table.storage.root)), open_lock)
     table.timeline.leave()
     return left
+
+
+def _check_none_may_live(table: Table) -> None:
+    """Raise `WriteConflict` for a write of Apache Hudi that may be that of a living job without heartbeats."""
+    for record in table.state.pending():
+        until = eager_until(table.storage, record, table.clock, table.options)
+        if until is not None:
+            raise WriteConflict(
+                f"{record.action} {record.instant} of Apache Hudi is {record.state} and has no heartbeat file: its job may "
+                "live and clean failed writes eagerly",
+                with_instant=record.instant,
+                remedy=f"leave the table again when the write has completed, or after {until:%Y-%m-%d %H:%M:%S} UTC; if its job is "
+                "dead, at once after: tideline run rollback PATH",
+            )
 
 
 def _end(table: Table, record: ActionRecord, left: Left) -> None:

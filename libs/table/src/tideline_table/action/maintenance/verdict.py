@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tideline_table.action.backlog import Objectives
 from tideline_table.action.decision import Due, NotDue, TableService, Trigger
 from tideline_table.action.services import SERVICES
-from tideline_table.coordination import is_alive
+from tideline_table.coordination import is_alive, may_live
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
@@ -139,9 +139,9 @@ def _verdict(table: Table, service: TableService, rules: Rules) -> Verdict:
 
 
 def dead_writers(table: Table) -> tuple[ActionRecord, ...]:
-    """Return the pending writes, rollbacks and restores whose process shows no heartbeat."""
+    """Return the pending writes, rollbacks and restores whose process is dead (`may_live`)."""
     found = (record for record in table.state.pending() if repair(record) == TableService.ROLLBACK)
-    return tuple(record for record in found if not is_alive(table.storage, record, table.clock, table.options))
+    return tuple(record for record in found if not may_live(table.storage, record, table.clock, table.options))
 
 
 def _not_applicable(table: Table, service: TableService) -> NotDue | None:
@@ -153,7 +153,7 @@ def _of_rollback(table: Table) -> Verdict:
     if dead:
         why = f"{len(dead)} pending action(s) without a heartbeat: {', '.join(dead)}"
         return Verdict(TableService.ROLLBACK, Outcome.DUE, why, "tideline run rollback PATH ends them", dead)
-    return Verdict(TableService.ROLLBACK, Outcome.NOT_DUE, "every pending action has a live process", "a writer that dies")
+    return Verdict(TableService.ROLLBACK, Outcome.NOT_DUE, "every pending action may have a live process", "a writer that dies")
 
 
 def _of_pending(table: Table, service: TableService, pending: list[ActionRecord]) -> Verdict:

@@ -33,7 +33,10 @@ class Rollback(Service):
     def run(self, table: Table, instant: str = "", *, options: Settings = None, run: RunTasks | None = None) -> Ran:
         """Undo what is dead, and delete partial files of killed writers. Always returns what it did, also nothing."""
         del instant, run
-        undone = roll_back_dead(table)
+        return self._run(table, options, spares_eager=False)
+
+    def _run(self, table: Table, options: Settings, *, spares_eager: bool) -> Ran:
+        undone = roll_back_dead(table, spares_eager=spares_eager)
         half_written = delete_half_written(table, options)
         alive = [record.instant for record in table.state.pending()]
         text = f"rolled back {', '.join(undone)}" if undone else "nothing to do: every pending write has a live writer"
@@ -47,5 +50,5 @@ class Rollback(Service):
     def maintain(self, table: Table, options: Settings, trigger: Trigger | None, why: str) -> Step:
         """See `Service.maintain`."""
         del trigger
-        ran = self.run(table, options=options)
+        ran = self._run(table, options, spares_eager=True)
         return Step(self.name, "done" if ran.instants or ran.files else "nothing", why, ran.instants, ran.files)

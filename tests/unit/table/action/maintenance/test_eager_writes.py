@@ -1,0 +1,73 @@
+"""A write of Apache Hudi without a heartbeat file, as a job with eager cleaning makes it: nobody takes it for dead for an hour."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.unit.table.shared import opened, put, shared_table
+
+from tideline_locks import open_hudi_lock
+from tideline_table.action import leave, maintain
+from tideline_table.action.decision import TableService
+from tideline_table.action.maintenance.verdict import Outcome, Rules, judge
+from tideline_table.clock import ManualClock
+from tideline_table.errors import WriteConflict
+from tideline_table.hudi.instant import State, next_instant
+from tideline_table.storage import Storage
+from tideline_table.table import FindingKind, Table, findings_of
+from tideline_table.writer.marker import MarkerType, create_marker
+
+ONLY_ROLLBACK = Rules(services=frozenset({TableService.ROLLBACK}))
+QUARTER_S = 900.0
+BEATS: dict[str, Any] = {"hoodie.client.heartbeat.interval_in_ms": 60_000}
+
+
+def _eager_write(table: Table, storage: Storage, clock: ManualClock) -> str:
+    """Begin one; after a quarter of an hour it writes its last marker."""
+    put(table, [("a", "p", 1, "1")])
+    instant = next_instant(clock.now(), table.state.last_instant)
+    for ending in ("commit.requested", "inflight"):
+        storage.put(f".hoodie/{instant}.{ending}", b"")
+    clock.advance(QUARTER_S)
+    create_marker(storage, instant, "p/a-0_0-0-0_1.parquet", MarkerType.CREATE)
+    return instant
+
+
+def _dead(table: Table) -> list[str]:
+    return [found.text for found in findings_of(table) if found.kind is FindingKind.DEAD_WRITER]
+
+
+def _state_after_maintenance(storage: Storage, clock: ManualClock, instant: str) -> tuple[Table, State]:
+    table = opened(storage, clock, **BEATS)
+    maintain(table, ONLY_ROLLBACK)
+    return table, table.refresh().actions[instant].state
+
+
+def test_maintenance_and_findings_leave_it_alone_for_an_hour_after_its_last_marker() -> None:
+    shared, storage, clock = shared_table()
+    instant = _eager_write(shared, storage, clock)
+    for _ in range(4):
+        table, state = _state_after_maintenance(storage, clock, instant)
+        assert state is State.INFLIGHT
+        assert _dead(table) == []
+        assert judge(table, TableService.ROLLBACK, ONLY_ROLLBACK).outcome is Outcome.NOT_DUE
+        clock.advance(QUARTER_S)
+    clock.advance(1)
+    assert instant in _dead(table)[0]
+    assert _state_after_maintenance(storage, clock, instant)[1] is State.ROLLED_BACK
+
+
+def test_the_table_is_not_left_before_and_the_error_names_it_and_the_time() -> None:
+    shared, storage, clock = shared_table()
+    instant = _eager_write(shared, storage, clock)
+    ends = clock.now() + timedelta(hours=1)
+    clock.advance(QUARTER_S)
+    with pytest.raises(WriteConflict, match=instant) as refused:
+        leave(opened(storage, clock, **BEATS), open_hudi_lock)
+    assert f"{ends:%Y-%m-%d %H:%M:%S} UTC" in str(refused.value)
+    assert opened(storage, clock, **BEATS).refresh().actions[instant].state is State.INFLIGHT
+    clock.advance(4 * QUARTER_S)
+    assert leave(opened(storage, clock, **BEATS), open_hudi_lock).rolled_back == [instant]
+    assert not opened(storage, clock, **BEATS).capabilities.keeps_log
