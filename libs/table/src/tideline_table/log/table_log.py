@@ -229,10 +229,14 @@ class TableLog(LogReader):
             ) from error
         if floor < entry.sequence:
             return
+        self.forget(entry)
+        raise PlaceTrimmed(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """Delete an entry of this process that is void. A failure is a warning."""
         self._forget(entry.path)
         if entry.body_reference is not None:
             self._forget(entry.body_reference.path)
-        raise PlaceTrimmed(entry)
 
     def _retrying(self) -> tenacity.Retrying:
         return tenacity.Retrying(

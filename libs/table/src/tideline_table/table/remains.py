@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.coordination import LogReplica
 from tideline_table.coordination.shared.leaving import is_leaving
@@ -13,9 +15,9 @@ from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_
 from tideline_table.hudi.formats import UPGRADED, WRITTEN
 from tideline_table.hudi.listing import list_timeline, timeline_listing
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, RESTORE_LOG
-from tideline_table.log.entry import IDENTITY_PATH, LEAVING_PATH, LOG_FOLDER, TIDELINE_FOLDER, entry_path
+from tideline_table.log.entry import IDENTITY_PATH, LEAVING_PATH, LOG_FOLDER, TIDELINE_FOLDER, entry_path, sequence_in
 from tideline_table.log.state import TableState
-from tideline_table.storage import Storage
+from tideline_table.storage import ObjectStat, Storage
 from tideline_table.table.definition import TableDefinition, fixed_properties
 from tideline_table.table.identity import TableIdentity, create_identity, read_identity
 
@@ -97,9 +99,19 @@ def _traces(storage: Storage) -> str:
     return f"data file {found}" if found else ""
 
 
+def _is_late(found: Sequence[ObjectStat]) -> bool:
+    """Return whether a log is one entry behind its beginning, and no log.
+
+    A process that adopted a step was suspended while the table was returned to Apache Hudi's writers (`tideline leave`), and died.
+    """
+    names = [stat.path.rpartition("/")[2] for stat in found]
+    return len(names) == 1 and (sequence_in(names[0].removesuffix(".json")) or 0) > 1
+
+
 def _log_remains(storage: Storage) -> str:
     for folder, what in ((LOG_FOLDER, "the table log"), (CHECKPOINT_FOLDER, "its checkpoints")):
-        if found := storage.list_folder(folder).objects:
+        found = storage.list_folder(folder).objects
+        if found and not (folder == LOG_FOLDER and _is_late(found)):
             return f"{found[-1].path} of {what}"
     return ""
 

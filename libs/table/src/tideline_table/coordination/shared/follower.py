@@ -20,7 +20,8 @@ from tideline_table.coordination.shared.adoption import (
     vanished,
 )
 from tideline_table.coordination.shared.hudi_rules import check_version
-from tideline_table.errors import IllegalTransition, ObjectExists, ObjectNotFound, StorageError, WritesMissed
+from tideline_table.coordination.shared.leaving import check_still_shared
+from tideline_table.errors import IllegalTransition, ObjectExists, ObjectNotFound, StorageError, TableFrozen, WritesMissed
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
@@ -90,7 +91,10 @@ class LogFollower:
         return bool(late) or self._unfinished_sharing(listed) is not None
 
     def adopt(self) -> None:
-        """List the timeline and append the steps that the log lacks. The caller holds the lock of the table."""
+        """List the timeline and append the steps that the log lacks.
+
+        The caller holds the lock of the table and has called `check_still_shared` under it.
+        """
         for _ in range(LISTINGS):
             try:
                 self._adopt_listed()
@@ -160,7 +164,10 @@ class LogFollower:
         self._archive_read = first
 
     def append(self, draft: Draft) -> Entry | None:
-        """Append to the log alone. Return None if the log has the step already, or another outcome of its instant."""
+        """Append to the log alone. Return None if the log has the step already, or another outcome of its instant.
+
+        Raises `TableFrozen`, and leaves no entry, if the table was returned to the writers of Apache Hudi meanwhile.
+        """
         for _ in range(_APPENDS):
             try:
                 # After a pause longer than the lock lasts, another process may have adopted this step and gone on.
@@ -173,8 +180,20 @@ class LogFollower:
                 self.replica.start_over()
                 entry = None
             if entry is not None:
+                self._check_not_left(entry)
                 self.replica.fold(entry)
                 self.replica.keep_up(entry)
                 return entry
             self.replica.refresh()
         raise StorageError(f"the table log moved on {_APPENDS} times while {draft.instant} was appended", remedy="retry")
+
+    def _check_not_left(self, entry: Entry) -> None:
+        """Delete an entry that came after the log was removed, and raise `TableFrozen`: this process lost the lock unnoticed.
+
+        Who leaves deletes the identity first and lists the log then, so either that listing shows the entry or this check.
+        """
+        try:
+            check_still_shared(self.replica.storage)
+        except TableFrozen:
+            self.replica.log.forget(entry)
+            raise

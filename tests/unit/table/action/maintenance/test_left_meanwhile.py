@@ -1,0 +1,84 @@
+"""Processes that have a shared table open while it is returned to the writers of Apache Hudi: none of them revives its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
+from tests.unit.table.tables import contents
+
+from tideline_locks import open_hudi_lock
+from tideline_table.action import leave
+from tideline_table.errors import TableFrozen
+from tideline_table.log.entry import entry_path
+from tideline_table.storage import Storage, StorageWrapper
+from tideline_table.table import share_table
+
+ROWS = [("a", "p", 1, "1"), ("b", "p", 1, "1")]
+LATER = [("c", "p", 1, "1")]
+
+
+class _Meanwhile(StorageWrapper):
+    """Something happens before the first put of a log entry: the process that adopts a step was suspended there."""
+
+    def __init__(self, inner: Storage, act: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.act: Callable[[], None] | None = act
+
+    def on_request(self, kind: str, path: str) -> None:
+        if kind == "put_if_absent" and "/.tideline/log/" in path and self.act is not None:
+            act, self.act = self.act, None
+            act()
+
+
+def _log(storage: Storage) -> list[str]:
+    return [
+        found.path for found in storage.list_objects(".hoodie/.tideline") if "/log/" in found.path or "/checkpoint/" in found.path
+    ]
+
+
+def test_what_hudi_writes_after_it_is_adopted_by_nobody() -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+    mirror, theirs = opened(storage, clock, "mirror"), peer_of(storage, clock)
+    leave(table, open_hudi_lock)
+    storage.put(".hoodie/20990101000000000.commit.requested", b"")
+    storage.put(".hoodie/20990101000000000.inflight", b"")
+    with pytest.raises(TableFrozen, match="tideline leave"):
+        mirror.timeline.heal(0.0)
+    with pytest.raises(TableFrozen, match="tideline leave"):
+        theirs.timeline.catch_up()
+    assert _log(storage) == []
+    assert sorted(contents(opened(storage, clock, "after"))) == ROWS
+
+
+def test_an_entry_that_comes_after_the_log_was_removed_is_removed() -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+
+    def leaves() -> None:
+        clock.advance(3600)  # the lock of the mirror has ended
+        leave(opened(storage, clock), open_hudi_lock)
+
+    mirror = opened(_Meanwhile(storage, leaves), clock, "mirror")
+    storage.put(".hoodie/20250101000000000.commit.requested", b"")
+    with pytest.raises(TableFrozen, match="tideline leave"):
+        mirror.timeline.heal(0.0)
+    assert _log(storage) == []
+
+
+def test_a_late_entry_whose_process_died_does_not_hinder() -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+    late = entry_path(table.state.sequence)
+    content = storage.read(late)
+    leave(table, open_hudi_lock)
+    storage.put(late, content)
+    after = opened(storage, clock, "after")
+    assert not after.capabilities.keeps_log
+    assert sorted(contents(after)) == ROWS
+    again = share_table(after, SHARING, open_hudi_lock)
+    for _ in range(3):
+        put(again, LATER)
+    assert sorted(contents(opened(storage, clock, "again"))) == [*ROWS, *LATER]
