@@ -10,20 +10,22 @@ import pytest
 from tests.simulation.faults import SAMPLE_STEP, SimulatedCrash
 from tests.unit.services.fleet import write
 from tests.unit.services.test_launcher import HeldPlatform, launcher
-from tests.unit.services.test_mirror import mirror
+from tests.unit.services.test_mirror import mirror, published
 from tests.unit.services.test_mirror_changes import changes
 from tests.unit.services.test_mirror_crashes import Death, tick_of_a_new_mirror
 from tests.unit.table.fixtures import names, unpacked
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
-from tideline_events import TIMELINE
+from tideline_events import CATALOG, TIMELINE
 from tideline_locks import open_hudi_lock
+from tideline_mirror.absent import CHECK_ABSENT_EVERY_S, DELETED_AFTER_S
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_table.action import leave
 from tideline_table.coordination import observed_uid
 from tideline_table.hudi import time_from_instant
+from tideline_table.hudi.instant import next_instant
 from tideline_table.storage import LocalStorage
 from tideline_table.table import HudiLockKind, Sharing, Table, share_table
 
@@ -181,3 +183,43 @@ def test_a_table_that_is_left_is_observed_and_one_that_is_shared_again_is_manage
     service.tick()
     service.tick()
     assert fleet.event_log.cursor(shared.uid).sharing == "shared"
+
+
+def test_what_only_apache_hudi_writes_to_a_shared_table_is_adopted_and_published(fleet):
+    """The mirror took the steps that it saw on the timeline for entries that the log had lost, and adopted none."""
+    table = fleet.create()
+    write(table, 0)
+    table = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    service, _ = mirror(fleet)
+    service.tick()
+    instant = next_instant(fleet.clock.now(), table.state.last_instant)
+    for ending in ("commit.requested", "inflight"):
+        (Path(fleet.path("trips")) / ".hoodie" / f"{instant}.{ending}").touch()
+    service.tick()
+    service.tick()
+    assert [(e.sequence, e.to_state) for e in published(fleet, table) if e.instant == instant] == [(5, "inflight")]
+
+
+def test_a_table_that_is_left_while_the_mirror_has_it_open_is_closed_and_told_as_unmanaged(fleet):
+    """The mirror wrote one more entry into the log that was removed, and said that the table was dropped."""
+    table = fleet.create()
+    write(table, 0)
+    table = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    service, _ = mirror(fleet)
+    service.tick()
+    leave(Table.open(table.base_path, hudi_lock=open_hudi_lock, clock=fleet.clock), open_hudi_lock)
+    base = Path(fleet.path("trips"))
+    instant = next_instant(fleet.clock.now(), table.state.last_instant)
+    (base / ".hoodie" / f"{instant}.commit.requested").touch()
+    service.tick()
+    assert not [path for path in (base / ".hoodie" / ".tideline").rglob("*") if path.parent.name in ("log", "checkpoint")]
+    service.tick()
+    assert record(fleet, base).sharing == "observed"
+    fleet.clock.advance(CHECK_ABSENT_EVERY_S)
+    service.tick()
+    fleet.clock.advance(DELETED_AFTER_S)
+    service.tick()
+    told = [(e.kind, e.reason) for e in fleet.events(CATALOG.name) if e.table_uid == table.uid]
+    assert [kind for kind, _ in told] == ["created", "unmanaged"]
+    assert "returned to the writers of Apache Hudi" in told[-1][1]
+    assert steps(fleet, base)[-1][1:] == ("commit", None, "requested")

@@ -21,7 +21,7 @@ from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, Tabl
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.coordination import observed_uid
-from tideline_table.errors import Recovery, TidelineError, UnsupportedTable
+from tideline_table.errors import Recovery, TableFrozen, TidelineError, UnsupportedTable
 from tideline_table.storage import ReadOnlyStorage, Storage, open_storage
 from tideline_table.table import Table, read_identity, why_refused
 
@@ -383,6 +383,17 @@ class OpenTables:
             _log.warning("table frozen", base_path=table.base_path, reason=str(refused))
 
     def _report(self, table: Table, error: TidelineError) -> None:
+        if isinstance(error, TableFrozen) and self._is_left(table):
+            self._open.pop(table.base_path, None)  # the next visit opens what is there now
+            _log.info("table was returned to the writers of Apache Hudi", base_path=table.base_path, table=table.uid)
+            return
         if self._troubled.get(table.base_path) != str(error):
             self._troubled[table.base_path] = str(error)
             _log.error("table failed", table=table.uid, name=table.definition.name, reason=str(error))
+
+    def _is_left(self, table: Table) -> bool:
+        """Return whether an open table has no identity any more. One request."""
+        try:
+            return table.identity is not None and read_identity(table.storage) is None
+        except TidelineError:
+            return False

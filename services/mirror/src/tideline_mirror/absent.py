@@ -11,6 +11,7 @@ from tideline_runtime.open_tables import OpenTables
 from tideline_runtime.registry import PROPERTIES
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
+from tideline_table.coordination import observed_uid
 from tideline_table.errors import TidelineError
 from tideline_table.storage import exists, open_storage
 from tideline_table.table import read_identity
@@ -69,9 +70,8 @@ class AbsentTables:
         try:
             storage = open_storage(base_path)
             identity = read_identity(storage)
-            if identity is None and record.sharing == OBSERVED and exists(storage, PROPERTIES):
-                reason = self._tables.refusals().get(base_path, ("it is not selected", False))[0]
-                return None if is_told else (UNMANAGED, reason, False)
+            if identity is None and exists(storage, PROPERTIES):
+                return None if is_told else self._of_hudi(record, observed_uid(storage.root))
         except TidelineError as error:
             _log.info("table is not reachable", base_path=base_path, reason=str(error))
             return None if is_told else (UNMANAGED, str(error), False)
@@ -80,6 +80,12 @@ class AbsentTables:
         if identity.uid != record.table_uid:
             return "dropped", f"table {identity.uid} is there now", True
         return None if is_told else (UNMANAGED, self._tables.refusals().get(base_path, ("it is not selected", False))[0], False)
+
+    def _of_hudi(self, record: TableRecord, uid: str) -> tuple[str, str, bool]:
+        """Return what is to be said of a table that only Apache Hudi writes; `uid` is the one that it is observed by."""
+        if record.sharing != OBSERVED and uid in self._tables.known():
+            return UNMANAGED, f"it was returned to the writers of Apache Hudi and is observed as table {uid}", True
+        return UNMANAGED, self._tables.refusals().get(record.table.base_path, ("it is not selected", False))[0], False
 
     def _publish(self, known: dict[str, TableRecord], record: TableRecord, kind: str, reason: str) -> None:
         uid, base_path = record.table_uid, record.table.base_path

@@ -165,13 +165,15 @@ class MirrorService:
         number, cursor = self._cursor(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
         self._note_backlog(table, cursor)
-        # The visit has just refreshed the table: an idle one need not be asked for its next entry again.
-        is_idle, head = cursor == table.state.sequence, table.state.sequence
+        # The visit has just refreshed the table: an idle one need not be asked for its next entry again. The head of the log
+        # decides: the view of a shared table has steps of Apache Hudi that the log lacks until `heal` adopts them.
+        head = table.timeline.state.sequence
+        is_idle = cursor == head
         self._note_part(table.uid, is_partial=False)
         # Step 3: read the entries after it, a batch at most.
         entries = [] if is_idle else list(islice(table.timeline.log.after(cursor), batch_entries))
         if not entries:
-            if cursor < table.state.sequence:
+            if cursor < table.timeline.state.sequence:
                 self._skip_gap(table, number, cursor)
                 return
             identity, sharing = self._identity(table), sharing_text(table)
@@ -182,9 +184,10 @@ class MirrorService:
             # An idle table is put in order: a writer that died behind its commit has left no timeline file.
             if table.timeline.heal(HEAL_AFTER_S):
                 self._context.metrics.increment(HEALED)
-                _log.info("created timeline files that the writer had not created", table=table.uid, sequence=table.state.sequence)
+                healed = table.timeline.state.sequence
+                _log.info("created timeline files that the writer had not created", table=table.uid, sequence=healed)
             # `heal` refreshes the table: an entry that was appended meanwhile is published by the next tick, which follows at once.
-            self._is_behind |= is_idle and cursor < table.state.sequence
+            self._is_behind |= is_idle and cursor < table.timeline.state.sequence
             self._scrub(table)
             return
         # Checked after the reads: if the log was trimmed meanwhile, a paused writer may have put void entries there.
@@ -230,8 +233,8 @@ class MirrorService:
         return found
 
     def _note_backlog(self, table: Table, cursor: int) -> None:
-        if table.state.sequence > cursor:
-            self._backlog[table.uid] = table.state.sequence - cursor
+        if table.timeline.state.sequence > cursor:
+            self._backlog[table.uid] = table.timeline.state.sequence - cursor
         else:
             self._backlog.pop(table.uid, None)
 
@@ -356,7 +359,7 @@ class MirrorService:
         self._cursors[table.uid] = number, start
         if start == cursor:
             raise CorruptMetadata(
-                f"table log entry {cursor + 1} is missing, but the log continues to entry {table.state.sequence}",
+                f"table log entry {cursor + 1} is missing, but the log continues to entry {table.timeline.state.sequence}",
                 expected="a log without gaps",
                 remedy="restore the entry from a copy",
             )
