@@ -14,6 +14,7 @@ from tests.unit.services.test_mirror import mirror, published
 from tests.unit.services.test_mirror_changes import changes
 from tests.unit.services.test_mirror_crashes import Death, tick_of_a_new_mirror
 from tests.unit.table.fixtures import names, unpacked
+from tests.unit.table.shared import upgrade
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
@@ -223,3 +224,43 @@ def test_a_table_that_is_left_while_the_mirror_has_it_open_is_closed_and_told_as
     assert [kind for kind, _ in told] == ["created", "unmanaged"]
     assert "returned to the writers of Apache Hudi" in told[-1][1]
     assert steps(fleet, base)[-1][1:] == ("commit", None, "requested")
+
+
+def test_an_idle_observed_table_costs_one_listing_and_no_read_of_the_event_log(fleet, real, monkeypatch):
+    service, _ = mirror(fleet)
+    service.tick()
+    service.tick()
+    asked = []
+
+    def note(kind, name):
+        real_one = getattr(kind, name)
+
+        def noted(self, *given, **named):
+            asked.append(name)
+            return real_one(self, *given, **named)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    for name in ("read", "stat", "list_folder", "list_objects"):
+        note(LocalStorage, name)
+    for name in ("cursor", "table_records"):
+        note(type(service._events.log), name)
+    for _ in range(3):
+        service.tick()
+    assert asked == ["list_folder"] * 3
+
+
+def test_a_table_that_apache_hudi_upgrades_is_opened_again_and_no_step_is_told_twice(fleet, real):
+    """It stayed in error until the mirror was started again."""
+    service, _ = mirror(fleet)
+    service.tick()
+    before = steps(fleet, real)
+    upgrade(LocalStorage(real))
+    for _ in range(3):
+        service.tick()
+    assert steps(fleet, real) == before
+    assert [kind for kind, _ in changes(fleet)] == ["created", "upgraded"]
+    assert record(fleet, real).table.version == 9
+    (real / ".hoodie" / "timeline" / "20990101000000000.deltacommit.requested").touch()
+    service.tick()
+    assert steps(fleet, real)[len(before) :] == [(len(before) + 1, "deltacommit", None, "requested")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,16 +126,8 @@ class OpenTables:
             self._in_force = self.policies.current()
         is_rescan = self.registry.next_scan_in_s() <= 0
         wanted = self._search()
-        for known in (
-            self._open,
-            self._opened_with,
-            self._refused,
-            self._troubled,
-            self._frozen,
-            self._checked_at_s,
-            self._own,
-            self._uids,
-        ):
+        opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids)
+        for known in (*opened, self._refused, self._troubled, self._frozen):
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
         self._left_alone &= set(wanted)
@@ -383,17 +376,18 @@ class OpenTables:
             _log.warning("table frozen", base_path=table.base_path, reason=str(refused))
 
     def _report(self, table: Table, error: TidelineError) -> None:
-        if isinstance(error, TableFrozen) and self._is_left(table):
-            self._open.pop(table.base_path, None)  # the next visit opens what is there now
-            _log.info("table was returned to the writers of Apache Hudi", base_path=table.base_path, table=table.uid)
-            return
+        is_frozen = isinstance(error, TableFrozen)
+        if not table.capabilities.keeps_log or (is_frozen and self._is_left(table)):
+            self._opened_with.pop(table.base_path, None)  # the next visit opens what is there now
+            if is_frozen:
+                _log.info("table is opened again", base_path=table.base_path, reason=str(error))
+                return
         if self._troubled.get(table.base_path) != str(error):
             self._troubled[table.base_path] = str(error)
             _log.error("table failed", table=table.uid, name=table.definition.name, reason=str(error))
 
     def _is_left(self, table: Table) -> bool:
         """Return whether an open table has no identity any more. One request."""
-        try:
-            return table.identity is not None and read_identity(table.storage) is None
-        except TidelineError:
-            return False
+        with suppress(TidelineError):
+            return read_identity(table.storage) is None
+        return False

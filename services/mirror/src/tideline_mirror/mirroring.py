@@ -156,7 +156,7 @@ class MirrorService:
         if not table.capabilities.keeps_log:
             uid, batch_entries = observed_uid(table.storage.root), self._per_table.of(table.base_path).batch_entries
             number = self._publishers.settle(shard)
-            found = self._observed.mirror(table, uid, shard, number, self._last_record(uid, number), batch_entries)
+            found = self._observed.mirror(table, uid, shard, number, lambda: self._last_record(uid, number), batch_entries)
             self._note_part(uid, is_partial=found.is_behind)
             if found.record is not None:
                 self._known[uid] = found.record
@@ -187,7 +187,7 @@ class MirrorService:
                 healed = table.timeline.state.sequence
                 _log.info("created timeline files that the writer had not created", table=table.uid, sequence=healed)
             # `heal` refreshes the table: an entry that was appended meanwhile is published by the next tick, which follows at once.
-            self._is_behind |= is_idle and cursor < table.timeline.state.sequence
+            self._note_part(table.uid, is_partial=is_idle and cursor < table.timeline.state.sequence)
             self._scrub(table)
             return
         # Checked after the reads: if the log was trimmed meanwhile, a paused writer may have put void entries there.

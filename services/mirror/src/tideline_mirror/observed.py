@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 
@@ -14,7 +14,7 @@ from tideline_mirror.records import record_of
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.shard_publishers import ShardPublishers
-from tideline_table.coordination import observe
+from tideline_table.coordination import check_as_opened, observe
 from tideline_table.hudi import ListedTimeline, TableFormat, time_from_instant
 from tideline_table.table import Table
 
@@ -40,14 +40,21 @@ class ObservedTables:
         self._seen: dict[str, tuple[int, frozenset[str]]] = {}
         """By uid: the number of the publisher, and the timeline files whose steps are published."""
 
-    def mirror(self, table: Table, uid: str, shard: int, number: int, known: TableRecord | None, limit: int) -> Mirrored:
-        """Publish the next steps of a table, at most `limit`. Costs one listing while its timeline stays as it is."""
+    def mirror(
+        self, table: Table, uid: str, shard: int, number: int, last: Callable[[], TableRecord | None], limit: int
+    ) -> Mirrored:
+        """Publish the next steps of a table, at most `limit`; `last` reads its last record.
+
+        Costs one listing, and nothing of the event log, while the timeline stays as it is. Raises `TableFrozen` if the table must
+        be opened again.
+        """
         form = table.definition.format
         listed = ListedTimeline.read(table.storage, form)
         paths = frozenset(listed.modified)
         if self._seen.get(uid) == (number, paths):
             return Mirrored()
-        now = self._context.clock.now()
+        check_as_opened(table.storage, form)
+        known, now = last(), self._context.clock.now()
         cursor, sequence = (known.steps, known.sequence) if known is not None else ((), 0)
         found = observe(table.storage, form, listed, cursor, sequence, now, limit)
         if found.missed:

@@ -10,7 +10,7 @@ from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
 from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock, NoLock, OpenHudiTableLock, TableLock
-from tideline_table.coordination.observation import Observed, observe, observed_uid
+from tideline_table.coordination.observation import Observed, check_as_opened, observe, observed_uid
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reservations import NoReservations, PostedReservation, Reservation, Reservations, going_first
 from tideline_table.coordination.rollback import roll_back
@@ -40,6 +40,7 @@ __all__ = [
     "TableLock",
     "WriteSet",
     "allowed_silence",
+    "check_as_opened",
     "eager_until",
     "find_conflict",
     "forget_expired",

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tideline_table.coordination.shared.adoption import Step, missed_writes, missing_steps, read_step, vanished
-from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError, TableFrozen
 from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import UPGRADED
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
-from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.listing import ListedTimeline, list_timeline
+from tideline_table.hudi.properties import read_properties
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RollbackStep
@@ -67,6 +69,19 @@ def observe(
     there = {i.time for i in listed.timeline.instants}
     kept = (a for a in state.actions.values() if a.instant in there or a.is_pending)
     return Observed(tuple(entries), tuple(sorted(map(_text, kept))), missed, len(steps) <= limit)
+
+
+def check_as_opened(storage: Storage, form: TableFormat) -> None:
+    """Raise `TableFrozen` if Apache Hudi gave a table of this format another version since it was opened, or does so now.
+
+    An upgrade moves the timeline first: what is left of it would look as if the other instants had been archived or undone. Costs
+    two requests at most.
+    """
+    changed = form.changed_in(read_properties(storage))
+    if not changed and form.timeline_folder != UPGRADED.timeline_folder:
+        changed = "a timeline that an upgrade moves" if list_timeline(storage, UPGRADED).instants else ""
+    if changed:
+        raise TableFrozen(changed, expected=f"{form.version_text}, as when it was opened", remedy="none: it is opened again")
 
 
 def _missed(storage: Storage, form: TableFormat, listed: ListedTimeline, state: TableState) -> int:
