@@ -264,3 +264,28 @@ def test_a_table_that_apache_hudi_upgrades_is_opened_again_and_no_step_is_told_t
     (real / ".hoodie" / "timeline" / "20990101000000000.deltacommit.requested").touch()
     service.tick()
     assert steps(fleet, real)[len(before) :] == [(len(before) + 1, "deltacommit", None, "requested")]
+
+
+def test_the_log_of_a_shared_table_is_continued_also_if_services_only_observe_it(fleet):
+    """It ended when Apache Hudi archived what was not adopted."""
+    table = fleet.create()
+    write(table, 0)
+    table = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    policies = fleet.folder / "policies.yaml"
+    policies.write_text("version: 1\ndefaults: {mode: observe}\n")
+    service, _ = mirror(fleet, policy_file=str(policies))
+    service.tick()
+    base = Path(fleet.path("trips"))
+    instant = next_instant(fleet.clock.now(), table.state.last_instant)
+    for ending in ("commit.requested", "inflight"):
+        (base / ".hoodie" / f"{instant}.{ending}").touch()
+    before = tree(base)
+    service.tick()
+    service.tick()
+    assert [(e.sequence, e.to_state) for e in published(fleet, table) if e.instant == instant] == [(5, "inflight")]
+    log = base / ".hoodie" / ".tideline"
+
+    def beside_the_log(found):
+        return {path: it for path, it in found.items() if not path.is_relative_to(log) and path not in (base, log.parent)}
+
+    assert beside_the_log(tree(base)) == beside_the_log(before)

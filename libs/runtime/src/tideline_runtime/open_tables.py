@@ -23,7 +23,7 @@ from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import Recovery, TableFrozen, TidelineError, UnsupportedTable
-from tideline_table.storage import ReadOnlyStorage, Storage, open_storage
+from tideline_table.storage import LogOnlyStorage, ReadOnlyStorage, Storage, open_storage
 from tideline_table.table import Table, read_identity, why_refused
 
 _log = get_logger(__name__)
@@ -345,7 +345,7 @@ class OpenTables:
             clock=self.clock,
             writer_id=self.writer_id,
             options={**(self.options or {}), **own} if own else self.options,
-            storage=ReadOnlyStorage(storage) if self.policy(base_path).observes else storage,
+            storage=self._refusing(storage) if self.policy(base_path).observes else storage,
             hudi_lock=open_hudi_lock,
         )
         if not table.capabilities.keeps_log:
@@ -357,6 +357,10 @@ class OpenTables:
             raise
         self._unlocked.discard(base_path)
         return table
+
+    def _refusing(self, storage: Storage) -> Storage:
+        # Who publishes a table's log continues that of a shared one, which ends if Apache Hudi archives what was not adopted.
+        return LogOnlyStorage(storage) if self.observes else ReadOnlyStorage(storage)
 
     def _given(self, base_path: str) -> tuple[Mapping[str, str], bool]:
         """Return what a table is opened with: its own options, and whether nothing may be written to it."""

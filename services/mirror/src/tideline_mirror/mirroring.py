@@ -179,7 +179,8 @@ class MirrorService:
             identity, sharing = self._identity(table), sharing_text(table)
             if is_changed(self._known.get(table.uid), identity, sharing):
                 self._publish(table, shard, number, cursor, [])
-            if self._tables.policy(table.base_path).observes:
+            observes = self._tables.policy(table.base_path).observes
+            if observes and table.capabilities.log_is_truth:
                 return
             # An idle table is put in order: a writer that died behind its commit has left no timeline file.
             if table.timeline.heal(HEAL_AFTER_S):
@@ -188,7 +189,8 @@ class MirrorService:
                 _log.info("created timeline files that the writer had not created", table=table.uid, sequence=healed)
             # `heal` refreshes the table: an entry that was appended meanwhile is published by the next tick, which follows at once.
             self._note_part(table.uid, is_partial=is_idle and cursor < table.timeline.state.sequence)
-            self._scrub(table)
+            if not observes:
+                self._scrub(table)
             return
         # Checked after the reads: if the log was trimmed meanwhile, a paused writer may have put void entries there.
         start = self._kept_from(table, cursor)

@@ -95,6 +95,14 @@ class ReadOnlyStorage(StorageWrapper):
             )
 
 
+class LogOnlyStorage(ReadOnlyStorage):
+    """The storage of a shared table in which a process may only continue the table log, under the lock of both sides."""
+
+    def on_request(self, kind: str, path: str) -> None:
+        if not path.startswith((".hoodie/.tideline/", ".hoodie/lock", ".hoodie/.locks/")):
+            super().on_request(kind, path)
+
+
 def unwrapped(storage: Storage) -> Storage:
     """Return the adapter of a disk or an object store behind all wrappers."""
     while isinstance(storage, StorageWrapper):
