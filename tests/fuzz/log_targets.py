@@ -11,6 +11,7 @@ import pyarrow as pa
 from tests.fuzz.target import Target, stored, typed
 from tests.property.avro_shapes import records
 from tests.unit.table.hfiles import hfile
+from tests.unit.table.kryo_deletes import kryo_content
 from tests.unit.table.log_files import single_log
 
 from tideline_table.bloom import BloomFilter, KeyBytes
@@ -203,7 +204,15 @@ TARGETS = (
     ),
     Target("log-rows-parquet", lambda content: _framed(BlockType.PARQUET, _SMALL, content), (content_of(_PARQUET),)),
     Target("log-rows-hfile", lambda content: _framed(BlockType.HFILE, _SMALL, content), _HFILE_ROWS),
-    Target("log-deletes", lambda content: _framed(BlockType.DELETE, SCHEMA, content), (content_of(_DELETES),)),
+    Target(
+        "log-deletes",
+        lambda content: _framed(BlockType.DELETE, SCHEMA, content),
+        (
+            content_of(_DELETES),
+            kryo_content(1, "shared"),
+            *(kryo_content(2, name) for name in ("decimal", "utf8", "shared_text")),
+        ),
+    ),
     Target(
         "avro-schema",
         _with_schema,

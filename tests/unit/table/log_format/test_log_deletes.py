@@ -235,12 +235,6 @@ def test_values_of_several_ordering_fields():
     assert comparable_ordering(found.column("ordering"), pa.struct([(n, pa.int64()) for n in "abc"])) is None
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_kryo_is_refused_by_version(version):
-    with pytest.raises(UnsupportedTable, match=rf"delete block version {version} \(serialised by Kryo\) at 0 of 'log'"):
-        read(framed(version, b"\x01\x00[Lorg.apache"))
-
-
 def test_later_versions_are_refused():
     with pytest.raises(UnsupportedTable, match="delete block version 4 at 0"):
         read(framed(4, b""))

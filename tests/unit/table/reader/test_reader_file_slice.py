@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.table.kryo_deletes import kryo_content
 
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
@@ -109,6 +110,24 @@ def test_deletions_with_ordering_values():
     update = block([("c", 7, "u"), ("d", 3, "u")], 1)
     assert read(slice_of(BASE[:4], update + deletes)) == [("a", 5, "base"), ("c", 7, "u")]
     assert read(slice_of(BASE[:4], update, deletes), COMMIT) == []
+
+
+def test_deletions_that_are_serialised_by_kryo():
+    """Those of version 1 always win; those of version 2 compare."""
+    kept = [("k0", 5, "base"), ("k1", 5, "base"), ("k2", 5, "base"), ("k6", 5, "base")]
+    assert read(slice_of([(f"k{n}", 5, "base") for n in range(7)], by_kryo(2, "long"))) == kept
+    assert read(slice_of(BASE[:3], by_kryo(2, "no_value"))) == [("c", 5, "base")]
+    several = [("j", 5, "base"), ("k", 5, "base")]
+    assert read(slice_of(several, by_kryo(1, "one"))) == several[:1]
+    assert read(slice_of(several, by_kryo(1, "one"), block([("k", 1, "u")], 3))) == read(
+        slice_of(several, deletions(["k"], 2), block([("k", 1, "u")], 3))
+    )
+    assert read(slice_of(several, by_kryo(1, "one")), COMMIT) == several[:1]
+
+
+def by_kryo(version, name):
+    header = {HeaderKey.INSTANT_TIME: at(2), HeaderKey.SCHEMA: avro_with_meta_fields(avro_from_arrow(USER, "t"))}
+    return frame_block(BlockType.DELETE, header, kryo_content(version, name))
 
 
 def test_deletions_whose_values_do_not_compare_win():

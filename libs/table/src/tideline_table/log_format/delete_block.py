@@ -1,4 +1,4 @@
-"""Delete blocks, version 3 (format reference 9.7).
+"""Delete blocks, version 3 (format reference 9.7); versions 1 and 2 are only read (`kryo`).
 
 The content is one Avro datum: a list of record key, partition path and ordering value. Each ordering value is in a wrapper record
 of its type. All values of a block have one type, because readers of several releases reject or misread mixed types.
@@ -24,6 +24,7 @@ from tideline_table.log_format.avro.pieces import Pieces
 from tideline_table.log_format.avro.walk import branches, list_items
 from tideline_table.log_format.block import BlockType, LogBlock, damaged, read_content
 from tideline_table.log_format.framing import BLOCK_VERSION, block_header, frame_block
+from tideline_table.log_format.kryo import KRYO_VERSIONS, Deletion, read_kryo
 from tideline_table.schema import MetaField
 from tideline_table.storage import Storage
 
@@ -44,6 +45,19 @@ _WRAPPERS: tuple[tuple[str, object, pa.DataType], ...] = (
     ("TimeMicrosWrapper", "long", pa.time64("us")),
     ("TimestampMicrosWrapper", "long", pa.timestamp("us", tz="UTC")),
 )
+_KRYO_TYPES: dict[str, pa.DataType | None] = {
+    "Integer": pa.int32(),
+    "Long": pa.int64(),
+    "Float": pa.float32(),
+    "Double": pa.float64(),
+    "Boolean": pa.bool_(),
+    "java.math.BigDecimal": None,
+    "java.sql.Timestamp": pa.timestamp("us", tz="UTC"),
+    "java.sql.Date": pa.date32(),
+    "java.time.LocalDate": pa.date32(),
+    "String": pa.string(),
+    "Utf8": pa.string(),
+}
 _INT_BRANCH = 2
 _ARRAY_BRANCH = len(_WRAPPERS) + 1
 
@@ -76,26 +90,26 @@ def read_deletes(storage: Storage, block: LogBlock) -> pa.Table:
     """Read the deletions of a delete block.
 
     Columns: `_hoodie_record_key` and `_hoodie_partition_path` (strings), `ordering` (with the type of the values in the block; type
-    null if there are none) and `commit_time_delete`. The last is true if the deletion has no ordering value (null or the int 0),
-    and therefore deletes all earlier records of the key. `ordering` keeps the int 0, except in blocks with values of another type,
-    where it is null. Values of several ordering fields are structs. Raises `UnsupportedTable` for block versions other than 3 (1
-    and 2 are Kryo) and for mixed types, `CorruptMetadata` for malformed content.
+    null if there are none) and `commit_time_delete`. The last is true if the deletion has no ordering value (null or the int 0, as
+    all of version 1), and therefore deletes all earlier records of the key. `ordering` keeps the int 0, except in blocks with
+    values of another type, where it is null. Values of several ordering fields are structs. Raises `UnsupportedTable` for later
+    versions and mixed types, `CorruptMetadata` for malformed content.
     """
     content = read_content(storage, block, BlockType.DELETE)
     if len(content) < _PREFIX.size:
         raise damaged(block, f"has {len(content)} bytes")
     version, length = _PREFIX.unpack_from(content)
-    if version != BLOCK_VERSION:
-        known = " (serialised by Kryo)" if version in (1, 2) else ""
+    if version not in (*KRYO_VERSIONS, BLOCK_VERSION):
         raise UnsupportedTable(
-            f"delete block version {version}{known} at {block.offset} of {block.path!r}",
-            expected=f"version {BLOCK_VERSION}",
+            f"delete block version {version} at {block.offset} of {block.path!r}",
+            expected=f"versions 1 to {BLOCK_VERSION}",
             remedy="compact the file group with the release that wrote it",
         )
     if length != len(content) - _PREFIX.size:
         raise damaged(block, f"claims {length} bytes and has {len(content) - _PREFIX.size}")
     try:
-        return _deletions(content[_PREFIX.size :])
+        datum = content[_PREFIX.size :]
+        return _columns(read_kryo(datum, version)) if version in KRYO_VERSIONS else _deletions(datum)
     except CorruptMetadata as error:
         raise damaged(block, f"holds {error.found}") from error
 
@@ -116,6 +130,32 @@ def _deletions(datum: bytes) -> pa.Table:
         MetaField.PARTITION_PATH.value: partitions,
         "ordering": ordering,
         "commit_time_delete": commit_time,
+    }
+    return pa.table(columns)
+
+
+def _columns(deletions: Sequence[Deletion]) -> pa.Table:
+    """Return the deletions of a block that is serialised by Kryo."""
+    none = [kind is None or (kind == "Integer" and value == 0) for _, _, kind, value in deletions]
+    kinds = {_KRYO_TYPES[kind] for _, _, kind, _ in deletions if kind is not None}
+    skipped = [False] * len(none)
+    if len(kinds) > 1:
+        kinds = {_KRYO_TYPES[kind] for (_, _, kind, _), absent in zip(deletions, none, strict=True) if kind and not absent}
+        skipped = none
+    if len(kinds) > 1:
+        names = ", ".join(sorted({kind for _, _, kind, _ in deletions if kind}))
+        raise UnsupportedTable(f"deletions with ordering values of several types ({names})", expected="one type in a block")
+    values = [None if skip else value for (*_, value), skip in zip(deletions, skipped, strict=True)]
+    try:
+        # The precision and scale of decimals are those that the values need.
+        ordering = pa.array(values, kinds.pop() if kinds else pa.null())
+    except (pa.ArrowException, OverflowError) as error:
+        raise CorruptMetadata(f"impossible ordering values ({error})", expected="ordering values in range") from None
+    columns = {
+        MetaField.RECORD_KEY.value: pa.array([key for key, *_ in deletions], pa.string()),
+        MetaField.PARTITION_PATH.value: pa.array([path for _, path, *_ in deletions], pa.string()),
+        "ordering": ordering,
+        "commit_time_delete": pa.array(none, pa.bool_()),
     }
     return pa.table(columns)
 
