@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.simulation.faults import SAMPLE_STEP, SimulatedCrash
-from tests.unit.services.fleet import write
+from tests.unit.services.fleet import die, write
 from tests.unit.services.test_launcher import HeldPlatform, launcher
 from tests.unit.services.test_mirror import mirror, published
 from tests.unit.services.test_mirror_changes import changes
@@ -18,13 +18,13 @@ from tests.unit.table.shared import upgrade
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
-from tideline_events import CATALOG, TIMELINE
+from tideline_events import CATALOG, MIRRORS, TIMELINE
 from tideline_locks import open_hudi_lock
 from tideline_mirror.absent import CHECK_ABSENT_EVERY_S, DELETED_AFTER_S
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_table.action import leave
-from tideline_table.coordination import observed_uid
+from tideline_table.coordination import observed_uid, roll_back
 from tideline_table.hudi import time_from_instant
 from tideline_table.hudi.instant import next_instant
 from tideline_table.storage import LocalStorage
@@ -54,6 +54,10 @@ def steps(fleet, base: Path) -> list[tuple[int, str, str | None, str]]:
     uid = observed_uid(LocalStorage(base).root)
     found = [e for e in fleet.events(TIMELINE.name) if e.table_uid == uid]
     return [(e.sequence, e.action, e.from_state, e.to_state) for e in found]
+
+
+def beats(fleet):
+    return fleet.events(MIRRORS.name)
 
 
 def record(fleet, base: Path):
@@ -264,6 +268,67 @@ def test_a_table_that_apache_hudi_upgrades_is_opened_again_and_no_step_is_told_t
     (real / ".hoodie" / "timeline" / "20990101000000000.deltacommit.requested").touch()
     service.tick()
     assert steps(fleet, real)[len(before) :] == [(len(before) + 1, "deltacommit", None, "requested")]
+
+
+def test_no_heartbeat_calls_a_table_quiet_whose_upgrade_is_under_way(fleet, real):
+    """Or whose upgrade died: nothing of it is published, so silence about it means nothing."""
+    service, _ = mirror(fleet, heartbeat_interval_s=1.0)
+    service.tick()
+    service.tick()
+    first = min(path for path in (real / ".hoodie").iterdir() if path.name[0] == "2" and path.is_file())
+    (real / ".hoodie" / "timeline").mkdir()
+    (real / ".hoodie" / "timeline" / first.name).write_bytes(first.read_bytes())
+    (real / ".hoodie" / "20990101000000000.deltacommit.requested").touch()
+    for _ in range(3):
+        fleet.clock.advance(60)
+        service.tick()
+        beat = beats(fleet)[-1]
+        assert beat.tables == 1
+        assert beat.behind + beat.failing
+
+
+def test_no_heartbeat_calls_a_shared_table_quiet_while_a_step_of_apache_hudi_is_not_adopted(fleet):
+    table = fleet.create()
+    write(table, 0)
+    table = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    service, _ = mirror(fleet, heartbeat_interval_s=1.0)
+    service.tick()
+    service.tick()
+    write(table, 20)
+    fleet.clock.advance(30)
+    instant = next_instant(fleet.clock.now(), table.state.last_instant)
+    for ending in ("commit.requested", "inflight"):
+        (Path(fleet.path("trips")) / ".hoodie" / f"{instant}.{ending}").touch()
+    fleet.clock.advance(60)
+    for _ in range(3):
+        service.tick()
+        fleet.clock.advance(1)
+        is_told = any(event.instant == instant for event in published(fleet, table))
+        assert is_told or beats(fleet)[-1].behind
+    assert is_told
+    assert not beats(fleet)[-1].behind
+
+
+def test_a_late_timeline_file_does_not_stop_the_log_of_a_table_that_services_only_observe(fleet):
+    table = fleet.create()
+    write(table, 0)
+    table = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    base = Path(fleet.path("trips"))
+    dead = die(table)
+    names = [path.name for path in (base / ".hoodie").iterdir() if path.name.startswith(dead)]
+    roll_back(table.timeline, dead, force=True)
+    for name in names:
+        (base / ".hoodie" / name).touch()  # the stopped writer goes on
+    policies = fleet.folder / "policies.yaml"
+    policies.write_text("version: 1\ndefaults: {mode: observe}\n")
+    service, _ = mirror(fleet, policy_file=str(policies))
+    instant = next_instant(fleet.clock.now(), table.state.last_instant)
+    for ending in ("commit.requested", "inflight"):
+        (base / ".hoodie" / f"{instant}.{ending}").touch()
+    for _ in range(3):
+        service.tick()
+    assert [e.to_state for e in published(fleet, table) if e.instant == instant] == ["inflight"]
+    assert all((base / ".hoodie" / name).exists() for name in names)
 
 
 def test_the_log_of_a_shared_table_is_continued_also_if_services_only_observe_it(fleet):

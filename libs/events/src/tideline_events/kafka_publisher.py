@@ -89,6 +89,7 @@ class KafkaPublisher:
                 raise self._ended
             member = reader if isinstance(reader, KafkaSubscription) else None
             membership = None if member is None else member.membership()
+            is_ending = False
             try:
                 self._producer.begin_transaction()
                 for record in records:
@@ -96,10 +97,10 @@ class KafkaPublisher:
                 if membership is not None:
                     offsets, who = membership
                     self._in_time(lambda timeout_s: self._producer.send_offsets_to_transaction(offsets, who, timeout_s))
-                # The client continues a commit that timed out in the background. The next call waits for the same commit.
-                self._in_time(self._producer.commit_transaction)
+                is_ending = True
+                self._commit()
             except (KafkaException, BufferError) as failure:
-                self._give_up(failure, member)
+                self._give_up(failure, member, is_ending=is_ending)
 
     def close(self) -> None:
         """See `Publisher.close`."""
@@ -110,6 +111,10 @@ class KafkaPublisher:
 
     def _send(self, record: Record) -> None:
         self._producer.produce(self._topics.name(record.topic), key=record.key, value=record.value, headers=list(record.headers))
+
+    def _commit(self) -> None:
+        # The client continues a commit that timed out in the background. The next call waits for the same commit.
+        self._in_time(self._producer.commit_transaction)
 
     def _in_time(self, step: Callable[[float], object]) -> None:
         """Repeat a step of a transaction, which takes a timeout, while that may help."""
@@ -123,8 +128,8 @@ class KafkaPublisher:
             else:
                 return
 
-    def _give_up(self, failure: KafkaException | BufferError, member: KafkaSubscription | None) -> NoReturn:
-        """Abort a failed transaction if that is possible.
+    def _give_up(self, failure: KafkaException | BufferError, member: KafkaSubscription | None, *, is_ending: bool) -> NoReturn:
+        """Abort a failed transaction if that is possible. With `is_ending` its commit was sent.
 
         Raise `PublisherFenced`, `PublishUnknown`, `CommitLost` or `EventLogUnavailable`.
         """
@@ -133,7 +138,7 @@ class KafkaPublisher:
         is_lost = member is not None and error is not None and error.code() in REBALANCED
         if error is not None and error.code() in _FENCED:
             self._ended = PublisherFenced(self._writer_id)
-        elif error is not None and not is_lost and (error.fatal() or (error.retriable() and not error.txn_requires_abort())):
+        elif error is not None and not is_lost and (error.fatal() or (is_ending and _is_unknown(error))):
             self._ended = PublishUnknown(f"publication by {self._writer_id!r} ended in {text}", remedy=_NEW_PUBLISHER)
         else:
             self._abort()
@@ -152,3 +157,8 @@ class KafkaPublisher:
                 self._ended = PublisherFenced(self._writer_id)
             else:
                 self._ended = PublishUnknown(f"abort by {self._writer_id!r} ended in {error.str()}", remedy=_NEW_PUBLISHER)
+
+
+def _is_unknown(error: KafkaError) -> bool:
+    """Return whether a commit that ended with this error may be completed by the broker."""
+    return error.retriable() and not error.txn_requires_abort()

@@ -381,10 +381,11 @@ class OpenTables:
 
     def _report(self, table: Table, error: TidelineError) -> None:
         is_frozen = isinstance(error, TableFrozen)
-        if not table.capabilities.keeps_log or (is_frozen and self._is_left(table)):
+        if is_frozen and (not table.capabilities.keeps_log or self._is_left(table)):
             self._opened_with.pop(table.base_path, None)  # the next visit opens what is there now
-            if is_frozen:
+            if table.base_path not in self._troubled:
                 _log.info("table is opened again", base_path=table.base_path, reason=str(error))
+                self._troubled[table.base_path] = str(error)
                 return
         if self._troubled.get(table.base_path) != str(error):
             self._troubled[table.base_path] = str(error)

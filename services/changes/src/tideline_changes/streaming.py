@@ -102,6 +102,7 @@ class ChangesService:
             self._backlog.pop(table.uid, None)
             self._topics.forget(table.uid)
             return
+        self.note(table, max(1, self._backlog.get(table.uid, 0)))  # until the visit has counted
         _check_supported(table)
         shard = shard_of(table.base_path, self._tables.shards.count)
         number, position = self._topics.position(table, shard, own, key_columns_of(table))

@@ -156,6 +156,7 @@ class MirrorService:
         if not table.capabilities.keeps_log:
             uid, batch_entries = observed_uid(table.storage.root), self._per_table.of(table.base_path).batch_entries
             number = self._publishers.settle(shard)
+            self._partial.add(uid)  # until the visit ends without an error
             found = self._observed.mirror(table, uid, shard, number, lambda: self._last_record(uid, number), batch_entries)
             self._note_part(uid, is_partial=found.is_behind)
             if found.record is not None:
@@ -189,6 +190,8 @@ class MirrorService:
                 _log.info("created timeline files that the writer had not created", table=table.uid, sequence=healed)
             # `heal` refreshes the table: an entry that was appended meanwhile is published by the next tick, which follows at once.
             self._note_part(table.uid, is_partial=is_idle and cursor < table.timeline.state.sequence)
+            if table.state.sequence > table.timeline.state.sequence:
+                self._partial.add(table.uid)  # the lock of both sides was not free: adopted, and published, by a later visit
             if not observes:
                 self._scrub(table)
             return
@@ -202,7 +205,8 @@ class MirrorService:
         self._publish(table, shard, number, cursor, entries)
         self._note_backlog(table, entries[-1].sequence)
         self._observe(table, entries)
-        self._note_part(table.uid, is_partial=entries[-1].sequence < head)
+        # Steps of Apache Hudi that are not adopted yet are not published either.
+        self._note_part(table.uid, is_partial=entries[-1].sequence < max(head, table.state.sequence))
         self._is_behind |= len(entries) == batch_entries
 
     def _publish(self, table: Table, shard: int, number: int, cursor: int, entries: Sequence[Entry]) -> None:

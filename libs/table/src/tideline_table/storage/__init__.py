@@ -20,7 +20,7 @@ from tideline_table.storage.location import hudi_root, open_storage, root_spelli
 from tideline_table.storage.memory import MemoryStorage
 from tideline_table.storage.object_store import ObjectStorage, object_store_endpoint, object_store_region, object_store_settings
 from tideline_table.storage.port import Folder, ObjectStat, Storage, checked_path, exists, holds
-from tideline_table.storage.wrapper import LogOnlyStorage, ReadOnlyStorage, StorageWrapper, unwrapped
+from tideline_table.storage.wrapper import LogOnlyStorage, ReadOnlyStorage, StorageWrapper, continues_log_only, unwrapped
 
 __all__ = [
     "NOTHING_RECORDED",
@@ -40,6 +40,7 @@ __all__ = [
     "check_pieces",
     "check_size",
     "checked_path",
+    "continues_log_only",
     "digest_of",
     "exists",
     "holds",

@@ -103,6 +103,15 @@ class LogOnlyStorage(ReadOnlyStorage):
             super().on_request(kind, path)
 
 
+def continues_log_only(storage: Storage) -> bool:
+    """Return whether a `LogOnlyStorage` is among the wrappers of a storage."""
+    while isinstance(storage, StorageWrapper):
+        if isinstance(storage, LogOnlyStorage):
+            return True
+        storage = storage.inner
+    return False
+
+
 def unwrapped(storage: Storage) -> Storage:
     """Return the adapter of a disk or an object store behind all wrappers."""
     while isinstance(storage, StorageWrapper):

@@ -31,7 +31,7 @@ from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft, PlaceTrimmed
 from tideline_table.log.timeline_files import timeline_files
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, continues_log_only
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -87,8 +87,10 @@ class LogFollower:
         self.replica.refresh()
         listed, state = ListedTimeline.read(self.replica.storage, self.replica.log.format), self.replica.state
         self.check_archive(listed)
-        late = missing_steps(listed, state) or vanished(listed, state) or late_files(listed, state)
-        return bool(late) or self._unfinished_sharing(listed) is not None
+        late = missing_steps(listed, state) or vanished(listed, state)
+        if continues_log_only(self.replica.storage):
+            return bool(late)
+        return bool(late or late_files(listed, state)) or self._unfinished_sharing(listed) is not None
 
     def adopt(self) -> None:
         """List the timeline and append the steps that the log lacks.
@@ -106,14 +108,15 @@ class LogFollower:
     def _adopt_listed(self) -> None:
         self.replica.refresh()
         listed = ListedTimeline.read(self.replica.storage, self.replica.log.format)
-        if (entry := self._unfinished_sharing(listed)) is not None:
+        mends = not continues_log_only(self.replica.storage)  # who only continues the log leaves timeline files to others
+        if mends and (entry := self._unfinished_sharing(listed)) is not None:
             for path, content in timeline_files(entry, self.replica.log.format).create:
                 with suppress(ObjectExists):
                     self.replica.storage.put_if_absent(path, content)
             listed = ListedTimeline.read(self.replica.storage, self.replica.log.format)
         self.listed = listed
         self.check_archive(listed)
-        for path in late_files(listed, self.replica.state):
+        for path in late_files(listed, self.replica.state) if mends else ():
             self.replica.storage.delete(path)
         # Only actions pending before the listing: meanwhile other processes may append instants that the listing does not show.
         gone = vanished(listed, self.replica.state)
