@@ -359,10 +359,12 @@ def test_a_topic_that_the_event_log_refuses_ends_the_visits_of_its_table_only(fl
         fleet.check(second, "b")
         ((why, _),) = service._tables.refusals().values()
         assert "tideline.changes.a: not authorized" in why
+        assert service._backlog[first.uid] >= 1, "the alert TidelineChangesLagging sees it"
     fleet.clock.advance(600)
     settle(service)
     fleet.check(first, "a")
     assert not service._tables.refusals()
+    assert service._backlog == {first.uid: 0, second.uid: 0}
 
 
 @pytest.mark.parametrize("error", [EventLogUnavailable, TopicMismatch])
