@@ -230,6 +230,28 @@ def test_a_table_that_is_left_while_the_mirror_has_it_open_is_closed_and_told_as
     assert steps(fleet, base)[-1][1:] == ("commit", None, "requested")
 
 
+def test_a_table_that_is_left_and_shared_again_between_two_scans_is_opened_again_at_once(fleet):
+    """The mirror went on with the entries of the log that was removed, in the new log, which then could not be read."""
+    table = fleet.create()
+    for first in range(4):
+        write(table, 10 * first)
+    table = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    service, _ = mirror(fleet)
+    service.tick()
+    service.tick()
+    leave(Table.open(table.base_path, hudi_lock=open_hudi_lock, clock=fleet.clock), open_hudi_lock)
+    left = Table.open(table.base_path, clock=fleet.clock)
+    again = share_table(left, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    instant = next_instant(fleet.clock.now(), again.state.last_instant)
+    for ending in ("commit.requested", "inflight"):
+        (Path(fleet.path("trips")) / ".hoodie" / f"{instant}.{ending}").touch()
+    for _ in range(4):
+        service.tick()
+    told = [(e.table_uid, e.sequence, e.to_state) for e in fleet.events(TIMELINE.name) if e.instant == instant]
+    assert told == [(again.uid, 3, "inflight")]
+    assert Table.open(table.base_path, clock=fleet.clock).state.sequence == 3
+
+
 def test_an_idle_observed_table_costs_one_listing_and_no_read_of_the_event_log(fleet, real, monkeypatch):
     service, _ = mirror(fleet)
     service.tick()

@@ -58,6 +58,8 @@ def peer_of(storage: Storage, clock: ManualClock) -> Table:
     table = opened(storage, clock, "peer")
     lock = open_hudi_lock(storage, SHARING, "peer", clock, table.options)
     table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options, WRITTEN), lock)
+    assert table.identity is not None
+    timeline.replica.uid = table.identity.uid
     timeline.replica.load()
     timeline.refresh_view()
     return table

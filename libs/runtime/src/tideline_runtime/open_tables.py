@@ -392,7 +392,8 @@ class OpenTables:
             _log.error("table failed", table=table.uid, name=table.definition.name, reason=str(error))
 
     def _is_left(self, table: Table) -> bool:
-        """Return whether an open table has no identity any more. One request."""
+        """Return whether an open table has no identity any more, or that of another sharing. One request."""
         with suppress(TidelineError):
-            return read_identity(table.storage) is None
+            found = read_identity(table.storage)
+            return found is None or found.uid != table.uid
         return False

@@ -265,6 +265,8 @@ class LogReplica:
         self.time = CheckedClock(storage, clock, options)
         self.log = TableLog(storage, self.time, writer_id, form)
         self.state = TableState()
+        self.uid = ""
+        """The uid with which the table was opened; empty for a table without an identity."""
         self.head: Entry | None = None
         """The last folded entry; None if the state is that of a checkpoint."""
         self.mutex = threading.RLock()

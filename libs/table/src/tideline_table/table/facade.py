@@ -306,6 +306,7 @@ class Table:
         unless `in_place`: its open writers would stop with `TableFrozen`, and events of it would continue under another uid.
         """
         self.identity = replace_identity(self.storage, self.clock, self.identity, self.definition.name, in_place=in_place)
+        self.timeline.replica.uid = self.identity.uid
         return self.identity
 
     def log_rule(self, as_of: str = "", *, merges: bool = True) -> LogRule:

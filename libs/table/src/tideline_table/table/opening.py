@@ -34,6 +34,7 @@ def open_timeline(
     if identity is None:
         check_identity_stands(replica)
         return None, HudiTimeline(replica, definition.properties)
+    replica.uid = identity.uid
     replica.load()
     check_log_stands(replica)
     sharing = replica.state.sharing

@@ -68,6 +68,44 @@ def test_an_entry_that_comes_after_the_log_was_removed_is_removed() -> None:
     assert _log(storage) == []
 
 
+def test_who_has_it_open_when_it_is_shared_again_writes_nothing_into_the_new_log() -> None:
+    table, storage, clock = shared_table()
+    for _ in range(4):
+        put(table, ROWS)
+    old, theirs = opened(storage, clock, "old"), peer_of(storage, clock)
+    leave(table, open_hudi_lock)
+    again = share_table(opened(storage, clock, "after"), SHARING, open_hudi_lock)
+    log = {path: storage.read(path) for path in _log(storage)}
+    with pytest.raises(TableFrozen, match=again.uid):
+        put(old, LATER)
+    with pytest.raises(TableFrozen, match=again.uid):
+        theirs.timeline.catch_up()
+    with pytest.raises(TableFrozen, match=again.uid):
+        leave(old, open_hudi_lock)
+    assert {path: storage.read(path) for path in _log(storage)} == log
+    for number in range(6):
+        put(again, [(f"k{number}", "p", 1, "1")])
+    assert len(contents(opened(storage, clock, "reader"))) == len(ROWS) + 6
+
+
+def test_an_entry_that_comes_after_it_was_shared_again_is_removed() -> None:
+    table, storage, clock = shared_table()
+    for _ in range(4):
+        put(table, ROWS)
+
+    def leaves_and_shares_again() -> None:
+        clock.advance(3600)
+        leave(opened(storage, clock), open_hudi_lock)
+        share_table(opened(storage, clock), SHARING, open_hudi_lock)
+
+    mirror = opened(_Meanwhile(storage, leaves_and_shares_again), clock, "mirror")
+    storage.put(".hoodie/20250101000000000.commit.requested", b"")
+    with pytest.raises(TableFrozen, match="shared again"):
+        mirror.timeline.heal(0.0)
+    assert [path for path in _log(storage) if "/log/" in path] == [entry_path(1), entry_path(2)]
+    assert sorted(contents(opened(storage, clock, "reader"))) == ROWS
+
+
 def test_a_late_entry_whose_process_died_does_not_hinder() -> None:
     table, storage, clock = shared_table()
     put(table, ROWS)

@@ -196,7 +196,7 @@ class LogFollower:
         Who leaves deletes the identity first and lists the log then, so either that listing shows the entry or this check.
         """
         try:
-            check_still_shared(self.replica.storage)
+            check_still_shared(self.replica.storage, self.replica.uid)
         except TableFrozen:
             self.replica.log.forget(entry)
             raise

@@ -6,7 +6,10 @@ belongs to no lost identity. A process that dies in between leaves the rest, and
 
 from __future__ import annotations
 
-from tideline_table.errors import TableFrozen, WriteConflict
+from contextlib import suppress
+
+from tideline_table.errors import ObjectNotFound, TableFrozen, WriteConflict, parsing
+from tideline_table.json_text import parse_sealed
 from tideline_table.log.entry import IDENTITY_PATH, LEAVING_PATH, TIDELINE_FOLDER
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage, exists
@@ -23,13 +26,19 @@ def check_nothing_begun(state: TableState) -> None:
         )
 
 
-def check_still_shared(storage: Storage) -> None:
-    """Raise `TableFrozen` if the table was returned to its writers since it was opened. One request."""
-    if not exists(storage, IDENTITY_PATH):
+def check_still_shared(storage: Storage, uid: str) -> None:
+    """Raise `TableFrozen` if the table was returned to its writers since it was opened with `uid`. One request.
+
+    If it was shared again since, it has another uid and another log. Raises `CorruptMetadata` for an identity that cannot be read.
+    """
+    found = ""
+    with suppress(ObjectNotFound), parsing(IDENTITY_PATH, "the table's uid and base path in JSON"):
+        found = str(parse_sealed(storage.read(IDENTITY_PATH))["uid"])
+    if found != uid:
         raise TableFrozen(
-            f"a table without {IDENTITY_PATH}, which it had when it was opened",
-            expected="a table that is shared",
-            remedy="it was returned to Apache Hudi's writers (tideline leave), or removed: open it again",
+            f"a table with uid {found}" if found else f"a table without {IDENTITY_PATH}, which it had when it was opened",
+            expected=f"the shared table {uid}, which was opened",
+            remedy="it was returned to Apache Hudi's writers (tideline leave), and perhaps shared again, or removed: open it again",
         )
 
 

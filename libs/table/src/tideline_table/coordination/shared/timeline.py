@@ -124,10 +124,10 @@ class SharedTimeline(ActiveTimeline):
         with self.replica.mutex:
             if not self.can_write or not self.follower.is_behind():
                 return False
-        check_still_shared(self.storage)  # also before the lock, whose files nobody would remove
+        check_still_shared(self.storage, self.replica.uid)  # also before the lock, whose files nobody would remove
         before = self.state.sequence
         with self._checked_lock().hold(), self.replica.mutex:
-            check_still_shared(self.storage)
+            check_still_shared(self.storage, self.replica.uid)
             self.follower.adopt()
         return self.state.sequence > before
 
@@ -180,7 +180,7 @@ class SharedTimeline(ActiveTimeline):
     def _take_back(self, begun: Sequence[ActionRecord]) -> None:
         """Remove actions that will never complete, and log them as rolled back. Hudi's rollback undoes no clean and no rollback."""
         with self._checked_lock().hold(), self.replica.mutex:
-            check_still_shared(self.storage)
+            check_still_shared(self.storage, self.replica.uid)
             turn_off_if_known(self.storage, self.format, (a.instant for a in begun))
             for path in (self.format.timeline_path(a.at(s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
                 self.storage.delete(path)
@@ -189,7 +189,7 @@ class SharedTimeline(ActiveTimeline):
     def leave(self) -> None:
         """See `ActiveTimeline.leave`. Writers that have the table open miss its identity at their next step."""
         with self._checked_lock().hold() as held, self.replica.mutex:
-            check_still_shared(self.storage)
+            check_still_shared(self.storage, self.replica.uid)
             self.follower.adopt()
             check_nothing_begun(self.state)
             if not held.is_held():
@@ -257,7 +257,7 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldHudiTableLock, decide: Decide) -> Entry:
-        check_still_shared(self.storage)  # before anything is mended here
+        check_still_shared(self.storage, self.replica.uid)  # before anything is mended here
         hold_to_rules(self.storage, self.format, kept_partitions(self.replica.options))
         turn_off_if_known(self.storage, self.format, self._late)
         self._late.clear()
