@@ -28,6 +28,7 @@ from tideline_table.log.checkpoint import (
     RESTORE_LOG,
     TAIL_BYTES,
     Checkpoint,
+    delete_written,
     latest_checkpoint,
     read_opening,
     tail_bytes,
@@ -164,6 +165,10 @@ class LogMaintenance:
             self._write(entry, state)
         else:
             write_tail(self._storage, self._checkpoint, self._tail)
+
+    def take_back(self, state: TableState) -> None:
+        """Delete what the last `keep` wrote, if nobody wrote over it: the log was removed meanwhile."""
+        delete_written(self._storage, state, self._checkpoint, self._tail)
 
     def _adopt(self, newer: Checkpoint) -> None:
         known = self._checkpoint.sequence

@@ -43,6 +43,7 @@ RESTORE_LOG = (
 )
 _KEPT = 3
 """Number of checkpoints to keep: a process that opens the table at this moment may be reading an older one."""
+_UNCOMPARED = {"marks": None, "xxh3": None}
 _UNUSABLE = (CorruptMetadata, *MALFORMED)
 
 
@@ -71,7 +72,7 @@ def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] 
 
     If another writer has stored a newer checkpoint, return that one and do not change `latest`.
     """
-    content = sealed(json.dumps(_to_json(state)).encode())
+    content = _content(state)
     written = Checkpoint(state.sequence, len(content), _thinned(marks))
     storage.put(_path(state.sequence), content)
     kept = sorted({*_kept(storage.list_folder(CHECKPOINT_FOLDER)), state.sequence})
@@ -89,6 +90,32 @@ def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) 
 
     Entries beyond `TAIL_BYTES` are left out.
     """
+    storage.put(POINTER, _tail_content(checkpoint, tail))
+
+
+def delete_written(storage: Storage, state: TableState, checkpoint: Checkpoint, tail: Sequence[bytes]) -> None:
+    """Delete `latest` and the checkpoint of `state` if they are what this process wrote with these values: the log was removed.
+
+    What is there otherwise belongs to a log that began since. Costs two requests if nothing is to delete.
+    """
+
+    def holds(path: str, content: bytes) -> bool:
+        try:
+            # Trimming shortens the marks of this process after it wrote them.
+            return parse_sealed(storage.read(path)) | _UNCOMPARED == parse_sealed(content) | _UNCOMPARED
+        except (ObjectNotFound, *_UNUSABLE):
+            return False
+
+    for path, content in ((POINTER, _tail_content(checkpoint, tail)), (_path(state.sequence), _content(state))):
+        if holds(path, content):
+            storage.delete(path)
+
+
+def _content(state: TableState) -> bytes:
+    return sealed(json.dumps(_to_json(state)).encode())
+
+
+def _tail_content(checkpoint: Checkpoint, tail: Sequence[bytes]) -> bytes:
     kept: list[bytes] = []
     size_bytes = 0
     for content in tail:
@@ -101,7 +128,7 @@ def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) 
     head = (
         f'{{"checkpoint": {checkpoint.sequence}, "size_bytes": {checkpoint.size_bytes}, "marks": {marks}, "end": {end}, "tail": ['
     )
-    storage.put(POINTER, sealed(head.encode() + b",".join(kept) + b"]}"))
+    return sealed(head.encode() + b",".join(kept) + b"]}")
 
 
 def tail_bytes(entry: Entry) -> bytes:

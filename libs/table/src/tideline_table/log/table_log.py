@@ -30,6 +30,7 @@ from tideline_table.errors import (
     StorageError,
     StorageFull,
     StorageRefused,
+    UnsupportedTable,
     parsing,
 )
 from tideline_table.hudi.format import TableFormat
@@ -237,6 +238,15 @@ class TableLog(LogReader):
         self._forget(entry.path)
         if entry.body_reference is not None:
             self._forget(entry.body_reference.path)
+
+    def forget_late(self, entry: Entry) -> None:
+        """Delete an entry of this process that came after its log was removed, unless another log has its place by now."""
+        try:
+            is_own = Entry.from_bytes(self._storage.read(entry.path), entry.path).append_id == entry.append_id
+        except (CorruptMetadata, ObjectNotFound, UnsupportedTable):
+            return
+        if is_own:
+            self.forget(entry)
 
     def _retrying(self) -> tenacity.Retrying:
         return tenacity.Retrying(

@@ -14,7 +14,7 @@ from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.formats import UPGRADED, WRITTEN
 from tideline_table.hudi.listing import list_timeline, timeline_listing
-from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, RESTORE_LOG
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, RESTORE_LOG
 from tideline_table.log.entry import IDENTITY_PATH, LEAVING_PATH, LOG_FOLDER, TIDELINE_FOLDER, entry_path, sequence_in
 from tideline_table.log.state import TableState
 from tideline_table.storage import ObjectStat, Storage
@@ -29,7 +29,7 @@ _ENTRIES_OF_SHARING = 2
 
 def check_no_remains(storage: Storage, base_path: str) -> None:
     """Raise `TableIncomplete` if files of a table without `hoodie.properties` are here. A creation that did not end leaves none."""
-    found = _log_remains(storage) or _traces(storage)
+    found = _log_remains(storage, counts_late=True) or _traces(storage)
     if found:
         raise TableIncomplete(
             f"a table at {base_path!r} without {p.PROPERTIES_PATH}: there is {found}",
@@ -100,18 +100,23 @@ def _traces(storage: Storage) -> str:
 
 
 def _is_late(found: Sequence[ObjectStat]) -> bool:
-    """Return whether a log is one entry behind its beginning, and no log.
+    """Return whether the files of the log are one entry behind its beginning, or those of checkpoints only name the newest one.
 
     A process that adopted a step was suspended while the table was returned to Apache Hudi's writers (`tideline leave`), and died.
     """
+    if [stat.path for stat in found] == [POINTER]:
+        return True
+    if not found[0].path.startswith(LOG_FOLDER):
+        return False
     names = [stat.path.rpartition("/")[2] for stat in found]
     return len(names) == 1 and (sequence_in(names[0].removesuffix(".json")) or 0) > 1
 
 
-def _log_remains(storage: Storage) -> str:
+def _log_remains(storage: Storage, *, counts_late: bool = False) -> str:
+    """Return a file of a log in words; empty if there is none, or only what came late (`_is_late`) and `counts_late` is not set."""
     for folder, what in ((LOG_FOLDER, "the table log"), (CHECKPOINT_FOLDER, "its checkpoints")):
         found = storage.list_folder(folder).objects
-        if found and not (folder == LOG_FOLDER and _is_late(found)):
+        if found and (counts_late or not _is_late(found)):
             return f"{found[-1].path} of {what}"
     return ""
 

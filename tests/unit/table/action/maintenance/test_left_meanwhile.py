@@ -11,7 +11,8 @@ from tests.unit.table.tables import contents
 from tideline_locks import open_hudi_lock
 from tideline_table.action import leave
 from tideline_table.errors import TableFrozen
-from tideline_table.log.entry import entry_path
+from tideline_table.log.checkpoint import POINTER
+from tideline_table.log.entry import IDENTITY_PATH, entry_path
 from tideline_table.storage import Storage, StorageWrapper
 from tideline_table.table import share_table
 
@@ -20,14 +21,15 @@ LATER = [("c", "p", 1, "1")]
 
 
 class _Meanwhile(StorageWrapper):
-    """Something happens before the first put of a log entry: the process that adopts a step was suspended there."""
+    """Something happens before the first put below a folder: the process that adopts a step was suspended there."""
 
-    def __init__(self, inner: Storage, act: Callable[[], None]) -> None:
+    def __init__(self, inner: Storage, act: Callable[[], None], folder: str = "/.tideline/log/") -> None:
         super().__init__(inner)
         self.act: Callable[[], None] | None = act
+        self.folder = folder
 
     def on_request(self, kind: str, path: str) -> None:
-        if kind == "put_if_absent" and "/.tideline/log/" in path and self.act is not None:
+        if kind.startswith("put") and self.folder in path and self.act is not None:
             act, self.act = self.act, None
             act()
 
@@ -106,13 +108,83 @@ def test_an_entry_that_comes_after_it_was_shared_again_is_removed() -> None:
     assert sorted(contents(opened(storage, clock, "reader"))) == ROWS
 
 
+@pytest.mark.parametrize("interval", [2, 1000])
+@pytest.mark.parametrize("is_shared_again", [False, True])
+def test_checkpoints_that_come_after_the_log_was_removed_are_removed(interval: int, is_shared_again: bool) -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+    if table.state.sequence % 2 == 0:
+        storage.put(".hoodie/20240101000000000.commit.requested", b"")
+        table.timeline.heal(0.0)
+    expected: dict[str, bytes] = {}
+
+    def leaves() -> None:
+        clock.advance(3600)
+        leave(opened(storage, clock), open_hudi_lock)
+        if is_shared_again:
+            share_table(opened(storage, clock), SHARING, open_hudi_lock)
+        expected.update({path: storage.read(path) for path in _log(storage) if not path.endswith("/latest")})
+
+    options = {"tideline.log.checkpoint.interval": interval}
+    mirror = opened(_Meanwhile(storage, leaves, "/.tideline/checkpoint/"), clock, "mirror", **options)
+    storage.put(".hoodie/20250101000000000.commit.requested", b"")
+    with pytest.raises(TableFrozen, match="tideline leave"):
+        mirror.timeline.heal(0.0)
+    assert {path: storage.read(path) for path in _log(storage)} == expected
+    after = opened(storage, clock, "after")
+    assert after.capabilities.keeps_log == is_shared_again
+    assert sorted(contents(after)) == ROWS
+
+
+def test_of_a_log_that_has_grown_again_meanwhile_no_entry_is_deleted() -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+    expected: dict[str, bytes] = {}
+
+    def leaves_and_others_write() -> None:
+        clock.advance(3600)
+        leave(opened(storage, clock), open_hudi_lock)
+        again = share_table(opened(storage, clock), SHARING, open_hudi_lock)
+        for _ in range(4):
+            put(again, LATER)
+        expected.update({path: storage.read(path) for path in _log(storage) if "/log/" in path})
+
+    mirror = opened(_Meanwhile(storage, leaves_and_others_write, "/.tideline/checkpoint/"), clock, "mirror")
+    storage.put(".hoodie/20250101000000000.commit.requested", b"")
+    with pytest.raises(TableFrozen, match="shared again"):
+        mirror.timeline.heal(0.0)
+    assert {path: storage.read(path) for path in _log(storage) if "/log/" in path} == expected
+    assert entry_path(mirror.state.sequence) in expected
+    assert sorted(contents(opened(storage, clock, "reader"))) == [*ROWS, *LATER]
+
+
+def test_late_checkpoints_that_others_wrote_over_stay() -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+    storage.put(".hoodie/20250101000000000.commit.requested", b"")
+    newer = b'{"checkpoint": 2, "size_bytes": 9, "marks": [], "end": 2, "tail": []}'
+
+    class Overwritten(StorageWrapper):
+        def on_request(self, kind: str, path: str) -> None:
+            if kind == "put" and path == POINTER:
+                self.is_written = True
+            elif path == IDENTITY_PATH and getattr(self, "is_written", False):
+                storage.delete(IDENTITY_PATH)
+                storage.put(POINTER, newer)
+
+    with pytest.raises(TableFrozen, match="tideline leave"):
+        opened(Overwritten(storage), clock, "mirror").timeline.heal(0.0)
+    assert storage.read(POINTER) == newer
+
+
 def test_a_late_entry_whose_process_died_does_not_hinder() -> None:
     table, storage, clock = shared_table()
     put(table, ROWS)
     late = entry_path(table.state.sequence)
-    content = storage.read(late)
+    content, pointer = storage.read(late), storage.read(POINTER)
     leave(table, open_hudi_lock)
     storage.put(late, content)
+    storage.put(POINTER, pointer)
     after = opened(storage, clock, "after")
     assert not after.capabilities.keeps_log
     assert sorted(contents(after)) == ROWS

@@ -186,17 +186,21 @@ class LogFollower:
                 self._check_not_left(entry)
                 self.replica.fold(entry)
                 self.replica.keep_up(entry)
+                self._check_not_left(entry, has_kept=True)
                 return entry
             self.replica.refresh()
         raise StorageError(f"the table log moved on {_APPENDS} times while {draft.instant} was appended", remedy="retry")
 
-    def _check_not_left(self, entry: Entry) -> None:
+    def _check_not_left(self, entry: Entry, *, has_kept: bool = False) -> None:
         """Delete an entry that came after the log was removed, and raise `TableFrozen`: this process lost the lock unnoticed.
 
-        Who leaves deletes the identity first and lists the log then, so either that listing shows the entry or this check.
+        Who leaves deletes the identity first and lists the log then, so either that listing shows the entry or this check. What
+        `keep_up` wrote (`has_kept`) goes likewise. Nothing is deleted that others wrote: the table may be shared again.
         """
         try:
             check_still_shared(self.replica.storage, self.replica.uid)
         except TableFrozen:
-            self.replica.log.forget(entry)
+            if has_kept:
+                self.replica.maintenance.take_back(self.replica.state)
+            self.replica.log.forget_late(entry)
             raise
