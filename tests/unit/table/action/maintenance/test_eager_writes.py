@@ -6,11 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.plans import schedule_clustering
+from tests.unit.table.action.maintenance.test_leave import SMALL
 from tests.unit.table.shared import opened, put, shared_table
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import leave, maintain
 from tideline_table.action.decision import TableService
+from tideline_table.action.maintenance.cancel import cancel_plan
 from tideline_table.action.maintenance.verdict import Outcome, Rules, judge
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
@@ -32,6 +35,16 @@ def _eager_write(table: Table, storage: Storage, clock: ManualClock) -> str:
         storage.put(f".hoodie/{instant}.{ending}", b"")
     clock.advance(QUARTER_S)
     create_marker(storage, instant, "p/a-0_0-0-0_1.parquet", MarkerType.CREATE)
+    return instant
+
+
+def _plan_clustering_as_hudi(table: Table, storage: Storage, clock: ManualClock) -> str:
+    plan = schedule_clustering(table, SMALL)
+    content = storage.read(f".hoodie/{plan}.replacecommit.requested")
+    cancel_plan(table, plan)
+    clock.advance(60)
+    instant = next_instant(clock.now(), table.state.last_instant)
+    storage.put(f".hoodie/{instant}.replacecommit.requested", content)
     return instant
 
 
@@ -71,3 +84,19 @@ def test_the_table_is_not_left_before_and_the_error_names_it_and_the_time() -> N
     clock.advance(4 * QUARTER_S)
     assert leave(opened(storage, clock, **BEATS), open_hudi_lock).rolled_back == [instant]
     assert not opened(storage, clock, **BEATS).capabilities.keeps_log
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_clustering_of_hudi_without_a_heartbeat_does_not_hinder_to_leave_and_stays(is_begun: bool) -> None:
+    shared, storage, clock = shared_table()
+    for key in "ab":
+        put(shared, [(key, "p", 1, "1")])
+    instant = _plan_clustering_as_hudi(shared, storage, clock)
+    if is_begun:
+        storage.put(f".hoodie/{instant}.replacecommit.inflight", b"")
+    clock.advance(QUARTER_S)
+    left = leave(opened(storage, clock, **BEATS), open_hudi_lock)
+    assert (left.rolled_back, left.cancelled, left.run) == ([], [], [])
+    after = opened(storage, clock)
+    assert not after.capabilities.keeps_log
+    assert [a.instant for a in after.refresh().pending() if a.is_clustering] == [instant]

@@ -62,8 +62,11 @@ def leave(table: Table, open_lock: OpenHudiTableLock) -> Left:
 
 
 def _check_none_may_live(table: Table) -> None:
-    """Raise `WriteConflict` for a write of Apache Hudi that may be that of a living job without heartbeats."""
-    for record in table.state.pending():
+    """Raise `WriteConflict` for a write of Apache Hudi that may be that of a living job without heartbeats.
+
+    Its clusterings stay its own, and their plans never have a heartbeat.
+    """
+    for record in (a for a in table.state.pending() if not a.is_clustering):
         until = eager_until(table.storage, record, table.clock, table.options)
         if until is not None:
             raise WriteConflict(
