@@ -41,12 +41,20 @@ def allowed_silence(options: Options) -> timedelta:
     return timedelta(milliseconds=options[HEARTBEAT_INTERVAL_MS] * options[HEARTBEAT_MISSES])
 
 
-def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+def is_alive(storage: Storage, record: ActionRecord, clock: Clock, options: Options, beat: datetime | None = None) -> bool:
     """Return whether the process that runs `record` recently renewed its heartbeat or appended the transition.
 
-    Uses this machine's clock, unless a sign of life shows that it is behind. Before an action on a dead writer, ask `is_dead`.
+    `beat` is the last renewal if the caller knows it; else it is asked for (`last_beat`). Uses this machine's clock, unless a sign
+    of life shows that it is behind. Before an action on a dead writer, ask `is_dead`.
     """
-    return _seems_alive(storage, record, clock, allowed_silence(options))
+    return _seems_alive(storage, record, clock, allowed_silence(options), beat)
+
+
+def last_beat(storage: Storage, instant: str) -> datetime | None:
+    """Return when the heartbeat of an instant was last renewed; None if it has none. One request."""
+    with contextlib.suppress(ObjectNotFound):
+        return storage.stat(heartbeat_path(instant)).modified
+    return None
 
 
 def is_dead(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
@@ -65,16 +73,16 @@ def is_silent(storage: Storage, record: ActionRecord, clock: Clock, allowed: tim
     return silence is None or silence > allowed
 
 
-def _seems_alive(storage: Storage, record: ActionRecord, clock: Clock, allowed: timedelta) -> bool:
+def _seems_alive(storage: Storage, record: ActionRecord, clock: Clock, allowed: timedelta, beat: datetime | None = None) -> bool:
     # Read the clock before the request, so that a slow reply cannot make a live writer look dead.
-    silence = _silence(storage, record, clock.now(), allowed)
+    silence = _silence(storage, record, clock.now(), allowed, beat)
     if silence is not None and silence < -allowed:
         # This clock is behind: by it, a dead writer would stay alive until the clock has caught up. A reader may not be allowed to
         # write the file that shows the store's time, and nobody in a table that only Apache Hudi writes, whose instants may be in
         # another zone.
         with contextlib.suppress(StorageError):
             if not record.is_by_hudi or exists(storage, IDENTITY_PATH):
-                silence = _silence(storage, record, store_time(storage), allowed)
+                silence = _silence(storage, record, store_time(storage), allowed, beat)
     return silence is not None and silence <= allowed
 
 
@@ -92,7 +100,9 @@ def store_time(storage: Storage) -> datetime:
     return storage.stat(STORE_TIME_PATH).modified
 
 
-def _silence(storage: Storage, record: ActionRecord, now: datetime, allowed: timedelta) -> timedelta | None:
+def _silence(
+    storage: Storage, record: ActionRecord, now: datetime, allowed: timedelta, beat: datetime | None = None
+) -> timedelta | None:
     """Return the time since the last sign of life, negative for a sign in the future. None without a sign."""
     signs: list[datetime] = [datetime.fromisoformat(record.since)] if record.since else []
     if record.is_by_hudi:
@@ -104,8 +114,9 @@ def _silence(storage: Storage, record: ActionRecord, now: datetime, allowed: tim
         with contextlib.suppress(ObjectNotFound):
             signs = [storage.stat(entry_path(record.sequence)).modified]
     # Without a file, the heartbeat was not created yet or its writer ended: then the time of the transition decides.
-    with contextlib.suppress(ObjectNotFound):
-        signs.append(storage.stat(heartbeat_path(record.instant)).modified)
+    beat = beat or last_beat(storage, record.instant)
+    if beat is not None:
+        signs.append(beat)
     return now - max(signs) if signs else None
 
 

@@ -16,9 +16,11 @@ from tideline_table.action.decision import TableService
 from tideline_table.action.maintenance.cancel import cancel_plan
 from tideline_table.action.maintenance.verdict import Outcome, Rules, judge
 from tideline_table.clock import ManualClock
+from tideline_table.coordination import may_live
+from tideline_table.coordination.heartbeat import heartbeat_path
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import State, next_instant
-from tideline_table.storage import Storage
+from tideline_table.storage import Storage, StorageWrapper
 from tideline_table.table import FindingKind, Table, findings_of
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -70,6 +72,39 @@ def test_maintenance_and_findings_leave_it_alone_for_an_hour_after_its_last_mark
     clock.advance(1)
     assert instant in _dead(table)[0]
     assert _state_after_maintenance(storage, clock, instant)[1] is State.ROLLED_BACK
+
+
+class _Counting(StorageWrapper):
+    """Notes the kinds of requests."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.asked: list[str] = []
+
+    def on_request(self, kind: str, path: str) -> None:
+        del path
+        self.asked.append(kind)
+
+
+def test_to_ask_costs_one_request_and_lists_the_markers_only_of_a_write_that_is_an_hour_old() -> None:
+    shared, storage, clock = shared_table()
+    instant = _eager_write(shared, storage, clock)
+    table, counting = opened(storage, clock, **BEATS), _Counting(storage)
+    record = table.timeline.view().actions[instant]
+
+    def ask() -> tuple[bool, list[str]]:
+        counting.asked.clear()
+        return may_live(counting, record, clock, table.options), list(counting.asked)
+
+    assert ask() == (True, ["stat"])
+    clock.advance(3 * QUARTER_S + 10)
+    assert ask() == (True, ["stat", "list_objects"])
+    storage.put(heartbeat_path(instant), b"")
+    assert ask() == (True, ["stat"])
+    clock.advance(QUARTER_S)
+    assert ask() == (False, ["stat"])
+    storage.delete(heartbeat_path(instant))
+    assert ask() == (False, ["stat", "list_objects"])
 
 
 def test_the_table_is_not_left_before_and_the_error_names_it_and_the_time() -> None:

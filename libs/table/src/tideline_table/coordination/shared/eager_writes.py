@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 from tideline_table.clock import Clock
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
-from tideline_table.coordination.heartbeat import heartbeat_path, is_alive
+from tideline_table.coordination.heartbeat import allowed_silence, is_alive, last_beat
 from tideline_table.hudi.instant import WRITE_ACTIONS, time_from_instant
 from tideline_table.log.action import ActionRecord
-from tideline_table.storage import Storage, exists
+from tideline_table.storage import Storage
 from tideline_table.writer.marker import last_marked
 
 
@@ -23,9 +23,7 @@ def eager_until(storage: Storage, record: ActionRecord, clock: Clock, options: O
     That is an hour after its newest sign of life, its instant or its last marker (`hoodie.clustering.expiration.threshold.mins`).
     One request for a write with a heartbeat, none for an action of Tideline or one that is being rolled back.
     """
-    if not record.is_by_hudi or record.fenced_by or record.action not in WRITE_ACTIONS:
-        return None
-    if exists(storage, heartbeat_path(record.instant)):
+    if not _may_have_no_heartbeat(record) or last_beat(storage, record.instant) is not None:
         return None
     signs = [time_from_instant(record.instant), last_marked(storage, record.instant)]
     until = max(sign for sign in signs if sign is not None) + timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN])
@@ -33,5 +31,21 @@ def eager_until(storage: Storage, record: ActionRecord, clock: Clock, options: O
 
 
 def may_live(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
-    """Return whether the process that runs `record` showed a sign of life recently, or may live without showing one."""
-    return is_alive(storage, record, clock, options) or eager_until(storage, record, clock, options) is not None
+    """Return whether the process that runs `record` showed a sign of life recently, or may live without showing one.
+
+    One request, and a listing of the markers of a write of Apache Hudi without a heartbeat whose instant is an hour old.
+    """
+    if not _may_have_no_heartbeat(record):
+        return is_alive(storage, record, clock, options)
+    now, beat = clock.now(), last_beat(storage, record.instant)
+    if beat is not None:
+        return is_alive(storage, record, clock, options, beat)
+    allowed = max(timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN]), allowed_silence(options))
+    if now - time_from_instant(record.instant) <= allowed:
+        return True
+    marked = last_marked(storage, record.instant)
+    return marked is not None and now - marked <= timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN])
+
+
+def _may_have_no_heartbeat(record: ActionRecord) -> bool:
+    return record.is_by_hudi and not record.fenced_by and record.action in WRITE_ACTIONS
