@@ -6,14 +6,24 @@ Each table is also read as Apache Hudi reads it: a copy without the table log.
 from datetime import timedelta
 
 import pytest
+from tests.plans import schedule_clean
+from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import beside, new_table, open_table, write
 
-from tideline_table.action import archive
+from tideline_table.action import archive, run_clean
 from tideline_table.clock import ManualClock
+from tideline_table.errors import HistoryUnavailable
+from tideline_table.hudi.formats import format_to_create
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
+FEW = {
+    "hoodie.keep.min.commits": 2,
+    "hoodie.keep.max.commits": 3,
+    "hoodie.cleaner.commits.retained": 1,
+    "tideline.archive.min.age": 0,
+}
 TYPES = pytest.mark.parametrize("kind", list(TableType))
 
 
@@ -27,6 +37,10 @@ def as_hudi_reads(table):
 
 def changed(table, since, until=""):
     return {row["id"] for row in table.incremental(since, until).read(["id"]).to_pylist()}
+
+
+def net_changes(table, since, until=""):
+    return [(row["op"], row["after"]["id"]) for batch in table.changes(since, until).scan() for row in batch.to_pylist()]
 
 
 def insert(table, key):
@@ -91,8 +105,98 @@ def test_archived_writes_that_began_before_the_point_and_completed_behind_it_are
     ended = times(table)
     for n in range(5, 10):
         insert(table, str(n))
-    few = {"hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": 3, "hoodie.cleaner.commits.retained": 1}
-    archive(table, {**few, "tideline.archive.min.age": 0})
+    archive(table, FEW)
     hudi = as_hudi_reads(table)
     assert ended[2][0] not in hudi.state.actions, "archived"
     assert changed(hudi, ended[1][1]) == {"2", "4", "5", "6", "7", "8", "9"}
+
+
+def archived_by_hudi(copy, before):
+    """Also delta commits that are not compacted, which Tideline does not archive."""
+    storage, form = copy.storage, format_to_create(9)
+    files = {
+        o.path: form.parse_timeline_file_name(o.path.rpartition("/")[2]) for o in storage.list_folder(".hoodie/timeline").objects
+    }
+    gone = [(found[0], path) for path, found in files.items() if found is not None and found[0].time < before]
+    form.archive(storage, 1, gone, 10)
+    for _, path in gone:
+        storage.delete(path)
+    return Table.open(storage.root, clock=copy.clock, storage=storage)
+
+
+def overlapped(monkeypatch, kind):
+    """The writes of 1 and 2 archived, as Apache Hudi reads it: 2 completed behind the write of 3, the first of the timeline."""
+    table, ended = interleaved(monkeypatch, kind)
+    (_, _), (first, _), (archived, _), _ = times(table)
+    archive(table, FEW)
+    hudi = as_hudi_reads(table)
+    if kind is TableType.MOR:
+        hudi = archived_by_hudi(hudi, first)
+    assert archived < first == min(hudi.state.actions) <= ended[1] < ended[2]
+    return table, hudi, ended
+
+
+@TYPES
+def test_an_archived_write_that_completed_behind_writes_of_the_timeline_counts_from_its_completion(monkeypatch, kind):
+    """The start was not before the timeline: the history was not read, and the write was lost."""
+    _, hudi, ended = overlapped(monkeypatch, kind)
+    assert changed(hudi, ended[0]) == {"2", "3", "4"}
+    assert changed(hudi, ended[1]) == {"2", "4"}
+    assert net_changes(hudi, ended[1]) == [("i", "2"), ("i", "4")]
+    assert changed(hudi, ended[1], ended[2]) == {"2"}
+    assert net_changes(hudi, ended[1], ended[2]) == [("i", "2")]
+    assert changed(hudi, ended[2]) == {"4"}
+    assert net_changes(hudi, ended[2]) == [("i", "4")]
+
+
+@TYPES
+def test_an_archived_write_that_completed_behind_the_end_is_not_in_the_range(monkeypatch, kind):
+    """Its completion was compared with the start only, and all that is archived counted as complete at any end."""
+    _, hudi, ended = overlapped(monkeypatch, kind)
+    assert changed(hudi, ended[0], ended[1]) == {"3"}
+    assert changed(hudi, "", ended[1]) == {"1", "3"}
+    assert [after for _, after in net_changes(hudi, "", ended[1])] == ["1", "3"]
+    assert changed(hudi, "", ended[2]) == {"1", "2", "3"}
+    long_ago = "20251201000000000"
+    assert changed(hudi, long_ago, ended[1]) == {"1", "3"}, "selected by its instant, which is before the end"
+
+
+def test_no_state_beside_an_archived_write_is_made_up_where_files_were_cleaned(monkeypatch):
+    table, _, ended = overlapped(monkeypatch, TableType.COW)
+    for n in range(4):
+        table.clock.advance(1)
+        write(table, [("1", "p1", n, "y")])
+    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    run_clean(table)
+    hudi = as_hudi_reads(table)
+    assert hudi.state.last_clean_retained
+    with pytest.raises(HistoryUnavailable):
+        hudi.changes(ended[1])
+    with pytest.raises(HistoryUnavailable):
+        hudi.incremental(ended[0], ended[1])
+    assert changed(hudi, ended[1]) == {"1", "2", "4"}
+
+
+def test_the_history_is_read_only_where_writes_may_overlap_a_point():
+    table, _, clock = new_table(version=9)
+    for n in range(12):
+        insert(table, f"{n:02}")
+        archive(table, FEW)
+        clock.advance(7 * 3600)
+
+    def read(*points):
+        """How many files of the history there are, and how many a query reads."""
+        disk = FaultyStorage(as_hudi_reads(table).storage)
+        hudi = Table.open(disk.root, clock=clock, storage=disk)
+        every = [o.path for o in disk.list_folder(".hoodie/timeline/history").objects if o.path.endswith(".parquet")]
+        disk.calls.clear()
+        changed(hudi, *points)
+        return len(every), len({path for _, path in disk.calls if path in every})
+
+    newest = times(table)[-1][1]
+    every, overlapping = read(newest)
+    assert 1 <= overlapping <= 2 < every
+    assert read(newest, newest) == (every, overlapping)
+    clock.advance(2 * 86400)
+    insert(table, "late")
+    assert read(times(table)[-1][1]) == (every, 0), "no archived write takes that long"

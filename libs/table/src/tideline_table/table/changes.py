@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -29,6 +29,7 @@ from tideline_table.table.query import CommitTimes, Snapshot
 
 _INSTANT = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
 _LAST_INSTANT = "9" * 17
+_WITHOUT_ROWS = frozenset({Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.SAVEPOINT, Action.INDEXING})
 
 
 class PointKind(enum.Enum):
@@ -51,6 +52,10 @@ class InstantRange:
     """The start as the caller gave it."""
     is_whole: bool = False
     """Whether no write of the table was archived, as far as the caller has looked."""
+    late_at_start: frozenset[str] = frozenset()
+    """Archived writes that completed after the start, of those that `with_archived` looks at."""
+    late_at_end: frozenset[str] = frozenset()
+    """Likewise after the end."""
 
     @property
     def from_start(self) -> bool:
@@ -91,16 +96,40 @@ def range_of(state: TableState, kind: PointKind, since: str, until: str) -> Inst
     return InstantRange(before, through, written | restamped, since)
 
 
-def begun_before(instants: InstantRange, archived: Iterable[ArchivedInstant]) -> InstantRange:
-    """Return the range with archived writes that began by its start and completed after it: their rows have earlier instants."""
-    late = frozenset(a.time for a in archived if a.time <= instants.since < a.completion and a.state is State.COMPLETED)
-    return replace(instants, written=instants.written | late)
+def with_archived(
+    instants: InstantRange, state: TableState, until: str, read: Callable[[str, str], Iterable[ArchivedInstant]]
+) -> InstantRange:
+    """Return a range of completion times with the archived writes that completed after its start, and those after its end.
+
+    `read` returns what was archived from one instant to another. It is asked only if a write that was under way at the start or at
+    the end may be archived.
+    """
+    begins = _begins(state)
+
+    def completed_after(point: str, known: AbstractSet[str]) -> frozenset[str]:
+        oldest = _oldest_beside(point)
+        if oldest >= begins:
+            return frozenset()
+        # Archived writes that began after the point are older than what is known at it only if a savepoint kept that.
+        found = read(oldest, begins if known else min(point, begins))
+        writes = (a for a in found if a.state is State.COMPLETED and a.action not in _WITHOUT_ROWS and a.time not in state.actions)
+        return frozenset(a.time for a in writes if a.completion > point)
+
+    at_start = completed_after(instants.since, instants.before) if not instants.from_start else frozenset[str]()
+    at_end = completed_after(until, instants.through) if until else frozenset[str]()
+    written = instants.written | (at_start - at_end)
+    return replace(instants, written=written, late_at_start=at_start, late_at_end=at_end)
 
 
-def oldest_beside(instants: InstantRange) -> str:
-    """Return the oldest instant of a write that may complete after the start of the range: as for Apache Hudi, none takes a day."""
+def _begins(state: TableState) -> str:
+    """Return the instant that archived writes are older than; savepoints keep single older ones on the timeline."""
+    return state.archived_before or min(state.actions, default="")
+
+
+def _oldest_beside(point: str) -> str:
+    """Return the oldest instant of a write that may complete after a point: as for Apache Hudi, none takes a day."""
     try:
-        return instant_from_time(time_from_instant(instants.since) - timedelta(days=1))
+        return instant_from_time(time_from_instant(point) - timedelta(days=1))
     except OverflowError:  # the first day of the calendar
         return ""
 
@@ -234,14 +263,14 @@ def holds_archived_files(state: TableState) -> bool:
     return any(i and i not in state.actions for i in every)
 
 
-def slices_at(state: TableState, known: AbstractSet[str]) -> dict[FileGroupId, FileSlice]:
+def slices_at(state: TableState, known: AbstractSet[str], late: AbstractSet[str] = frozenset()) -> dict[FileGroupId, FileSlice]:
     """Return the visible slice of each file group as if exactly the actions `known` were complete.
 
-    Instants that are not in the state were archived and count as complete.
+    Instants that are not in the state were archived and count as complete, except those that are `late`.
     """
 
     def is_known(instant: str) -> bool:
-        return not instant or instant in known or instant not in state.actions
+        return not instant or instant in known or (instant not in state.actions and instant not in late)
 
     found: dict[FileGroupId, FileSlice] = {}
     for group, slices in state.slices.items():
@@ -270,11 +299,11 @@ def check_kept(state: TableState, kind: PointKind, instants: InstantRange, *, at
         return
     what = f"the {'start' if at_start else 'end'} of the requested changes"
     after = [a for a in state.completed_writes() if a.instant not in known]
-    later = [a.instant for a in after]
+    later = [*(a.instant for a in after), *(instants.late_at_start if at_start else instants.late_at_end)]
     if later and not known and (kind is not PointKind.SEQUENCE or state.archived_before):
-        first = min(completion_time(a) if kind is PointKind.COMPLETION else a.instant for a in after)
+        first = min((completion_time(a) if kind is PointKind.COMPLETION else a.instant for a in after), default=_begins(state))
         raise HistoryUnavailable(
-            f"{what} is before the active timeline, which begins with {min(later)}: earlier writes were archived",
+            f"{what} is before the active timeline, which begins with {_begins(state)}: earlier writes were archived",
             expected="a later point",
             remedy=f"begin again with a snapshot, or look back to {first} at most",
         )
@@ -293,30 +322,31 @@ def changed_rows(state: TableState, kind: PointKind, current: Snapshot, instants
     """
     check_kept(state, kind, instants, at_start=False)
     # A row written in the range is in a file of its own write, or of a later action that copied the row.
-    slices = [s for s in slices_at(state, instants.through).values() if instants.from_start or _is_new(state, s, instants.before)]
+    found = slices_at(state, instants.through, instants.late_at_end).values()
+    slices = [s for s in found if instants.from_start or _is_new(state, s, instants.before)]
     return replace(
         current,
         slices=tuple(sorted(slices, key=lambda s: s.group)),
-        rule=rule_at(current, instants.through),
+        rule=rule_at(current, instants.through, instants.late_at_end),
         commit_times=None if instants.from_start else _written_in(state, kind, instants),
     )
 
 
 def _written_in(state: TableState, kind: PointKind, instants: InstantRange) -> CommitTimes:
-    first = min(state.actions, default="")
+    first = _begins(state) if kind is PointKind.COMPLETION else min(state.actions, default="")
     # Writes that Apache Hudi archived are selected by their instants. Writes after a sequence are all in the state.
     taken_over = bool(state.archived_before) and not state.archived_sequence and not is_sequence(instants.since)
     by_instant = kind is not PointKind.SEQUENCE or taken_over
     archived = (instants.since, first) if by_instant and instants.since < first else None
-    return CommitTimes(instants.written, archived)
+    return CommitTimes(instants.written, archived, instants.late_at_end)
 
 
-def rule_at(current: Snapshot, known: AbstractSet[str]) -> LogRule:
-    """Return the merge rule that sees only log blocks of the instants `known`, if the rule decides visibility by block."""
+def rule_at(current: Snapshot, known: AbstractSet[str], late: AbstractSet[str] = frozenset()) -> LogRule:
+    """Return the merge rule for the state that `slices_at` returns: which log blocks it sees, if it decides visibility by block."""
     visible = current.rule.visible
     if visible is None:
         return current.rule
-    return replace(current.rule, visible=replace(visible, completed=visible.completed & known))
+    return replace(current.rule, visible=replace(visible, completed=visible.completed & known, pending=visible.pending | late))
 
 
 def _is_new(state: TableState, file_slice: FileSlice, before: AbstractSet[str]) -> bool:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,13 +51,12 @@ from tideline_table.table.bucket_numbers import check_index, complete_ended_resi
 from tideline_table.table.changes import (
     InstantRange,
     PointKind,
-    begun_before,
     changed_rows,
     holds_archived_files,
     newest_point,
-    oldest_beside,
     range_of,
     sequence_of,
+    with_archived,
     writes_after,
 )
 from tideline_table.table.data_skipping import DataSkipping
@@ -469,10 +469,10 @@ class Table:
             raise UnsupportedTable(
                 f"table {self.definition.name!r} has no meta fields", expected="rows that say which write made them"
             )
-        found = range_of(self.state, self._points, self.point_of(since), self.point_of(until))
-        if self._points is PointKind.COMPLETION and found.since < min(self.state.actions, default="") and not found.from_start:
-            form = self.timeline.format
-            found = begun_before(found, form.archived_instants(self.storage, oldest_beside(found), found.since))
+        end = self.point_of(until)
+        found = range_of(self.state, self._points, self.point_of(since), end)
+        if self._points is PointKind.COMPLETION:
+            found = with_archived(found, self.state, end, partial(self.timeline.format.archived_instants, self.storage))
         return replace(found, is_whole=self._is_whole()) if found.ends_before_writes else found
 
     def _is_whole(self) -> bool:

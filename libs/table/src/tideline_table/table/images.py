@@ -91,7 +91,8 @@ def images_of(state: TableState, kind: PointKind, current: Snapshot, instants: I
     """Return the comparison of both ends of a range. Raises `HistoryUnavailable` if cleaning or archival removed either."""
     check_kept(state, kind, instants, at_start=True)
     check_kept(state, kind, instants, at_start=False)
-    old, new = slices_at(state, instants.before) if not instants.from_start else {}, slices_at(state, instants.through)
+    old = slices_at(state, instants.before, instants.late_at_start) if not instants.from_start else {}
+    new = slices_at(state, instants.through, instants.late_at_end)
     changed = {
         group
         for group in {*old, *new}
@@ -99,11 +100,12 @@ def images_of(state: TableState, kind: PointKind, current: Snapshot, instants: I
         and (group not in old or group not in new or _wrote_to(state.slices.get(group, {}), instants.written))
     }
 
-    def at(slices: Mapping[FileGroupId, FileSlice], known: AbstractSet[str]) -> Snapshot:
+    def at(slices: Mapping[FileGroupId, FileSlice], known: AbstractSet[str], late: AbstractSet[str]) -> Snapshot:
         kept = tuple(slices[group] for group in sorted(changed) if group in slices)
-        return replace(current, slices=kept, rule=rule_at(current, known))
+        return replace(current, slices=kept, rule=rule_at(current, known, late))
 
-    return Images(at(old, instants.before), at(new, instants.through), None if instants.from_start else instants.written)
+    before, after = at(old, instants.before, instants.late_at_start), at(new, instants.through, instants.late_at_end)
+    return Images(before, after, None if instants.from_start else instants.written)
 
 
 def _may_differ(old: FileSlice | None, new: FileSlice | None) -> bool:

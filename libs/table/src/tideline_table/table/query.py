@@ -36,10 +36,14 @@ _MOST_FILTERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class CommitTimes:
-    """A filter on the commit time of rows: one of `instants`, or strictly between the two instants of `between` if given."""
+    """A filter on the commit time of rows: one of `instants`, or strictly between the two instants of `between` if given.
+
+    Of these, not those of `without`.
+    """
 
     instants: frozenset[str]
     between: tuple[str, str] | None = None
+    without: frozenset[str] = frozenset()
 
     def expression(self) -> pc.Expression:
         """Return the filter as an Arrow expression."""
@@ -48,7 +52,8 @@ class CommitTimes:
         if self.between is None:
             return named
         low, high = self.between
-        return named | ((commit_time > low) & (commit_time < high))
+        within = (commit_time > low) & (commit_time < high)
+        return named | (within & ~commit_time.isin(pa.array(sorted(self.without), pa.string())) if self.without else within)
 
 
 @dataclass(frozen=True, slots=True)
