@@ -12,6 +12,7 @@ from tests.unit.table.tables import new_table, open_table, write
 
 from tideline_table.action import archive
 from tideline_table.clock import ManualClock
+from tideline_table.errors import ObjectNotFound, StorageError
 from tideline_table.hudi.formats import format_to_create
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.version8.history import manifest_files, read_history
@@ -151,6 +152,54 @@ def test_a_slow_archival_changes_nothing_when_another_process_is_ahead(call, ahe
     check(storage, 11 + ahead)
 
 
+def overtaken(storage, do, number):
+    """Run `do` on a storage in which others end five archivals in front of a call of this number; return whether it came."""
+    slow = FaultyStorage(storage)
+
+    def overtake(at, _, __):
+        if at == number:
+            for archival in range(10, 15):
+                begin(storage, archival)
+                run(storage, archival)
+
+    slow.before = overtake
+    do(slow)
+    return len(slow.calls) > number
+
+
+def test_manifests_that_others_publish_during_any_call_are_followed():
+    """One that was listed may be deleted when it is read: the archival ended as if a timeline file were missing."""
+    before = with_archivals(9)
+    begin(before, 10)
+    number = 0
+    while overtaken(disk := copy_of(before, ManualClock()), lambda slow: run(slow, 10), number):
+        begin(disk, 15)
+        run(disk, 15)
+        check(disk, 15)
+        number += 1
+    assert number > 20
+
+
+def test_readers_follow_manifests_that_are_published_during_any_call():
+    before = with_archivals(9)
+    earlier = read_history(before, HISTORY)
+    number = 0
+    found = []
+    while overtaken(copy_of(before, ManualClock()), lambda slow: found.append(read_history(slow, HISTORY)), number):
+        assert found[-1][: len(earlier)] == earlier
+        number += 1
+    assert number > 5
+
+
+def test_an_archival_reads_the_present_manifest_only_as_often_as_it_may_have_changed():
+    """Each layer was looked for in a manifest of its own."""
+    storage = with_archivals(3)
+    begin(storage, 4)
+    counted = FaultyStorage(storage)
+    run(counted, 4)
+    assert sum(call == "list_folder" for call, _ in counted.calls) < 8
+
+
 FEW = {
     "hoodie.keep.min.commits": 2,
     "hoodie.keep.max.commits": 3,
@@ -183,3 +232,21 @@ def test_archivals_of_a_table_that_die_while_they_delete_timeline_files_are_comp
     assert [row["v"] for row in table.read().to_pylist()] == ["v25"]
     every = {i.time for i in read_history(storage, HISTORY)} | {a.instant for a in table.state.completed_writes()}
     assert len(every) >= 26
+
+
+def test_a_missing_file_of_the_history_is_not_taken_for_a_timeline_file():
+    table, storage, clock = new_table(version=9)
+    for n in range(5):
+        write(table, [("1", "a", n, f"v{n}")])
+    disk = FaultyStorage(storage)
+
+    def lose(_, call, path):
+        if call == "list_folder" and path == HISTORY:
+            raise ObjectNotFound(f"{HISTORY}/manifest_1")
+
+    disk.before = lose
+    with pytest.raises(StorageError, match="manifest_1"):
+        archive(open_table(disk, clock, "w"), FEW)
+    disk.before = lambda *_: None
+    archive(open_table(disk, clock, "w"), FEW)
+    assert read_history(storage, HISTORY)

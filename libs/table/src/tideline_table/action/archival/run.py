@@ -25,7 +25,7 @@ from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, publish
 from tideline_table.config import ARCHIVAL_BATCH, TASK_MAX_LIFETIME_S, Options
 from tideline_table.coordination.leases import live_leases, oldest
-from tideline_table.errors import CorruptMetadata, ObjectNotFound, WriteConflict
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageError, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.log.action import ActionRecord
@@ -192,6 +192,12 @@ def _store(table: Table, number: int, files: Sequence[StateFile], options: Optio
     try:
         return table.timeline.format.archive(table.storage, number, named, options[ARCHIVAL_BATCH])
     except ObjectNotFound as error:
+        if error.path not in {f.path for f in files}:
+            raise StorageError(
+                f"{error.path} of the archived timeline is missing: other archivals replace its files",
+                expected="a file that its newest manifest names",
+                remedy="run it again; if the file stays missing, restore it from a copy",
+            ) from None
         raise CorruptMetadata(
             f"timeline file {error.path} is missing",
             expected="the files of all states of what is archived",

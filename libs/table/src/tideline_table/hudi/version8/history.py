@@ -36,13 +36,16 @@ def read_history(storage: Storage, folder: str, first: str = "", last: str = "")
     Raises `CorruptMetadata` for a malformed or missing manifest or file.
     """
     for attempt in range(_ATTEMPTS):
-        names = _files(storage, folder)
         try:
-            return sorted(instants_of(storage, folder, names, first, last))
+            return sorted(instants_of(storage, folder, _files(storage, folder), first, last))
         except ObjectNotFound as error:
-            # An archival may have deleted the file after this manifest was read; the next manifest does not name it.
+            # Archivals may have deleted the file, or the manifest, after what names it was read; the newest do not name it.
             if attempt + 1 == _ATTEMPTS:
-                raise _broken(error.path, "is missing", "a file that the manifest of the history names") from None
+                is_manifest = _MANIFEST.match(error.path.rpartition("/")[2])
+                expected = (
+                    "the manifest that the version file names" if is_manifest else "a file that the manifest of the history names"
+                )
+                raise _broken(error.path, "is missing", expected) from None
     return []
 
 
@@ -61,11 +64,7 @@ def _files(storage: Storage, folder: str) -> list[str]:
     if version is None:
         return []
     path = f"{folder}/{MANIFEST_PREFIX}{version}"
-    try:
-        content = storage.read(path)
-    except ObjectNotFound:
-        raise _broken(path, "is missing", "the manifest that the version file names") from None
-    return manifest_files(content, path)
+    return manifest_files(storage.read(path), path)
 
 
 def current_version(storage: Storage, folder: str) -> int | None:

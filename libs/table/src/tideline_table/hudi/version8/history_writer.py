@@ -6,9 +6,11 @@ small files become a larger one of the next layer; files that none of the last m
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,8 +42,10 @@ MERGED_FILES = 10
 """As many files of a layer become one of the next."""
 KEPT_MANIFESTS = 3
 _LAST_LAYER = 9
+_ATTEMPTS = 5
 _COMPRESSION = "gzip"
 
+_Found = TypeVar("_Found")
 Archived = tuple[Instant, str, str]
 """An instant in a state, its completion time if it is completed, and the path of its file."""
 
@@ -59,12 +63,15 @@ def archive(storage: Storage, folder: str, files: Sequence[Archived]) -> str:
         merged = [one for one in held if _parts(one)[2] > 0]
         return set(times) <= {i.time for i in instants_of(storage, folder, merged, times[0], times[-1])}
 
-    if not is_in(_present(storage, folder)[1]):
+    def is_published() -> bool:
+        return _again(lambda: is_in(_newest(storage, folder)[1]))
+
+    if not is_published():
         try:
             content = _content(storage, files)
         except ObjectNotFound:
             # The other run deletes timeline files only after its manifest names this file.
-            if not is_in(_present(storage, folder)[1]):
+            if not is_published():
                 raise
         else:
             storage.put(path, content)
@@ -89,11 +96,23 @@ def _content(storage: Storage, files: Iterable[Archived]) -> bytes:
     return sink.getvalue()
 
 
-def _present(storage: Storage, folder: str) -> tuple[int, list[str]]:
+def _again(read: Callable[[], _Found]) -> _Found:
+    """Return what `read` finds in the newest manifest and the files that it names: other archivals may delete them meanwhile."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(ObjectNotFound):
+            return read()
+    return read()
+
+
+def _newest(storage: Storage, folder: str) -> tuple[int, list[str]]:
     """Return the newest manifest's number and the files that it names; 0 and none without one."""
     number = max((current_version(storage, folder) or 0, *_numbers(_names(storage, folder))))
     path = f"{folder}/{MANIFEST_PREFIX}{number}"
     return (number, manifest_files(storage.read(path), path)) if number else (0, [])
+
+
+def _present(storage: Storage, folder: str) -> tuple[int, list[str]]:
+    return _again(lambda: _newest(storage, folder))
 
 
 def _names(storage: Storage, folder: str) -> set[str]:
@@ -117,12 +136,18 @@ def _publish(storage: Storage, folder: str, change: Callable[[list[str]], list[s
 
     Once more if another process was faster, even one whose manifest of the same number is deleted by now.
     """
-    while True:
-        number, held = _present(storage, folder)
+
+    def proposed() -> tuple[int, list[dict[str, object]] | None]:
+        number, held = _newest(storage, folder)
         names = change(held)
-        if names is not None:
+        if names is None:
+            return number, None
+        return number, [{"fileName": name, "fileLen": storage.stat(f"{folder}/{name}").size_bytes} for name in names]
+
+    while True:
+        number, entries = _again(proposed)
+        if entries is not None:
             number += 1
-            entries = [{"fileName": name, "fileLen": storage.stat(f"{folder}/{name}").size_bytes} for name in names]
             try:
                 storage.put_if_absent(f"{folder}/{MANIFEST_PREFIX}{number}", json.dumps({"files": entries}, indent=2).encode())
             except ObjectExists:
@@ -135,8 +160,9 @@ def _publish(storage: Storage, folder: str, change: Callable[[list[str]], list[s
 
 
 def _merge_layers(storage: Storage, folder: str) -> None:
+    held = _present(storage, folder)[1]
     for layer in range(_LAST_LAYER):
-        chosen = sorted(name for name in _present(storage, folder)[1] if _parts(name)[2] == layer)[:MERGED_FILES]
+        chosen = sorted(name for name in held if _parts(name)[2] == layer)[:MERGED_FILES]
         if len(chosen) < MERGED_FILES:
             continue
         spans = [_parts(name) for name in chosen]
@@ -152,10 +178,11 @@ def _merge_layers(storage: Storage, folder: str) -> None:
         except ObjectNotFound:
             return  # another process merged them, and deleted them since
 
-        def instead(held: list[str], chosen: Sequence[str] = chosen, merged: str = merged) -> list[str] | None:
-            return [*(n for n in held if n not in chosen), merged] if set(chosen) <= set(held) else None
+        def instead(now: list[str], chosen: Sequence[str] = chosen, merged: str = merged) -> list[str] | None:
+            return [*(n for n in now if n not in chosen), merged] if set(chosen) <= set(now) else None
 
         _publish(storage, folder, instead)
+        held = _present(storage, folder)[1]
 
 
 def _parts(name: str) -> tuple[str, str, int]:
