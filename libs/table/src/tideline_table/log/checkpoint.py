@@ -102,7 +102,7 @@ def delete_written(storage: Storage, state: TableState, checkpoint: Checkpoint, 
     def holds(path: str, content: bytes) -> bool:
         try:
             # Trimming shortens the marks of this process after it wrote them.
-            return parse_sealed(storage.read(path)) | _UNCOMPARED == parse_sealed(content) | _UNCOMPARED
+            return bool(parse_sealed(storage.read(path)) | _UNCOMPARED == parse_sealed(content) | _UNCOMPARED)
         except (ObjectNotFound, *_UNUSABLE):
             return False
 
