@@ -10,7 +10,7 @@ from tests.unit.table.tables import contents
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import leave
-from tideline_table.errors import TableFrozen
+from tideline_table.errors import StorageError, TableFrozen
 from tideline_table.log.checkpoint import POINTER
 from tideline_table.log.entry import IDENTITY_PATH, entry_path
 from tideline_table.storage import Storage, StorageWrapper
@@ -156,6 +156,25 @@ def test_of_a_log_that_has_grown_again_meanwhile_no_entry_is_deleted() -> None:
     assert {path: storage.read(path) for path in _log(storage) if "/log/" in path} == expected
     assert entry_path(mirror.state.sequence) in expected
     assert sorted(contents(opened(storage, clock, "reader"))) == [*ROWS, *LATER]
+
+
+def test_an_error_of_the_second_check_does_not_hide_an_entry_that_counts() -> None:
+    table, storage, clock = shared_table()
+    put(table, ROWS)
+    kept: list[str] = []
+
+    class Failing(StorageWrapper):
+        def on_request(self, kind: str, path: str) -> None:
+            if kind == "put" and path == POINTER:
+                kept.append(path)
+            elif path == IDENTITY_PATH and kept:
+                kept.clear()
+                raise StorageError("503", remedy="retry")
+
+    writer = opened(Failing(storage), clock, "writer")
+    done = put(writer, LATER)
+    assert not kept
+    assert done.sequence == writer.state.sequence == opened(storage, clock, "reader").state.sequence
 
 
 def test_late_checkpoints_that_others_wrote_over_stay() -> None:
