@@ -42,6 +42,7 @@ def _eager_write(table: Table, storage: Storage, clock: ManualClock) -> str:
 
 def _plan_clustering_as_hudi(table: Table, storage: Storage, clock: ManualClock) -> str:
     plan = schedule_clustering(table, SMALL)
+    assert plan is not None
     content = storage.read(f".hoodie/{plan}.replacecommit.requested")
     cancel_plan(table, plan)
     clock.advance(60)
