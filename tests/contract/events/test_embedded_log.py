@@ -24,8 +24,10 @@ from tideline_events import (
     decode,
     encode,
     open_event_log,
+    sqlite,
     table_deletion,
 )
+from tideline_events.database import connect
 from tideline_events.topics import DAY_S, HISTORY_S
 from tideline_table.clock import ManualClock
 
@@ -237,3 +239,13 @@ def test_commit_times_follow_the_clock(embedded: Deployment) -> None:
         publisher.publish(encode(hint(uid)))
     (record,) = embedded.drain(embedded.subscription([HINTS.name]), uid, 1)
     assert record.header("ce_recordedtime") == (ManualClock().now() + timedelta(seconds=90)).isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize("statement", [sqlite._COMPACT_BY_KEY, f"{sqlite._POSITION} AND key = ?", f"{sqlite._TABLES} AND key = ?"])
+def test_records_of_a_table_are_found_by_key(tmp_path, statement: str) -> None:
+    """The first start of a mirror with 10,000 tables took nine minutes: each publication read all records of the topic."""
+    with closing(connect(tmp_path / "events.db")) as connection:
+        values = (b"key",) * statement.count("?")
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+    ((*_, step),) = plan
+    assert step.startswith("SEARCH records USING INDEX records_by_key (topic=? AND key=?")

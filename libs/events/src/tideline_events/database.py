@@ -18,6 +18,11 @@ APPLICATION_ID = 0x54494445
 _PRIVATE_FOLDER = 0o700
 _PRIVATE_FILE = 0o600
 
+KEYED = ("tideline.tables", "tideline.positions")
+"""Topics of which records are found by key."""
+BY_KEY = f"topic IN {KEYED!r}"
+"""The condition of the index by key. SQLite takes the index only for queries that state it in these words."""
+
 _CREATE = (
     # AUTOINCREMENT never reuses an offset, even after the newest records were deleted.
     """CREATE TABLE records (
@@ -28,7 +33,7 @@ _CREATE = (
         headers TEXT NOT NULL,
         recorded_us INTEGER NOT NULL)""",
     "CREATE INDEX records_by_topic ON records (topic, offset)",
-    "CREATE INDEX records_by_key ON records (topic, key) WHERE topic IN ('tideline.tables', 'tideline.positions')",
+    f"CREATE INDEX records_by_key ON records (topic, key) WHERE {BY_KEY}",
     "CREATE TABLE publishers (writer_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
     (
         "CREATE TABLE positions (group_name TEXT, topic TEXT, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, "

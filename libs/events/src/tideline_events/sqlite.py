@@ -15,7 +15,7 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
-from tideline_events.database import connect, headers_of, headers_text, reading, translated, writing
+from tideline_events.database import BY_KEY, KEYED, connect, headers_of, headers_text, reading, translated, writing
 from tideline_events.envelope import decode, stamped
 from tideline_events.errors import PoisonEvent, PublisherFenced
 from tideline_events.log import POLL_LIMIT, Subscription, check_records, check_subscription, transition_records
@@ -39,7 +39,10 @@ POLL_BYTES = 16 * 1024 * 1024
 _INSERT = "INSERT INTO records (topic, key, value, headers, recorded_us) VALUES (?, ?, ?, ?, ?)"
 _COMPACTED = {topic.name for topic in TOPICS if topic.compacted}
 _COMPACT = "DELETE FROM records WHERE topic = ? AND key IS ? AND offset < ?"
-_TABLES = "SELECT topic, key, value, headers, offset FROM records WHERE topic = 'tideline.tables'"
+_COMPACT_BY_KEY = f"{_COMPACT} AND {BY_KEY}"
+_FIELDS = "SELECT topic, key, value, headers, offset FROM records"
+_POSITION = f"{_FIELDS} WHERE topic = 'tideline.positions' AND {BY_KEY}"
+_TABLES = f"{_FIELDS} WHERE topic = 'tideline.tables' AND {BY_KEY}"
 _LAST = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND value IS NOT NULL"
 _NEXT_MEMBER = "SELECT min(topic) FROM records WHERE topic > ? AND topic < ?"
 _NEXT = "SELECT topic, key, value, headers, offset FROM records WHERE topic = ? AND offset >= ? ORDER BY offset LIMIT ?"
@@ -212,7 +215,8 @@ class SqlitePublisher:
                 row = (record.topic, record.key, record.value, headers_text(record.headers), _microseconds(now))
                 offset = self._connection.execute(_INSERT, row).lastrowid
                 if record.topic in _COMPACTED:
-                    self._connection.execute(_COMPACT, (record.topic, record.key, offset))
+                    statement = _COMPACT_BY_KEY if record.topic in KEYED else _COMPACT
+                    self._connection.execute(statement, (record.topic, record.key, offset))
             self._expire(now, max(RETENTION_BATCH, 2 * len(records)))
 
     def close(self) -> None:
@@ -224,7 +228,7 @@ class SqlitePublisher:
         """Return whether a record holds no position, or one that is ahead of the one that is there."""
         if record.topic != POSITIONS.name:
             return True
-        rows = self._connection.execute(f"{_LAST} AND key = ?", (record.topic, record.key)).fetchall()
+        rows = self._connection.execute(f"{_POSITION} AND key = ? AND value IS NOT NULL", (record.key,)).fetchall()
         return is_ahead(record, [_record(row) for row in rows])
 
     def _check_epoch(self) -> None:
