@@ -167,7 +167,7 @@ class LogMaintenance:
             write_tail(self._storage, self._checkpoint, self._tail)
 
     def take_back(self, state: TableState) -> None:
-        """Delete what the last `keep` wrote, if nobody wrote over it: the log was removed meanwhile."""
+        """Delete what the last `keep` wrote, unless another process wrote over it: `tideline leave` removed the log."""
         delete_written(self._storage, state, self._checkpoint, self._tail)
 
     def _adopt(self, newer: Checkpoint) -> None:

@@ -1,7 +1,7 @@
 """Writes of Apache Hudi without a heartbeat file: their job may clean failed writes eagerly, and then it makes none.
 
-The job of a write that failed with an error has deleted its heartbeat, so the two cannot be distinguished. Whoever asks whether a
-process is dead (the cleaner, maintenance, `leave`, findings) asks here. Only an operator who rolls back on purpose does not wait.
+A job whose write failed with an error deletes its heartbeat, so no other process can distinguish the two. The cleaner, maintenance,
+`leave`, findings and the lock service ask here whether a process is dead. Only an operator who rolls back on purpose does not wait.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class SharedTimeline(ActiveTimeline):
         with self.replica.mutex:
             if not self.can_write or not self.follower.is_behind():
                 return False
-        check_still_shared(self.storage, self.replica.uid)  # also before the lock, whose files nobody would remove
+        check_still_shared(self.storage, self.replica.uid)  # also before the lock: no process would remove its files
         before = self.state.sequence
         with self._checked_lock().hold(), self.replica.mutex:
             check_still_shared(self.storage, self.replica.uid)
