@@ -20,7 +20,7 @@ from tests.unit.table.range_worker import clustered_by_ranges
 import tideline_table.action as act
 from tideline_table.action import create_savepoint, restore_to_savepoint, write_rows
 from tideline_table.errors import WriteConflict
-from tideline_table.table import TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 CLASS, FILTER = f"{PLAN}class", "hoodie.clustering.plan.partition.filter.mode"
@@ -129,7 +129,7 @@ def build_buckets(path: Path, kind: Kind) -> Here:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: None)
         here = Here(path, kind, chosen=(Strategy.BUCKETS,))
-        request = TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), buckets=2)
+        request = TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), index=BucketIndex(2))
         create_table(str(path), request, here.clock, here.open_storage())
         for numbers in (range(12), range(4, 7)):
             here.write(rows(Strategy.BUCKETS, numbers, here.next()))

@@ -21,7 +21,7 @@ from tideline_table.action import run_compaction
 from tideline_table.bloom import KeyBytes
 from tideline_table.reader import read_footer
 from tideline_table.reader.key_footer import BLOOM_FILTER
-from tideline_table.table import Table
+from tideline_table.table import BloomIndex, Table
 from tideline_table.writer import Operation, base_file
 
 pytestmark = pytest.mark.timeout(1500)
@@ -86,7 +86,7 @@ def filters_of(path: Path) -> dict[str, bool]:
 @pytest.mark.parametrize(("kind", "index"), [(Kind.COW, "bloom"), (Kind.MOR, "global_bloom")])
 def test_both_upsert_one_table_twenty_times_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind, index: str) -> None:
     """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
-    turns = Turns(apache_hudi, workdir / "table", kind, request={"index_type": index.upper()})
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"index": BloomIndex(across_partitions=index == "global_bloom")})
     turns.create_here()
     expected = Expected(turns, index == "global_bloom", {})
     for step in range(STEPS):
@@ -114,7 +114,7 @@ def _only_the_ends(keys: pa.ChunkedArray) -> KeyBytes:
 def test_hudi_looks_keys_up_in_our_filters(apache_hudi: ApacheHudi, workdir: Path, form: str) -> None:
     """And in nothing else: it inserts again the keys that a filter lacks, and only these."""
     own = {"hoodie.bloom.index.filter.type": form}
-    turns = Turns(apache_hudi, workdir / "table", Kind.COW, own_options=own, request={"index_type": "BLOOM"})
+    turns = Turns(apache_hudi, workdir / "table", Kind.COW, own_options=own, request={"index": BloomIndex()})
     turns.create_here()
     turns.ours(trips(range(0, 40, 2), 1))
     turns.theirs(trips(range(10, 50, 2), 2))
@@ -127,7 +127,7 @@ def test_hudi_looks_keys_up_in_our_filters(apache_hudi: ApacheHudi, workdir: Pat
 
 def test_a_hudi_writer_with_another_index_is_refused(apache_hudi: ApacheHudi, workdir: Path) -> None:
     """By Apache Hudi itself, which compares its options with `hoodie.properties`."""
-    turns = Turns(apache_hudi, workdir / "table", Kind.COW, request={"index_type": "GLOBAL_BLOOM"})
+    turns = Turns(apache_hudi, workdir / "table", Kind.COW, request={"index": BloomIndex(across_partitions=True)})
     turns.create_here()
     turns.ours(trips(range(40), 1))
     with pytest.raises(PeerFailed, match=r"Config conflict[^$]*hoodie.index.type"):

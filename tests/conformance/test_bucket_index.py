@@ -23,7 +23,7 @@ from tideline_table.action import run_clustering, run_compaction, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import read_properties
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
@@ -62,7 +62,7 @@ def test_a_shared_table_whose_partitions_get_other_numbers_of_buckets_is_refused
 
     Hudi itself refuses rules of writers and of its procedure, unless an earlier release shared the table.
     """
-    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4})
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"index": BucketIndex(4)})
     table = turns.create_here()
     turns.ours(trips(range(40), 1))
     for operation in ("upsert", "bulk_insert"):
@@ -143,7 +143,7 @@ class Expected:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_write_the_buckets_of_one_table_twenty_times_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
-    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4})
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"index": BucketIndex(4)})
     turns.create_here()
     write_in_turn(turns, Expected(turns, {}))
 
@@ -213,7 +213,7 @@ def test_both_write_the_buckets_of_composite_keys(apache_hudi: ApacheHudi, workd
         "hoodie.datasource.write.recordkey.field": "id,part",
         "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.ComplexKeyGenerator",
     }
-    request = {"key_fields": ("id", "part"), "buckets": 5, "hash_fields": ("id",)}
+    request = {"key_fields": ("id", "part"), "index": BucketIndex(5, ("id",))}
     turns = Turns(apache_hudi, workdir / "table", kind, composite, {"tideline.insert.to.log": True}, request=request)
     turns.create_here()
     held = Expected(turns, {})
@@ -225,7 +225,7 @@ def test_both_write_the_buckets_of_composite_keys(apache_hudi: ApacheHudi, workd
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_hudi_rs_reads_the_buckets(workdir: Path, kind: Kind) -> None:
-    request = TableRequest("buckets", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), buckets=4)
+    request = TableRequest("buckets", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), index=BucketIndex(4))
     create_table(str(workdir / "table"), request)
     table = Table.open(str(workdir / "table"))
     for first in range(0, 40, 10):
@@ -238,7 +238,7 @@ def test_hudi_rs_reads_the_buckets(workdir: Path, kind: Kind) -> None:
 )
 def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, workdir: Path, other: dict[str, str]) -> None:
     """By Apache Hudi itself, which compares its options with `hoodie.properties`."""
-    turns = Turns(apache_hudi, workdir / "table", Kind.COW, request={"buckets": 4})
+    turns = Turns(apache_hudi, workdir / "table", Kind.COW, request={"index": BucketIndex(4)})
     turns.create_here()
     turns.ours(trips(range(40), 1))
     with pytest.raises(PeerFailed, match=f"Config conflict[^$]*{next(iter(other))}"):
@@ -251,7 +251,9 @@ def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, w
 def test_both_peers_read_buckets_with_several_file_groups(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Apache Hudi's readers leave out buckets, not file groups: all those of a bucket count."""
     path = workdir / "table"
-    request = TableRequest("buckets", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), buckets=2, several_file_groups=True)
+    request = TableRequest(
+        "buckets", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), index=BucketIndex(2, several_file_groups=True)
+    )
     create_table(str(path), request)
     table = Table.open(str(path), options={"hoodie.parquet.small.file.limit": 0})
     for first in range(0, 40, 10):

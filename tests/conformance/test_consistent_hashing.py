@@ -27,9 +27,8 @@ from tideline_table.action import (
 )
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import UnsupportedTable
-from tideline_table.index.bucket import Engine
 from tideline_table.index.bucket_kinds import RingIndex
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(1500)
@@ -96,7 +95,7 @@ def test_both_write_the_rings_of_one_table_twenty_times_in_turn(apache_hudi: Apa
         workdir / "table",
         Kind.MOR,
         own_options={"tideline.insert.to.log": to_log},
-        request={"buckets": 4, "bucket_engine": Engine.CONSISTENT},
+        request={"index": BucketIndex(4, consistent=True)},
     )
     turns.create_here()
     write_in_turn(turns, InRings(turns, {}), 6 if to_log else 20)
@@ -109,7 +108,7 @@ def test_the_first_rings_are_those_of_hudi_byte_for_byte(apache_hudi: ApacheHudi
     theirs.theirs(trips(range(8), 1))
     create_table(
         str(workdir / "ours"),
-        TableRequest("turns", SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
+        TableRequest("turns", SCHEMA, ("id",), ("part",), "ts", TableType.MOR, index=BucketIndex(3, consistent=True)),
     )
     write_rows(Table.open(str(workdir / "ours")), trips(range(8), 1), Operation.UPSERT)
     for partition in ("p0", "p1"):
@@ -123,7 +122,7 @@ def test_the_first_rings_are_those_of_hudi_byte_for_byte(apache_hudi: ApacheHudi
 )
 def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, workdir: Path, other: dict[str, str]) -> None:
     """By Apache Hudi itself, which compares its options with `hoodie.properties`."""
-    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, request={"buckets": 4, "bucket_engine": Engine.CONSISTENT})
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, request={"index": BucketIndex(4, consistent=True)})
     turns.create_here()
     turns.ours(trips(range(40), 1))
     with pytest.raises(PeerFailed, match=f"Config conflict[^$]*{next(iter(other))}"):
@@ -178,7 +177,7 @@ def made(apache_hudi: ApacheHudi, workdir: Path, buckets: int) -> Turns:
     turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
     create_table(
         str(turns.path),
-        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, buckets=buckets, bucket_engine=Engine.CONSISTENT),
+        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, index=BucketIndex(buckets, consistent=True)),
     )
     return turns
 

@@ -24,7 +24,7 @@ from tideline_table.file_group.slice import FileGroupId
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
 from tideline_table.metadata_table import bloom_filters, column_stats, record_index
 from tideline_table.metadata_table.records import FilesRecords
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import RecordIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
@@ -151,9 +151,7 @@ HISTORY = (
 
 def by_tideline(base: Path, kind: Kind) -> Written:
     """Run the history with Tideline."""
-    create_table(
-        str(base), TableRequest("trips", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), index_type="RECORD_INDEX")
-    )
+    create_table(str(base), TableRequest("trips", SCHEMA, ("id",), ("part",), "ts", TableType(kind.value), index=RecordIndex()))
     table = Table.open(str(base), options={**SHARED, **OURS})
     create_metadata(table, PARTITIONS)
     written = Written(base)

@@ -18,7 +18,7 @@ from tests.plans import schedule_clustering, schedule_compaction
 
 from tideline_table.action import run_clustering, run_compaction
 from tideline_table.errors import InvalidRecord
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
@@ -55,7 +55,7 @@ CASES = [
         "a.deep.id,a.deep.n",
         "part",
         "ts",
-        {"buckets": 3, "hash_fields": ("a.deep.id",)},
+        {"index": BucketIndex(3, ("a.deep.id",))},
         BUCKETS,
     ),
     Case("no partitions", partition=""),

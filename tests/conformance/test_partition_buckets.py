@@ -25,7 +25,8 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index import BucketIndex
-from tideline_table.table import NamedBuckets, Table, share_table
+from tideline_table.table import BucketIndex as AskedBuckets
+from tideline_table.table import Table, share_table
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -104,7 +105,7 @@ def write_in_turn(held: Held, steps: int = 9) -> None:
 def test_both_write_partitions_by_the_rules_of_a_table_of_tideline(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Hudi's writers are not told of the rules: they take them from `hoodie.properties`."""
     rules = rf"^p[0]$,7;p\d$,{2 if kind is Kind.COW else 3}"
-    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4, "partition_buckets": rules})
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"index": AskedBuckets(4, partition_buckets=rules)})
     meet_rules(apache_hudi, workdir / "met", f"{rules};.*,4", 4)
     turns.create_here()
     held = Held(turns, {}, {"p0": 7, "p1": 2 if kind is Kind.COW else 3})
@@ -159,8 +160,8 @@ def test_rules_that_are_options_of_hudis_writers_are_named_at_sharing(apache_hud
     held.upsert(range(40), 0, here=False)
     table = Table.open(str(turns.path))
     with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(3))
-    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(3, (), rules))
+        share_table(table, SHARING, open_hudi_lock, AskedBuckets(3))
+    shared = share_table(table, SHARING, open_hudi_lock, AskedBuckets(3, (), rules))
     assert shared.definition.index_text == f"3 bucket(s) by id, by partition {rules}"
     write_in_turn(held, 4)
 
@@ -172,7 +173,7 @@ def test_both_write_partitions_by_the_rules_of_a_resize(
     """Apache Hudi reads while the properties wait for the resize, and as of the time before it; both write by the new rules."""
     few, many = (2, 6) if kind is Kind.COW else (3, 9)
     rules = f"^p0$,{few};.*,4"
-    turns = Turns(apache_hudi, workdir / "table", kind, request={"buckets": 4, "partition_buckets": f"^p0$,{few - 1}"})
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"index": AskedBuckets(4, partition_buckets=f"^p0$,{few - 1}")})
     meet_rules(apache_hudi, workdir / "first", f"^p0$,{few - 1};.*,4", 4)
     meet_rules(apache_hudi, workdir / "met", f"^p0$,{many};p\\d$,8;.*,4", 4)
     table = turns.create_exclusive()

@@ -25,9 +25,8 @@ from tests.conformance.story_library import Library
 
 from tideline_table.action import write_rows
 from tideline_table.errors import InstantNotFound, UnsupportedTable
-from tideline_table.index import Engine
 from tideline_table.log_format import BlockType, scan_log
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.of_peers
@@ -441,7 +440,7 @@ def test_31_hudi_loses_rows_written_after_it_has_overwritten_hash_rings(maker: M
     base = str(maker.base.parent / "ours")
     create_table(
         base,
-        TableRequest("t", trips([], 0).schema, ("id",), ("part",), "ts", TableType.MOR, buckets=3, bucket_engine=Engine.CONSISTENT),
+        TableRequest("t", trips([], 0).schema, ("id",), ("part",), "ts", TableType.MOR, index=BucketIndex(3, consistent=True)),
     )
     table = Table.open(base)
     for count, ts, operation in ((40, 5, Operation.UPSERT), (10, 6, Operation.INSERT_OVERWRITE), (40, 7, Operation.UPSERT)):

@@ -42,7 +42,7 @@ from tideline_table.metadata_table.partition import groups_of_keys
 from tideline_table.metadata_table.record_index import encode_location, location_of
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.storage import LocalStorage
-from tideline_table.table import Table, TableType, create_table
+from tideline_table.table import RecordIndex, Table, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
@@ -65,7 +65,7 @@ PARTITIONED = next(layout for layout in LAYOUTS if layout.name == "partitioned")
 
 
 def _opened(base: Path, kind: Kind) -> Table:
-    create_table(str(base), replace(PARTITIONED.request, type=TableType(kind.value), index_type="RECORD_INDEX"))
+    create_table(str(base), replace(PARTITIONED.request, type=TableType(kind.value), index=RecordIndex()))
     table = Table.open(str(base), options=OPTIONS)
     create_metadata(table, (RECORD_INDEX,))
     return table

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 import tideline
-from tideline.indexes import KeyIndex
-from tideline_table.table import Table
+from tideline_table.table import KeyIndex, Table
 
 SCHEMA = pa.schema(
     [

@@ -22,7 +22,7 @@ from tideline_table.action import create_metadata, create_savepoint, delete_part
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
+from tideline_table.table import BloomIndex, BucketIndex, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 COLUMNS = ["id", "part", "ts", "v"]
@@ -115,8 +115,7 @@ class Replay:
             ("part",),
             "ts" if history.ordering else "",
             KINDS[self.kind],
-            index_type="BLOOM" if history.layout == "BLOOM" else "",
-            buckets=2 if history.layout == "BUCKET" else None,
+            index={"BLOOM": BloomIndex(), "BUCKET": BucketIndex(2)}.get(history.layout),
         )
         create_table(storage.root, request, clock, storage)
         options: dict[str, Any] = {**QUIET, "hoodie.datasource.insert.dup.policy": "drop", "tideline.log.checkpoint.interval": 5}

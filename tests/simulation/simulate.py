@@ -41,6 +41,7 @@ from tideline_table.index.bucket import RESIZING, BucketIndex, Engine
 from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.log.entry import Entry
 from tideline_table.log_format.key_index import index_path
+from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableRequest, create_table
 from tideline_table.table.definition import TableType
 from tideline_table.writer import Operation
@@ -143,9 +144,7 @@ def _work(cluster: Cluster) -> Counter[str]:
 
 
 @functools.cache
-def _first_table(
-    kind: TableType, *, is_loaded: bool, buckets: int | None, engine: Engine, rules: str, has_several: bool
-) -> dict[str, tuple[bytes, object]]:
+def _first_table(kind: TableType, *, is_loaded: bool, index: NewBuckets | None) -> dict[str, tuple[bytes, object]]:
     # The same for every history: making it is not what is looked at here.
     world = World(0, faulty=False)
     process = Process(LOAD, LOAD)
@@ -158,10 +157,7 @@ def _first_table(
             ("id",),
             ("part",),
             type=kind,
-            buckets=buckets,
-            bucket_engine=engine,
-            partition_buckets=rules,
-            several_file_groups=has_several,
+            index=index,
         )
         create_table(world.disk.root, request, clock, world.disk)
         if is_loaded:
@@ -179,11 +175,9 @@ def _first_table(
 def _lay_out(world: World, oracle: Oracle) -> None:
     """The table with which the history begins: empty, or with every key, in one file group per partition."""
     kind = TableType.MOR if world.is_merge_on_read else TableType.COW
-    buckets, engine = BUCKETS if world.is_bucketed else None, Engine.CONSISTENT if world.is_ringed else Engine.SIMPLE
-    rules = RULES if buckets and world.seed % 2 and not world.is_ringed else ""
-    world.disk._objects.update(
-        _first_table(kind, is_loaded=world.is_loaded, buckets=buckets, engine=engine, rules=rules, has_several=world.has_several)
-    )
+    rules = RULES if world.seed % 2 and not world.is_ringed else ""
+    index = NewBuckets(BUCKETS, (), rules, world.is_ringed, world.has_several) if world.is_bucketed else None
+    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded, index=index))
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", actors.KEYS, 0)
     for path in sorted(world.disk._objects):

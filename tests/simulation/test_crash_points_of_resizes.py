@@ -19,6 +19,7 @@ from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.storage import MemoryStorage
+from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableType
 
 ROWS = [(f"k{n}", "p", 1, "x") for n in range(10)] + [(f"k{n}", "q", 1, "x") for n in range(6)]
@@ -47,7 +48,7 @@ OPERATIONS = {split: {"p": 6, "q": 2}, overwrite: {"p": 2, "q": 5}}
 def prepared() -> Prepared:
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
-    create(storage, clock, type=TableType.MOR, buckets=2, partition_buckets="^p$,3")
+    create(storage, clock, type=TableType.MOR, index=NewBuckets(2, partition_buckets="^p$,3"))
     table = open_table(storage, clock, **OPTIONS)
     write(table, ROWS)
     write(table, [("k1", "p", 1, "y"), ("k2", "q", 1, "y")])

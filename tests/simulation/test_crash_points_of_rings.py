@@ -16,9 +16,8 @@ from tests.unit.table.tables import cluster, create, open_table, rows_of, write
 
 from tideline_table.action import delete_partitions, resize_rings, write_rows
 from tideline_table.clock import ManualClock
-from tideline_table.index.bucket import Engine
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType
+from tideline_table.table import BucketIndex, Table, TableType
 from tideline_table.writer import Operation
 
 ROWS = [(f"k{n}", "p", 1, "x") for n in range(12)] + [(f"k{n}", "q", 1, "x") for n in range(6)]
@@ -72,7 +71,7 @@ CASES = [(o, when) for o in [*RESIZES, cluster_nodes, *OVERWRITES] for when in (
 def prepared() -> Prepared:
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
-    create(storage, clock, type=TableType.MOR, buckets=2, bucket_engine=Engine.CONSISTENT)
+    create(storage, clock, type=TableType.MOR, index=BucketIndex(2, consistent=True))
     table = open_table(storage, clock, **OPTIONS)
     write(table, ROWS)
     write(table, [("k1", "p", 1, "y"), ("k2", "q", 1, "y")])

@@ -21,9 +21,8 @@ from tideline_spark.write import explain_write, write_dataframe
 from tideline_table.action import write_rows
 from tideline_table.errors import DuplicateKey, InvalidRecord
 from tideline_table.hudi.file_names import bucket_of_file_id
-from tideline_table.index import Engine
 from tideline_table.index.bucket_properties import bucket_index
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 TEXTS = [
@@ -55,7 +54,7 @@ TEXTS = [
 @pytest.fixture(params=[TableType.COW, TableType.MOR])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     path = str(tmp_path / "buckets")
-    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", request.param, buckets=4))
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", request.param, index=BucketIndex(4)))
     return Table.open(path, options=ROUTED)
 
 
@@ -121,7 +120,7 @@ def test_large_sources_write_what_small_ones_write(spark: SparkSession, table: T
 def test_composite_keys_of_large_sources(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "pairs")
     schema = pa.schema([("user", pa.string()), ("page", pa.string()), ("ts", pa.int64())])
-    request = TableRequest("t", schema, ("user", "page"), (), "ts", buckets=8, hash_fields=("user",))
+    request = TableRequest("t", schema, ("user", "page"), (), "ts", index=BucketIndex(8, ("user",)))
     create_table(path, request)
     table = Table.open(path, options=ROUTED)
     pairs = [(u, p) for u, p in itertools.product(TEXTS, TEXTS) if (u or p)]
@@ -153,7 +152,7 @@ def test_queries_read_the_buckets_of_their_values(spark: SparkSession, table: Ta
 
 def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "rings")
-    request = TableRequest("t", SCHEMA, ("id",), ("region",), "ts", TableType.MOR, buckets=4, bucket_engine=Engine.CONSISTENT)
+    request = TableRequest("t", SCHEMA, ("id",), ("region",), "ts", TableType.MOR, index=BucketIndex(4, consistent=True))
     create_table(path, request)
     table = Table.open(path)
     for first, ts in ((0, 1), (40, 2)):
@@ -173,7 +172,7 @@ def test_small_sources_and_queries_go_by_hash_rings(spark: SparkSession, tmp_pat
 
 def test_small_sources_and_queries_go_by_buckets_with_several_file_groups(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "several")
-    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=2, several_file_groups=True))
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", index=BucketIndex(2, several_file_groups=True)))
     files = {"hoodie.parquet.max.file.size": 4_000, "hoodie.parquet.small.file.limit": 0}
     table = Table.open(path, options=files)
     for first, ts in ((0, 1), (40, 2)):
@@ -198,7 +197,7 @@ def test_large_sources_go_to_buckets_with_several_file_groups(
     spark: SparkSession, tmp_path: Path, kind: TableType, *, to_log: bool
 ) -> None:
     path = str(tmp_path / "several")
-    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", kind, buckets=2, several_file_groups=True))
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", kind, index=BucketIndex(2, several_file_groups=True)))
     files = {
         "hoodie.parquet.max.file.size": 6_000,
         "hoodie.parquet.small.file.limit": 3_000,
@@ -227,7 +226,7 @@ def test_large_sources_go_to_buckets_with_several_file_groups(
 
 def test_two_large_writers_of_one_new_key_leave_it_once(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "several")
-    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=2, several_file_groups=True))
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", index=BucketIndex(2, several_file_groups=True)))
     table, other = Table.open(path, options=ROUTED), Table.open(path, options={"hoodie.parquet.small.file.limit": 0})
     committed = []
 

@@ -19,7 +19,7 @@ from tideline_spark.bucket_query import BucketScan, bucket_aggregate, bucket_joi
 from tideline_spark.read import read
 from tideline_table.action import resize_buckets, write_rows
 from tideline_table.errors import InvalidOption, SchemaMismatch, UnsupportedTable
-from tideline_table.table import HudiLockKind, Sharing, Table, TableRequest, TableType, create_table, share_table
+from tideline_table.table import BucketIndex, HudiLockKind, Sharing, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 VISITS = pa.schema(
@@ -86,10 +86,19 @@ def filled(folder: Path, kind: TableType, left_number: int, right_number: int) -
 
     With six buckets, these have several file groups.
     """
-    chance, several = random.Random(left_number), {"several_file_groups": left_number == 6}
-    more = {"type": kind, **several}
-    left = made(folder / "visits", VISITS, ("user", "page"), ("day",), "ts", buckets=left_number, hash_fields=("user",), **more)
-    right = made(folder / "users", USERS, ("user",), ("land",), "at", buckets=right_number, **more)
+    chance, several = random.Random(left_number), left_number == 6
+    left = made(
+        folder / "visits",
+        VISITS,
+        ("user", "page"),
+        ("day",),
+        "ts",
+        type=kind,
+        index=BucketIndex(left_number, ("user",), several_file_groups=several),
+    )
+    right = made(
+        folder / "users", USERS, ("user",), ("land",), "at", type=kind, index=BucketIndex(right_number, several_file_groups=several)
+    )
     for ts in (1, 2):
         write_rows(left, visits(chance, 150, ts), Operation.UPSERT)
         write_rows(right, users(chance, 20 * ts, 20 * ts + 50, ts), Operation.UPSERT)
@@ -98,7 +107,7 @@ def filled(folder: Path, kind: TableType, left_number: int, right_number: int) -
     assert any(s.log_files for s in left.slices()) == (kind is TableType.MOR)
     for table in (left, right):
         groups = Counter((s.group.partition_path, s.group.file_id[:8]) for s in table.slices())
-        assert (max(groups.values()) > 1) == several["several_file_groups"]
+        assert (max(groups.values()) > 1) == several
     return left, right
 
 
@@ -226,8 +235,10 @@ def test_samples_are_whole_buckets_and_fit_together(spark: SparkSession, pair: t
 
 def test_what_is_not_in_equal_buckets_is_refused(spark: SparkSession, pair: tuple[Table, Table], tmp_path: Path) -> None:
     left, right = pair
-    numbered = made(tmp_path / "n", pa.schema([("user", pa.int64()), ("ts", pa.int64())]), ("user",), (), "ts", buckets=4)
-    odd = made(tmp_path / "odd", USERS, ("user",), (), "at", buckets=3 if left.definition.buckets.number == 4 else 5)  # type: ignore[union-attr]
+    numbered = made(
+        tmp_path / "n", pa.schema([("user", pa.int64()), ("ts", pa.int64())]), ("user",), (), "ts", index=BucketIndex(4)
+    )
+    odd = made(tmp_path / "odd", USERS, ("user",), (), "at", index=BucketIndex(3 if left.definition.buckets.number == 4 else 5))  # type: ignore[union-attr]
     plain = made(tmp_path / "plain", USERS, ("user",), (), "at")
     few = BucketScan(left, columns=["page"])
     for other, on, error, says in (
@@ -264,9 +275,9 @@ def test_what_is_not_in_equal_buckets_is_refused(spark: SparkSession, pair: tupl
 def test_keys_with_separators_are_refused_where_their_buckets_are_uncertain(spark: SparkSession, tmp_path: Path) -> None:
     """`a:1,b:2` as the only column of a key is cut like a composite key, and `a` as a part of one is its text up to the comma."""
     schema = pa.schema([("user", pa.string()), ("page", pa.string()), ("ts", pa.int64())])
-    left = made(tmp_path / "l", schema, ("user", "page"), (), "ts", buckets=4, hash_fields=("user",))
-    right = made(tmp_path / "r", schema, ("user",), (), "ts", buckets=4)
-    third = made(tmp_path / "x", schema, ("user",), (), "ts", buckets=8)
+    left = made(tmp_path / "l", schema, ("user", "page"), (), "ts", index=BucketIndex(4, ("user",)))
+    right = made(tmp_path / "r", schema, ("user",), (), "ts", index=BucketIndex(4))
+    third = made(tmp_path / "x", schema, ("user",), (), "ts", index=BucketIndex(8))
     for table in (left, right, third):
         names = ["u", "x:y", "a,b", "12:30:00"]
         write_rows(table, pa.table({"user": names, "page": names, "ts": [1] * 4}, schema=schema), Operation.UPSERT)
@@ -304,7 +315,7 @@ def test_tables_shared_with_apache_hudi_are_joined_by_plain_keys_only(spark: Spa
     """Releases of Apache Hudi put keys with `:` or `,` into different buckets."""
     opened = []
     for name, number in (("l", 4), ("r", 8)):
-        table = made(tmp_path / name, USERS, ("user",), ("land",), "at", buckets=number)
+        table = made(tmp_path / name, USERS, ("user",), ("land",), "at", index=BucketIndex(number))
         write_rows(table, users(random.Random(number), 0, 40, 1), Operation.UPSERT)
         opened.append(share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock))
     columns = BucketScan(opened[0], columns=["name"]), BucketScan(opened[1], columns=["land"])

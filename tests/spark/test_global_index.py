@@ -17,7 +17,7 @@ from tideline_spark.small_source import DriverLimits
 from tideline_spark.write import write_dataframe
 from tideline_table.action import check_table, create_metadata, write_rows
 from tideline_table.errors import DuplicateKey, InvalidOption, SchemaMismatch, TidelineError, UnsupportedTable
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
@@ -81,7 +81,7 @@ def test_deletions_without_partition_columns_search_all_partitions(
 
 def test_deletions_without_partition_columns_are_refused_where_a_key_names_a_bucket(spark: SparkSession, tables: Tables) -> None:
     path = str(tables.folder / "t")
-    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), buckets=2))
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), index=BucketIndex(2)))
     table = Table.open(path)
     gone = rows(0, 3, 0).select(["id"])
     for run in (lambda: write_rows(table, gone, "delete"), lambda: write_dataframe(table, spark.createDataFrame(gone), "delete")):

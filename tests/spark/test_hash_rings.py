@@ -24,6 +24,7 @@ from tideline_table.index import BucketIndex, Engine, HashRing
 from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.hash_ring import RingNode
 from tideline_table.index.xx_hash import text_hashes
+from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -58,7 +59,7 @@ def test_the_native_expression_finds_nodes_as_the_engine_does(spark: SparkSessio
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     path = str(tmp_path / "rings")
-    request = TableRequest("t", SCHEMA, ("id",), ("region",), "ts", TableType.MOR, buckets=4, bucket_engine=Engine.CONSISTENT)
+    request = TableRequest("t", SCHEMA, ("id",), ("region",), "ts", TableType.MOR, index=NewBuckets(4, consistent=True))
     create_table(path, request)
     return Table.open(path, options=ROUTED)
 

@@ -13,7 +13,7 @@ from tideline_spark.data_source import register
 from tideline_spark.write import write_dataframe
 from tideline_table.action import write_rows
 from tideline_table.errors import InvalidRecord
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 PLACE = pa.struct([("id", pa.string()), ("n", pa.int64()), ("region", pa.string()), ("ts", pa.int64())])
@@ -42,7 +42,10 @@ def test_dataframes_write_what_the_engine_writes(
     tables = []
     for name in ("engine", "native"):
         path = str(tmp_path / name)
-        create_table(path, TableRequest("t", SCHEMA, key, ("place.region",), "place.ts", kind, buckets=buckets))
+        create_table(
+            path,
+            TableRequest("t", SCHEMA, key, ("place.region",), "place.ts", kind, index=BucketIndex(buckets) if buckets else None),
+        )
         tables.append(Table.open(path, options={**ROUTED, **options}))
     engine, native = tables
     regions = 2 if "hoodie.index.type" in options else 3  # rows move to another partition

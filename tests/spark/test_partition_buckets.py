@@ -27,7 +27,7 @@ from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.index import PartitionRules
 from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.java_pattern import java_pattern
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 RULES = r"^region=r 0$,8;[1]$,2"
@@ -154,7 +154,9 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 
 def new_table(path: Path, kind: TableType = TableType.COW, rules: str = RULES) -> Table:
-    request = TableRequest("t", SCHEMA, ("id",), ("region",), "ts", kind, hive_style=True, buckets=4, partition_buckets=rules)
+    request = TableRequest(
+        "t", SCHEMA, ("id",), ("region",), "ts", kind, hive_style=True, index=BucketIndex(4, partition_buckets=rules)
+    )
     create_table(str(path), request)
     return Table.open(str(path), options=ROUTED)
 

@@ -23,7 +23,7 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 
@@ -141,7 +141,7 @@ def test_a_conflict_is_retried_on_fresh_state(
 
 def test_a_duplicate_policy_needs_the_driver_for_a_bucket_index(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "buckets")
-    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", buckets=4))
+    create_table(path, TableRequest("t", SCHEMA, ("id",), ("region",), "ts", index=BucketIndex(4)))
     table = Table.open(path)
     write_dataframe(table, spark.createDataFrame(rows(0, 60, 1)), Operation.UPSERT)
     policy = {"hoodie.datasource.insert.dup.policy": "drop"}

@@ -16,7 +16,7 @@ from tests.benchmarks.engines import indexed, joined, layouts, serving
 from tideline_table.action import create_metadata, write_rows
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.properties import PROPERTIES_PATH
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import BloomIndex, BucketIndex, KeyIndex, RecordIndex, Table, TableRequest, create_table
 from tideline_table.table.definition import TableType
 from tideline_table.writer import Operation
 
@@ -64,8 +64,12 @@ def made_small(path: str, made: layouts.Input, rows: int = 0) -> Table:
 
 def made_indexed(path: str, source: str, made: indexed.Indexed) -> Table:
     """Make an empty table with this index."""
-    kept = "" if made.index == indexed.SIMPLE else made.index
-    request = {"buckets": made.buckets} if made.index == indexed.BUCKET else {"index_type": kept.upper()}
+    kept: dict[str, KeyIndex | None] = {
+        indexed.SIMPLE: None,
+        indexed.BLOOM: BloomIndex(),
+        indexed.BUCKET: BucketIndex(made.buckets),
+        indexed.RECORD: RecordIndex(),
+    }
     create_table(
         path,
         TableRequest(
@@ -75,7 +79,7 @@ def made_indexed(path: str, source: str, made: indexed.Indexed) -> Table:
             (serving.PARTITION,),
             serving.ORDERING,
             type=TableType(made.kind),
-            **request,
+            index=kept[made.index],
         ),
     )
     table = indexed_table(path, made)
@@ -94,7 +98,7 @@ def made_bucketed(path: str, source: str, made: joined.Bucketed) -> Table:
     """Make an empty table with a bucket index on the order key."""
     partition = (made.partition,) if made.partition else ()
     request = TableRequest(
-        made.name, schema_of(source), tuple(made.key), partition, made.ordering, buckets=made.buckets, hash_fields=(joined.ON,)
+        made.name, schema_of(source), tuple(made.key), partition, made.ordering, index=BucketIndex(made.buckets, (joined.ON,))
     )
     create_table(path, request)
     return Table.open(path, options=OPTIONS)

@@ -36,7 +36,7 @@ from tideline_table.action import (
 )
 from tideline_table.errors import TidelineError
 from tideline_table.storage import LocalStorage
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BloomIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 BOTH = pytest.mark.parametrize("kind", [TableType.COW, TableType.MOR])
@@ -168,10 +168,10 @@ def test_cleaning_spares_what_a_snapshot_reads_behind_which_rows_were_written(fl
     assert fleet.check(table).truncations == 1
 
 
-@pytest.mark.parametrize("index", ["GLOBAL_BLOOM", ""])
-def test_a_row_that_moves_to_another_partition(fleet: Changes, index: str) -> None:
+@pytest.mark.parametrize("index", [BloomIndex(across_partitions=True), None])
+def test_a_row_that_moves_to_another_partition(fleet: Changes, index: BloomIndex | None) -> None:
     """With keys that are unique in the table it keeps its key, and its deletion comes first."""
-    table = fleet.create(index_type=index)
+    table = fleet.create(index=index)
     service = fleet.run(batch_rows=1)
     upsert(table, 0, 4, "a")
     upsert(table, 0, 4, "z")

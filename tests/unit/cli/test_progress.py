@@ -13,7 +13,7 @@ from tideline_cli import advise, inspection, jobs, metadata, read, resize, resto
 from tideline_cli.main import run
 from tideline_cli.progress import Progress
 from tideline_table.action import write_rows
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 
@@ -75,7 +75,7 @@ def counts(bar: Progress) -> tuple[float, float | None]:
 def test_commands_count_the_files_that_they_read(tmp_path, bars):
     path = str(tmp_path / "t")
     schema = pa.schema([("id", pa.string()), ("p", pa.string())])
-    create_table(path, TableRequest("t", schema, ("id",), ("p",), type=TableType.MOR, buckets=2))
+    create_table(path, TableRequest("t", schema, ("id",), ("p",), type=TableType.MOR, index=BucketIndex(2)))
     for _ in range(2):
         write_rows(Table.open(path), pa.table({"id": list("abcdefgh"), "p": ["x", "y"] * 4}), Operation.UPSERT)
     files = sum(len(s.paths) for s in Table.open(path).slices())

@@ -18,7 +18,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile
 from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.log import TableState
 from tideline_table.log.action import ActionRecord
-from tideline_table.table import TableType
+from tideline_table.table import BucketIndex, TableType
 from tideline_table.writer import Operation
 
 SORT = "hoodie.clustering.plan.strategy.sort.columns"
@@ -215,8 +215,8 @@ def test_a_transition_on_the_event_log_wakes_it(fleet):
 
 
 def test_tables_with_a_bucket_index_are_compacted_and_never_clustered(fleet):
-    plain, bucketed = fleet.create("plain"), fleet.create("bucketed", buckets=8)
-    logged = fleet.create("logged", type=TableType.MOR, buckets=8)
+    plain, bucketed = fleet.create("plain"), fleet.create("bucketed", index=BucketIndex(8))
+    logged = fleet.create("logged", type=TableType.MOR, index=BucketIndex(8))
     service, context = planner(fleet, options={"hoodie.compact.inline.max.delta.commits": "3"})
     for n in range(4):
         write(plain, 10 * n)

@@ -20,7 +20,7 @@ from tideline_spark.errors import BucketTooLarge
 from tideline_table.action import write_rows
 from tideline_table.errors import InvalidOption, InvalidRecord
 from tideline_table.index.colocation import KeyCheck
-from tideline_table.table import Snapshot, Table, TableRequest, create_table
+from tideline_table.table import BucketIndex, Snapshot, Table, TableRequest, create_table
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("ts", pa.int64()), ("v", pa.list_(pa.int64())), ("n", pa.int64())])
@@ -31,7 +31,7 @@ NUMBERS = [2**62, 2**62, -(2**62), 2**53 + 1, 0, -1, None]
 
 
 def snapshot(path: Path, rows: list[dict[str, Any]]) -> Snapshot:
-    create_table(str(path), TableRequest("t", SCHEMA, ("id",), (), "ts", buckets=1))
+    create_table(str(path), TableRequest("t", SCHEMA, ("id",), (), "ts", index=BucketIndex(1)))
     table = Table.open(str(path))
     if rows:
         write_rows(table, pa.Table.from_pylist(rows, SCHEMA), Operation.UPSERT)

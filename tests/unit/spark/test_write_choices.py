@@ -9,9 +9,8 @@ from tideline_spark.choices import refuse_look_ups, write_choices
 from tideline_table.action import create_metadata
 from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, UnsupportedTable
-from tideline_table.index.bucket import Engine
 from tideline_table.log.metadata import RECORD_INDEX
-from tideline_table.table import TableType
+from tideline_table.table import BucketIndex, TableType
 from tideline_table.writer import Operation
 
 
@@ -31,7 +30,7 @@ def test_a_write_without_an_index_takes_the_record_index_of_the_table() -> None:
 
 
 def test_a_large_source_for_a_hash_ring_needs_no_look_up() -> None:
-    table, _, _ = new_table(buckets=2, bucket_engine=Engine.CONSISTENT, type=TableType.MOR)
+    table, _, _ = new_table(index=BucketIndex(2, consistent=True), type=TableType.MOR)
     for operation in (Operation.UPSERT, Operation.DELETE, Operation.BULK_INSERT, Operation.INSERT_OVERWRITE):
         chosen = write_choices(table, operation, None, SCHEMA)
         assert chosen.operation is operation
@@ -42,7 +41,7 @@ def test_a_large_source_for_a_hash_ring_needs_no_look_up() -> None:
 
 
 def test_tasks_route_inserts_to_buckets() -> None:
-    table, _, _ = new_table(buckets=2)
+    table, _, _ = new_table(index=BucketIndex(2))
     chosen = write_choices(table, Operation.INSERT, None, SCHEMA)
     assert (chosen.operation, chosen.holds_once) == (Operation.INSERT, True)
     refuse_look_ups(table, Operation.INSERT, chosen.options)

@@ -9,13 +9,12 @@ import typer
 
 import tideline
 from tideline import BloomIndex, BucketIndex, RecordIndex
-from tideline.indexes import KeyIndex
 from tideline_cli.arguments import AsJson, TablePath, choice, column_names, option, settings_from
 from tideline_cli.report import print_facts, print_json, print_line
 from tideline_cli.sources import read_schema
 from tideline_cli.tables import column_documents
 from tideline_table.errors import InvalidOption
-from tideline_table.table import Table
+from tideline_table.table import KeyIndex, Table
 
 app = typer.Typer()
 

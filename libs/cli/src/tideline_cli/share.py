@@ -14,7 +14,7 @@ from tideline_cli.report import print_facts, print_json, print_line, print_listi
 from tideline_locks import open_hudi_lock
 from tideline_table.config import SHARED_METADATA
 from tideline_table.log import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
-from tideline_table.table import CHECKED_COMMITS, NamedBuckets, Table, WritersFound, WriterVerdict, find_writers, share_table
+from tideline_table.table import CHECKED_COMMITS, BucketIndex, Table, WritersFound, WriterVerdict, find_writers, share_table
 
 app = typer.Typer()
 
@@ -86,7 +86,7 @@ def share(
         shared = table
     else:
         kind = _lock_kind(lock_provider, table)
-        named = NamedBuckets(buckets or 0, column_names(hash_fields), partition_buckets)
+        named = BucketIndex(buckets, column_names(hash_fields), partition_buckets)
         progress.describe("reading keys")
         with progress:
             shared = share_table(table, Sharing(kind, lock_expiry), open_hudi_lock, named)

@@ -1,9 +1,8 @@
 from . import errors, events
 from .engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint, SkippedPartition, SkipReason
-from .indexes import BloomIndex, BucketIndex, RecordIndex
 from .inspection import Inspection
 from .maintenance import Maintenance
-from .opening import create, open
+from .opening import BloomIndex, BucketIndex, RecordIndex, create, open
 from .progress import Progress
 from .query import Query
 from .results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration, ServiceResult

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tideline.checked import checked_methods
 from tideline.engine_results import DataFile, Savepoint
 from tideline.opened import Opened, Options
 from tideline.progress import Progress
 from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.action import TableStatus
+from tideline_table.checked import checked_methods
 from tideline_table.hudi import Point
 from tideline_table.metadata_table import Finding
 from tideline_table.table import Advice, Lease

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tideline.checked import checked_methods
 from tideline.engine_results import Cancelled, MaintenanceStep, Savepoint
-from tideline.indexes import BucketIndex, named_buckets
 from tideline.opened import Opened, Options
 from tideline.results import Archival, Clean, Clustering, Compaction, Resize, Restoration
 from tideline.rows import column_list
@@ -14,8 +12,10 @@ from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.action import TableService
+from tideline_table.checked import checked_methods
 from tideline_table.errors import InvalidOption
 from tideline_table.metadata_table import Finding
+from tideline_table.table import BucketIndex
 
 
 @checked_methods
@@ -192,7 +192,7 @@ class Maintenance:
         if self._table.sharing is None or lock:
             kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)
             sharing = engine.Sharing(kind, lock_expiry_min)
-            self._opened.table = engine.share_table(self._table, sharing, open_hudi_lock, named_buckets(index))
+            self._opened.table = engine.share_table(self._table, sharing, open_hudi_lock, index)
             attach_lock(self._table, self._opened.locks)
         return self._table.hudi_options()
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from tideline.checked import checked
-from tideline.indexes import KeyIndex, RecordIndex, index_request
 from tideline.opened import Options
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Table
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_table import config
 from tideline_table import table as engine
+from tideline_table.checked import checked
 from tideline_table.errors import InvalidOption
+from tideline_table.table import BloomIndex, BucketIndex, KeyIndex, RecordIndex
+
+__all__ = ["BloomIndex", "BucketIndex", "RecordIndex", "create", "open"]
 
 
 @checked
@@ -67,7 +69,7 @@ def create(
         key_settings=key_settings or {},
         meta_fields=meta_fields,
         version=table_version,
-        **index_request(index),
+        index=index,
     )
     engine.create_table(base_path, request)
     table = open(base_path, options=options, locks=locks)

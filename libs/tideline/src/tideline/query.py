@@ -8,9 +8,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline.checked import checked_methods
 from tideline.predicates import Where, expression_of
 from tideline.rows import column_list
+from tideline_table.checked import checked_methods
 from tideline_table.hudi import is_sequence
 from tideline_table.schema import META_FIELDS
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tideline_table.checked import is_rows
 from tideline_table.errors import SchemaMismatch, SourceFailed
 from tideline_table.schema import named_field, storable_rows, storable_schema
 
@@ -123,11 +124,6 @@ def column_list(names: str | Iterable[str] | None) -> tuple[str, ...]:
     if names is None:
         return ()
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def is_rows(value: object) -> TypeGuard[Rows]:
-    """Return whether `value` has the Arrow PyCapsule interface for rows."""
-    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
 
 
 def _first_line(error: Any) -> str:

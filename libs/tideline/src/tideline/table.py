@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import tideline  # its names are imported when they are used: reads and writes need neither door
-from tideline.checked import checked_methods
 from tideline.opened import Opened, Options
 from tideline.predicates import Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
@@ -17,6 +16,7 @@ from tideline.results import Commit
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
 from tideline_table import action
 from tideline_table import table as engine
+from tideline_table.checked import checked_methods
 from tideline_table.errors import SchemaMismatch
 from tideline_table.extras import extra
 from tideline_table.hudi import Point

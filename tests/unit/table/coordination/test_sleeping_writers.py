@@ -26,7 +26,7 @@ from tideline_table.errors import RestoredMeanwhile
 from tideline_table.hudi.instant import State
 from tideline_table.log.entry import Entry
 from tideline_table.log.table_log import TableLog
-from tideline_table.table import Table, TableType
+from tideline_table.table import BucketIndex, Table, TableType
 from tideline_table.writer import Operation
 
 Act = Callable[[], None]
@@ -167,7 +167,7 @@ def after(act: Callable[[Table], None], rows: list[Row]) -> list[Row]:
 
 
 def check(place: Callable[[Table, Act], Any], event: Callable[..., None], act: Callable[[Table], None], kind: TableType) -> None:
-    _, storage, clock = new_table(type=kind, **({"buckets": 4} if event in RESIZED else {}))
+    _, storage, clock = new_table(type=kind, **({"index": BucketIndex(4)} if event in RESIZED else {}))
     sleeper, other = open_table(storage, clock, "sleeper", **EARLY), open_table(storage, clock, "other", **EARLY)
     write(other, [("a", "p", 1, "older")])
     write(other, OLD)

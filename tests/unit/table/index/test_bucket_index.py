@@ -46,6 +46,7 @@ from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
+from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -58,7 +59,7 @@ FIELDS = "hoodie.bucket.index.hash.field"
 
 @pytest.fixture(params=[TableType.COW, TableType.MOR])
 def table(request: pytest.FixtureRequest) -> Table:
-    found, _, _ = new_table(type=request.param, buckets=4)
+    found, _, _ = new_table(type=request.param, index=NewBuckets(4))
     return found
 
 
@@ -106,7 +107,7 @@ def test_inserts_fill_buckets_and_keep_each_key_once(table: Table, operation: Op
 
 
 def test_bulk_insert_sorts_the_rows_of_a_bucket() -> None:
-    table, _, _ = new_table(buckets=2)
+    table, _, _ = new_table(index=NewBuckets(2))
     sort = {"hoodie.bulkinsert.user.defined.partitioner.sort.columns": "v"}
     write(table, [(key, "p", 1, f"v{99 - n}") for n, key in enumerate(KEYS)], Operation.BULK_INSERT, **sort)
     check_places(table)
@@ -152,7 +153,7 @@ def test_overwrites_open_the_buckets_anew(table: Table, operation: Operation) ->
 
 @pytest.mark.parametrize("options", [{}, TO_LOG])
 def test_merge_on_read_appends_new_keys_to_existing_groups(options: dict[str, Any]) -> None:
-    table, _, _ = new_table(type=TableType.MOR, buckets=3)
+    table, _, _ = new_table(type=TableType.MOR, index=NewBuckets(3))
     write(table, rows(KEYS[:20], 1, "a"), **options)
     assert {(bool(s.base_file), len(s.log_files)) for s in table.slices()} == {(not options, 1 if options else 0)}
     write(table, rows(KEYS[10:30], 2, "b"), **options)
@@ -174,7 +175,7 @@ def test_merge_on_read_appends_new_keys_to_existing_groups(options: dict[str, An
 
 
 def test_new_keys_beside_a_pending_compaction_join_the_group_of_their_bucket() -> None:
-    table, _, _ = new_table(type=TableType.MOR, buckets=2)
+    table, _, _ = new_table(type=TableType.MOR, index=NewBuckets(2))
     write(table, rows(KEYS[:10], 1, "a"))
     write(table, rows(KEYS[5:12], 2, "b"))
     schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
@@ -255,7 +256,7 @@ def test_a_first_writer_beside_an_overwrite(table: Table, monkeypatch: pytest.Mo
 
 
 def test_two_writers_append_new_keys_to_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, storage, clock = new_table(type=TableType.MOR, buckets=1)
+    table, storage, clock = new_table(type=TableType.MOR, index=NewBuckets(1))
     write(table, rows(["a"], 1, "x"))
     other = open_table(storage, clock, "other")
     beside(monkeypatch, lambda: write(other, rows(["b"], 1, "theirs")))
@@ -269,7 +270,7 @@ def test_two_writers_append_new_keys_to_one_group(monkeypatch: pytest.MonkeyPatc
 def test_composite_keys_go_by_their_hash_fields(table: Table) -> None:
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
-    request = TableRequest("t", SCHEMA, ("id", "v"), ("part",), "ts", table.definition.type, buckets=4, hash_fields=("id",))
+    request = TableRequest("t", SCHEMA, ("id", "v"), ("part",), "ts", table.definition.type, index=NewBuckets(4, ("id",)))
     create_table(storage.root, request, clock, storage)
     composite = open_table(storage, clock)
     write(composite, [(key, "p", 1, v) for key in KEYS for v in "xyz"])
@@ -285,7 +286,7 @@ def test_composite_keys_go_by_their_hash_fields(table: Table) -> None:
 def test_a_null_hash_field_is_refused_and_can_be_deleted() -> None:
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
-    create_table(storage.root, TableRequest("t", SCHEMA, ("id", "v"), (), "ts", buckets=4, hash_fields=("v",)), clock, storage)
+    create_table(storage.root, TableRequest("t", SCHEMA, ("id", "v"), (), "ts", index=NewBuckets(4, ("v",))), clock, storage)
     table = open_table(storage, clock)
     null: list[Any] = [("a", "p", 1, None)]
     with pytest.raises(InvalidRecord, match="null hash field in the record key 'id:a,v:__null__'"):
@@ -339,11 +340,11 @@ def test_changed_properties_are_refused_by_open_and_new_writers(table: Table, ch
 def test_an_unfinished_creation_keeps_its_index() -> None:
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
-    create(storage, clock, buckets=4)
+    create(storage, clock, index=NewBuckets(4))
     storage.delete(PROPERTIES_PATH)
     with pytest.raises(TableExists, match="the beginning of a table with 4 bucket"):
-        create(storage, clock, buckets=8)
-    create(storage, clock, buckets=4)
+        create(storage, clock, index=NewBuckets(8))
+    create(storage, clock, index=NewBuckets(4))
     assert json.loads(storage.read(IDENTITY_PATH))["index"] == "4 bucket(s) by id"
     table = open_table(storage, clock)
     table.adopt(in_place=True)
@@ -354,11 +355,11 @@ def test_an_unfinished_creation_keeps_its_index() -> None:
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"buckets": 0}, "0 buckets"),
-        ({"buckets": 100_000}, "100000 buckets"),
-        ({"buckets": 4, "hash_fields": ("v",)}, "hash fields v; expected each once, and columns of the record key"),
-        ({"hash_fields": ("id",)}, "without buckets"),
-        ({"buckets": 4, "meta_fields": False}, "without meta fields"),
+        ({"index": NewBuckets(0)}, "0 buckets"),
+        ({"index": NewBuckets(100_000)}, "100000 buckets"),
+        ({"index": NewBuckets(4, ("v",))}, "hash fields v; expected each once, and columns of the record key"),
+        ({"index": NewBuckets(fields=("id",))}, "without a number of buckets"),
+        ({"index": NewBuckets(4), "meta_fields": False}, "without meta fields"),
     ],
 )
 def test_impossible_requests_create_nothing(wrong: dict[str, Any], match: str) -> None:
@@ -480,7 +481,7 @@ def test_file_groups_that_the_index_does_not_allow_are_named(file_ids: list[str]
 @pytest.mark.usefixtures("unrecorded_files")
 def test_rows_of_another_bucket_are_named_before_they_are_written_again() -> None:
     """As a writer leaves them that counts off by another number of buckets."""
-    table, _, _ = new_table(buckets=4)
+    table, _, _ = new_table(index=NewBuckets(4))
     write(table, rows(KEYS, 1, "a"))
     storage = table.storage
     one, two = (storage.read(table.slices()[at].path) for at in (0, 1))
@@ -491,7 +492,7 @@ def test_rows_of_another_bucket_are_named_before_they_are_written_again() -> Non
 
 
 def test_rows_of_another_bucket_in_log_files_are_named_before_they_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, _, _ = new_table(type=TableType.MOR, buckets=4)
+    table, _, _ = new_table(type=TableType.MOR, index=NewBuckets(4))
     write(table, rows(KEYS, 1, "a"))
     right = BucketIndex.buckets_of
     monkeypatch.setattr(BucketIndex, "buckets_of", lambda index, codes: (right(index, codes) + 1) % 4)

@@ -19,7 +19,7 @@ from tideline_table.errors import InvalidRecord
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.reader.expression import Call, Column, demands, parts_of
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 DAY = dt.date(2024, 5, 1)
@@ -50,7 +50,7 @@ def made(
     storage = Opened()
     rows = pa.table(columns)
     create_table(
-        storage.root, TableRequest("t", rows.schema, key, (), "", kind, buckets=n, hash_fields=fields), ManualClock(), storage
+        storage.root, TableRequest("t", rows.schema, key, (), "", kind, index=BucketIndex(n, fields)), ManualClock(), storage
     )
     options = {**QUIET, "tideline.column.stats.enable": False}  # so that only buckets decide
     table = Table.open(storage.root, options=options, clock=ManualClock(), storage=storage)

@@ -40,6 +40,7 @@ from tideline_table.index.ring_change import RingLimits, resized_ring
 from tideline_table.index.xx_hash import text_hashes
 from tideline_table.metadata_table.reading import live, read_files, slice_files
 from tideline_table.storage import MemoryStorage
+from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
@@ -49,8 +50,8 @@ SMALL: dict[str, Any] = {"hoodie.parquet.max.file.size": 1024, "hoodie.bucket.in
 LARGE: dict[str, Any] = {"hoodie.parquet.max.file.size": 100_000_000, "hoodie.bucket.index.min.num.buckets": 1}
 
 
-def ring_table(**more: Any) -> tuple[Table, MemoryStorage, Any]:
-    table, storage, clock = new_table(type=TableType.MOR, bucket_engine=Engine.CONSISTENT, **{"buckets": 4, **more})
+def ring_table(buckets: int = 4, **more: Any) -> tuple[Table, MemoryStorage, Any]:
+    table, storage, clock = new_table(type=TableType.MOR, index=NewBuckets(buckets, consistent=True), **more)
     assert isinstance(storage, MemoryStorage)
     return table, storage, clock
 
@@ -233,7 +234,7 @@ def test_rows_of_another_node_are_named_before_they_are_compacted(monkeypatch: p
 
 def test_what_a_ring_does_not_allow_is_refused_by_name() -> None:
     with pytest.raises(InvalidOption, match="consistent hashing in a copy-on-write table"):
-        new_table(type=TableType.COW, buckets=4, bucket_engine=Engine.CONSISTENT)
+        new_table(type=TableType.COW, index=NewBuckets(4, consistent=True))
     with pytest.raises(InvalidOption, match="46341 buckets; expected 1 to 46340"):
         ring_table(buckets=46_341)
     table, storage, clock = ring_table()
@@ -246,7 +247,7 @@ def test_what_a_ring_does_not_allow_is_refused_by_name() -> None:
     assert contents(open_table(storage, clock, "r")) == before
     with pytest.raises(UnsupportedTable, match="has a bucket index by consistent hashing"):
         table.snapshot().sampled([0])
-    simple, _, _ = new_table(buckets=4)
+    simple, _, _ = new_table(index=NewBuckets(4))
     with pytest.raises(UnsupportedTable, match="expected a table with consistent hashing"):
         resize_rings(simple)
 

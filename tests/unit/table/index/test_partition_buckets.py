@@ -27,6 +27,7 @@ from tideline_table.index.colocation import sampled_slices
 from tideline_table.index.partition_rules import RULES_FOLDER, RulesFile
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage, MemoryStorage
+from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableType, advise, share_table
 from tideline_table.writer import Operation
 
@@ -41,7 +42,7 @@ KEYS = [f"k{n:03}" for n in range(80)]
 
 @pytest.fixture(params=[TableType.COW, TableType.MOR])
 def table(request: pytest.FixtureRequest) -> Table:
-    found, _, _ = new_table(type=request.param, buckets=4, partition_buckets=RULES)
+    found, _, _ = new_table(type=request.param, index=NewBuckets(4, partition_buckets=RULES))
     return found
 
 
@@ -168,14 +169,14 @@ def test_a_creation_that_died_is_completed_or_refused(last: str) -> None:
     storage = DyingStorage(clock=clock)
     storage.dies_before = last
     with pytest.raises(KeyboardInterrupt):
-        create(storage, clock, buckets=4, partition_buckets=RULES)
+        create(storage, clock, index=NewBuckets(4, partition_buckets=RULES))
     # The properties come last: a table that Apache Hudi can open has both.
     with pytest.raises(TableNotFound):
         Table.open(storage.root, storage=storage, clock=clock)
     storage.dies_before = ""
     with pytest.raises(TableExists, match="by partition"):
-        create(storage, clock, buckets=4, partition_buckets="^a,16")
-    create(storage, clock, buckets=4, partition_buckets=" ^a,8 ; b$,2")
+        create(storage, clock, index=NewBuckets(4, partition_buckets="^a,16"))
+    create(storage, clock, index=NewBuckets(4, partition_buckets=" ^a,8 ; b$,2"))
     assert storage.read(CONFIG.path) == CONFIG.content
     write(open_table(storage, clock), rows(KEYS[:3], 1, "a"))
 
@@ -183,9 +184,9 @@ def test_a_creation_that_died_is_completed_or_refused(last: str) -> None:
 @pytest.mark.parametrize(
     ("request_", "what"),
     [
-        ({"partition_buckets": RULES}, "without buckets"),
-        ({"buckets": 4, "partition_buckets": "(?i)a,2"}, "group"),
-        ({"buckets": 4, "partition_buckets": RULES, "partitions": ()}, "without partitions"),
+        ({"index": NewBuckets(partition_buckets=RULES)}, "without a number of buckets"),
+        ({"index": NewBuckets(4, partition_buckets="(?i)a,2")}, "group"),
+        ({"index": NewBuckets(4, partition_buckets=RULES), "partitions": ()}, "without partitions"),
     ],
 )
 def test_requests_that_cannot_be_are_refused_before_anything_is_written(request_: dict[str, Any], what: str) -> None:
@@ -201,7 +202,7 @@ def test_a_writer_with_other_rules_is_refused(table: Table) -> None:
         with pytest.raises(InvalidOption, match="by partition"):
             write_rows(table, rows_of(rows(KEYS[:2], 1, "a")), Operation.UPSERT, options={EXPRESSIONS: other})
     write(table, rows(KEYS[:2], 1, "a"), **{EXPRESSIONS: " ^a , 8;b$,2;"})
-    plain, _, _ = new_table(buckets=4)
+    plain, _, _ = new_table(index=NewBuckets(4))
     with pytest.raises(InvalidOption, match=r"partition\.expressions"):
         write(plain, rows(KEYS[:2], 1, "a"), **{EXPRESSIONS: RULES})
 
@@ -222,7 +223,7 @@ def test_rules_that_were_changed_by_hand_are_refused(table: Table, other: str) -
 
 def shared_table(folder: Path, rules: str = RULES) -> Table:
     storage, clock = LocalStorage(folder / "t"), SystemClock()
-    create(storage, clock, buckets=4, partition_buckets=rules)
+    create(storage, clock, index=NewBuckets(4, partition_buckets=rules))
     table = open_table(storage, clock)
     write(table, rows(KEYS[:20], 1, "a"))
     return share_table(table, Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5), open_hudi_lock)
@@ -241,7 +242,7 @@ def test_a_shared_table_is_written_by_its_rules(tmp_path: Path) -> None:
 def test_sharing_a_table_of_an_earlier_release_keeps_rules_of_hudis_writers_out(tmp_path: Path) -> None:
     """An empty text in its place makes Apache Hudi refuse them; it is no option that a writer must set."""
     storage, clock = LocalStorage(tmp_path / "t"), SystemClock()
-    create(storage, clock, buckets=4)
+    create(storage, clock, index=NewBuckets(4))
     set_properties(storage, {k: v for k, v in read_properties(storage).items() if k != EXPRESSIONS})
     table = share_table(open_table(storage, clock), Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5), open_hudi_lock)
     assert read_properties(storage)[EXPRESSIONS] == ""

@@ -40,7 +40,7 @@ from tideline_table.metadata_table.reading import read_group, recorded_group, re
 from tideline_table.metadata_table.record_index import RecordLocation, decode_location, encode_location, live_keys, location_of
 from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType
+from tideline_table.table import BucketIndex, Table, TableType
 from tideline_table.writer import Operation
 
 SOON = {
@@ -334,7 +334,7 @@ def test_tables_that_cannot_have_one_are_refused():
         drop_metadata(table, (RECORD_INDEX,))
     with pytest.raises(MetadataDamaged, match="tideline metadata create"):
         write(table, A, **{"hoodie.index.type": "RECORD_INDEX"})
-    bucketed, _, _ = new_table(buckets=2)
+    bucketed, _, _ = new_table(index=BucketIndex(2))
     with pytest.raises(UnsupportedTable):
         create_metadata(bucketed, (RECORD_INDEX,))
 

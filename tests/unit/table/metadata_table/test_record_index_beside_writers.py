@@ -18,7 +18,7 @@ from tideline_table.coordination.committed import Committed
 from tideline_table.errors import DuplicateKey, WriteConflict
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.storage import Storage
-from tideline_table.table import Table
+from tideline_table.table import BloomIndex, Table
 from tideline_table.writer import Operation
 
 BEFORE = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
@@ -115,7 +115,7 @@ def test_a_drop_that_died_halfway_names_the_repair() -> None:
 @pytest.mark.parametrize("operation", [Operation.INSERT, Operation.BULK_INSERT, Operation.UPSERT], ids=str)
 def test_writers_that_look_keys_up_by_another_index_put_them_in_one_place(operation: Operation, named: str) -> None:
     """An insert was refused for good, as if the record index had just been created."""
-    table, storage, clock = new_table(index_type="GLOBAL_BLOOM" if named == "kept" else "")
+    table, storage, clock = new_table(index=BloomIndex(across_partitions=True) if named == "kept" else None)
     upsert(table, BEFORE)
     create_metadata(table, (RECORD_INDEX,))
     options = {} if named == "kept" else {"hoodie.index.type": named}
@@ -131,7 +131,7 @@ def test_writers_that_look_keys_up_by_another_index_put_them_in_one_place(operat
 
 
 def test_a_write_by_another_index_that_meets_the_creation_repeats() -> None:
-    table, storage, clock = new_table(index_type="GLOBAL_BLOOM")
+    table, storage, clock = new_table(index=BloomIndex(across_partitions=True))
     upsert(table, BEFORE)
     other, real, once = open_table(storage, clock, "other"), table.timeline.append, iter([True])
 

@@ -10,6 +10,7 @@ from tests.unit.table.tables import create, open_table, write
 from tideline_table.action import create_metadata
 from tideline_table.clock import ManualClock
 from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.table import BucketIndex
 from tideline_table.writer import Operation
 
 MOST_REQUESTS = 7
@@ -18,7 +19,7 @@ MOST_REQUESTS = 7
 def bucketed(groups: int) -> NotingStorage:
     """Return the storage of a table with that many buckets, nearly all with rows."""
     storage = NotingStorage()
-    create(storage, ManualClock(), partitions=(), buckets=groups)
+    create(storage, ManualClock(), partitions=(), index=BucketIndex(groups))
     rows = [(f"k{n}", "p", 1, "x") for n in range(3 * groups)]
     write(open_table(storage, ManualClock()), rows, Operation.BULK_INSERT)
     return storage

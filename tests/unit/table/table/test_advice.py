@@ -9,7 +9,7 @@ from tests.unit.table.tables import QUIET
 from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableRequest, advise, create_table
+from tideline_table.table import BucketIndex, Table, TableRequest, advise, create_table
 from tideline_table.table.advice import HashFields, WritePattern, choose, proposed_number, spread_of
 from tideline_table.writer import Operation
 
@@ -20,7 +20,8 @@ EVEN = (HashFields(("id",), 1000, 0.001, 1.1),)
 def written(key: tuple[str, ...], buckets: int | None, *parts: pa.Table, **options: object) -> Table:
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
-    create_table(storage.root, TableRequest("t", parts[0].schema, key, (), "", buckets=buckets), clock, storage)
+    index = BucketIndex(buckets) if buckets else None
+    create_table(storage.root, TableRequest("t", parts[0].schema, key, (), "", index=index), clock, storage)
     writer = Table.open(storage.root, options={**QUIET, "tideline.write.schema.evolution": "evolve"}, clock=clock, storage=storage)
     for part in parts:
         write_rows(writer, part, Operation.UPSERT)

@@ -22,7 +22,7 @@ from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, r
 from tideline_table.index import bucket
 from tideline_table.index.partition_rules import FIRST_INSTANT, RULES_FOLDER, RulesFile
 from tideline_table.log.sharing import HudiLockKind, Sharing
-from tideline_table.table import NamedBuckets, Table, TableRequest, TableType, create_table, share_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.table.sharing import why_unsharable
 from tideline_table.writer import Operation
 
@@ -71,7 +71,7 @@ def hudis(
     create_table(
         str(path),
         TableRequest(
-            "t", SCHEMA, ("user", "page"), ("part",), "ts", kind, buckets=buckets, hash_fields=hash_fields, partition_buckets=rules
+            "t", SCHEMA, ("user", "page"), ("part",), "ts", kind, index=BucketIndex(buckets, hash_fields, partition_buckets=rules)
         ),
     )
     writer = Table.open(str(path))
@@ -110,22 +110,22 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, kind: TableTy
 
 def test_an_index_that_the_caller_names_is_checked_against_all_rows(tmp_path: Path) -> None:
     table = hudis(tmp_path, TableType.COW)
-    for wrong in (NamedBuckets(12, ("user",)), NamedBuckets(6), NamedBuckets(6, ("page",)), NamedBuckets(5, ("user",))):
+    for wrong in (BucketIndex(12, ("user",)), BucketIndex(6), BucketIndex(6, ("page",)), BucketIndex(5, ("user",))):
         with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
             share_table(table, SHARING, open_hudi_lock, wrong)
     assert not Table.open(str(tmp_path / "table")).has_log
     assert "hoodie.index.type" not in read_properties(table.storage)
-    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
+    shared = share_table(table, SHARING, open_hudi_lock, BucketIndex(6, ("user",)))
     assert shared.definition.index_text == "6 bucket(s) by user"
     with pytest.raises(InvalidOption, match="keeps its index"):
-        share_table(shared, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
+        share_table(shared, SHARING, open_hudi_lock, BucketIndex(6, ("user",)))
 
 
 def test_few_rows_leave_a_choice_to_the_caller(tmp_path: Path) -> None:
     table = hudis(tmp_path, TableType.COW, range(2))
     with pytest.raises(InvalidOption, match="--buckets N --hash-fields"):
         share_table(table, SHARING, open_hudi_lock)
-    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
+    shared = share_table(table, SHARING, open_hudi_lock, BucketIndex(6, ("user",)))
     write_rows(shared, rows(range(50), 5), Operation.UPSERT)
     assert shared.read().num_rows == 50
 
@@ -138,7 +138,7 @@ def test_a_row_in_another_bucket_is_found_before_anything_changes(tmp_path: Path
     one.write_bytes(other.read_bytes())
     before = {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
     with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("user",)))
+        share_table(table, SHARING, open_hudi_lock, BucketIndex(6, ("user",)))
     assert {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file() and "probe" not in p.name} == before
 
 
@@ -151,11 +151,11 @@ def test_numbers_by_partition_are_taken_from_the_rules_of_apache_hudi(
     file = RulesFile("20260101000000000", RULES, 6)
     table.storage.put(file.path, file.content)
     before = table.read().num_rows
-    for wrong in (NamedBuckets(12, fields), NamedBuckets(0, fields, "^x0$,9")):
+    for wrong in (BucketIndex(12, fields), BucketIndex(0, fields, "^x0$,9")):
         with pytest.raises(InvalidOption, match=r"as .*20260101000000000"):
             share_table(table, SHARING, open_hudi_lock, wrong)
     with pytest.raises(UnsupportedTable, match="by partition put them"):
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, ("page",)))
+        share_table(table, SHARING, open_hudi_lock, BucketIndex(6, ("page",)))
     shared = share_table(table, SHARING, open_hudi_lock)
     assert shared.definition.index_text == f"6 bucket(s) by {','.join(fields)}, by partition {RULES}"
     assert read_properties(shared.storage)["hoodie.bucket.index.partition.expressions"] == RULES
@@ -167,20 +167,20 @@ def test_numbers_by_partition_are_taken_from_the_rules_of_apache_hudi(
 def test_rules_that_only_writers_know_are_named_by_the_caller(tmp_path: Path) -> None:
     table = hudis(tmp_path, TableType.COW, rules=RULES)
     for wrong, said in (
-        (NamedBuckets(6, ("user",), "^x0$,3;x1,2"), "by partition put them"),
-        (NamedBuckets(6, ("user",), "^x0$,9"), "by partition put them"),
+        (BucketIndex(6, ("user",), "^x0$,3;x1,2"), "by partition put them"),
+        (BucketIndex(6, ("user",), "^x0$,9"), "by partition put them"),
     ):
         with pytest.raises(UnsupportedTable, match=said):
             share_table(table, SHARING, open_hudi_lock, wrong)
     with pytest.raises(InvalidOption, match="without buckets"):
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(0, ("user",), RULES))
+        share_table(table, SHARING, open_hudi_lock, BucketIndex(0, ("user",), RULES))
     assert not table.storage.list_folder(RULES_FOLDER).objects
-    shared = share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, (), RULES))
+    shared = share_table(table, SHARING, open_hudi_lock, BucketIndex(6, (), RULES))
     assert shared.definition.index_text == f"6 bucket(s) by user, by partition {RULES}"
     assert shared.storage.read(RulesFile.path_of(FIRST_INSTANT)) == RulesFile(FIRST_INSTANT, RULES, 6).content
     write_rows(shared, rows(range(60, 180), 3), Operation.UPSERT)
     with pytest.raises(InvalidOption, match="keeps its index"):
-        share_table(shared, SHARING, open_hudi_lock, NamedBuckets(rules=RULES))
+        share_table(shared, SHARING, open_hudi_lock, BucketIndex(partition_buckets=RULES))
 
 
 def test_a_pending_change_of_rules_is_not_adopted(tmp_path: Path) -> None:
@@ -197,4 +197,4 @@ def test_a_pending_change_of_rules_is_not_adopted(tmp_path: Path) -> None:
 def test_few_rows_leave_a_choice_of_hash_fields(tmp_path: Path) -> None:
     table = hudis(tmp_path, TableType.COW, range(1), rules="x,1")
     with pytest.raises(InvalidOption, match="one choice of hash fields"):
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(6, (), "x,1"))
+        share_table(table, SHARING, open_hudi_lock, BucketIndex(6, (), "x,1"))

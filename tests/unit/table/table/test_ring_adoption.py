@@ -22,7 +22,7 @@ from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, r
 from tideline_table.index.bucket import Engine
 from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.hash_ring import HashRing, ring_folder
-from tideline_table.table import NamedBuckets, Table, TableRequest, TableType, create_table, share_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 
@@ -38,9 +38,7 @@ def hudis(folder: Path, numbers: range = range(120), hash_fields: tuple[str, ...
             ("part",),
             "ts",
             TableType.MOR,
-            buckets=3,
-            bucket_engine=Engine.CONSISTENT,
-            hash_fields=hash_fields,
+            index=BucketIndex(3, hash_fields, consistent=True),
         ),
     )
     writer = Table.open(str(path))
@@ -87,12 +85,12 @@ def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, fields: tuple
 def test_what_the_caller_names_is_checked_against_rings_and_rows(tmp_path: Path) -> None:
     table = hudis(tmp_path)
     with pytest.raises(UnsupportedTable, match="that are not where it puts them"):
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(3, ("page",)))
+        share_table(table, SHARING, open_hudi_lock, BucketIndex(3, ("page",)))
     with pytest.raises(UnsupportedTable, match="began with 3 buckets; expected 4"):
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(4, ("user",)))
+        share_table(table, SHARING, open_hudi_lock, BucketIndex(4, ("user",)))
     assert not Table.open(str(tmp_path / "table")).has_log
     assert (
-        share_table(table, SHARING, open_hudi_lock, NamedBuckets(3, ("user",))).definition.index_text
+        share_table(table, SHARING, open_hudi_lock, BucketIndex(3, ("user",))).definition.index_text
         == "3 consistent bucket(s) by user"
     )
 
@@ -102,7 +100,7 @@ def test_few_rows_leave_a_choice_to_the_caller(tmp_path: Path) -> None:
     table = hudis(tmp_path, range(unclear, unclear + 1))
     with pytest.raises(InvalidOption, match="--buckets N --hash-fields"):
         share_table(table, SHARING, open_hudi_lock)
-    assert share_table(table, SHARING, open_hudi_lock, NamedBuckets(0, ("user",))).definition.index_text.startswith("3 consistent")
+    assert share_table(table, SHARING, open_hudi_lock, BucketIndex(0, ("user",))).definition.index_text.startswith("3 consistent")
 
 
 def test_torn_missing_and_resized_rings_are_not_shared(tmp_path: Path) -> None:
@@ -129,7 +127,7 @@ def test_a_table_that_was_resized_is_not_shared(tmp_path: Path) -> None:
 def test_an_exclusive_table_is_shared_after_its_resizes(tmp_path: Path) -> None:
     path = tmp_path / "ours"
     create_table(
-        str(path), TableRequest("t", SCHEMA, ("user",), ("part",), "ts", TableType.MOR, buckets=2, bucket_engine=Engine.CONSISTENT)
+        str(path), TableRequest("t", SCHEMA, ("user",), ("part",), "ts", TableType.MOR, index=BucketIndex(2, consistent=True))
     )
     table = Table.open(str(path))
     write_rows(table, rows(range(40), 1), Operation.UPSERT)

@@ -44,9 +44,8 @@ from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.version8.history import read_history
-from tideline_table.index.bucket import Engine
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, TableType, share_table
+from tideline_table.table import BucketIndex, Table, TableType, share_table
 from tideline_table.writer import Operation
 
 VERSIONS = pytest.mark.parametrize("version", [8, 9])
@@ -352,7 +351,7 @@ def test_what_is_missing_is_refused_by_name():
     with pytest.raises(UnsupportedTable, match="a log compaction in a table of version 9"):
         request_log_compaction(table)
     with pytest.raises(UnsupportedTable, match="consistent hashing in a table of version 8"):
-        new_table(version=8, type=TableType.MOR, buckets=4, bucket_engine=Engine.CONSISTENT)
+        new_table(version=8, type=TableType.MOR, index=BucketIndex(4, consistent=True))
     with pytest.raises(UnsupportedTable, match="has version 9"):
         share_table(table, SHARING, open_hudi_lock)
     planned = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})

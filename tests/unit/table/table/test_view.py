@@ -5,12 +5,13 @@ from tests.unit.table.tables import new_table, open_table, write
 
 from tideline_table.action import resize_buckets
 from tideline_table.coordination.capabilities import EXCLUSIVE, SHARED
+from tideline_table.table import BucketIndex
 
 ROWS = [("a", "p", 1, "x"), ("b", "p", 1, "y")]
 
 
 def test_a_view_stays_until_the_state_moves():
-    table, storage, clock = new_table(buckets=2)
+    table, storage, clock = new_table(index=BucketIndex(2))
     write(table, ROWS)  # the first write of a process reads the properties again
     before = table.view()
     assert table.view() is before

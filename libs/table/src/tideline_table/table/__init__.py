@@ -6,7 +6,6 @@ from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
-from tideline_table.table.bucket_adoption import NamedBuckets
 from tideline_table.table.changes import newest_write
 from tideline_table.table.create import TableRequest, create_table, default_name, folder_name
 from tideline_table.table.definition import TableDefinition, TableType
@@ -28,6 +27,7 @@ from tideline_table.table.findings import (
 from tideline_table.table.health import TableHealth, TableSummary, health_of, summarise
 from tideline_table.table.identity import check_stands, read_identity
 from tideline_table.table.images import Images, images_schema
+from tideline_table.table.key_index import BloomIndex, BucketIndex, KeyIndex, RecordIndex
 from tideline_table.table.lease import HeldLease, known_lease, leases_of, release_lease, renew_lease, take_lease
 from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
 from tideline_table.table.remains import renew_identity
@@ -42,6 +42,8 @@ __all__ = [
     "DEFAULT_EXPIRE_MIN",
     "IDENTITY_PATH",
     "Advice",
+    "BloomIndex",
+    "BucketIndex",
     "BucketTable",
     "CommitTimes",
     "DataFile",
@@ -52,8 +54,9 @@ __all__ = [
     "HudiLockKind",
     "Images",
     "KeyCheck",
+    "KeyIndex",
     "Lease",
-    "NamedBuckets",
+    "RecordIndex",
     "Savepoint",
     "Sharing",
     "Snapshot",

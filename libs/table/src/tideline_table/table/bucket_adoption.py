@@ -17,22 +17,8 @@ from tideline_table.index.bucket_detection import BucketEvidence, RuledEvidence
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
+from tideline_table.table.key_index import BucketIndex as AskedBuckets
 from tideline_table.table.ring_adoption import RingAdoption
-
-
-@dataclass(frozen=True, slots=True)
-class NamedBuckets:
-    """Number of buckets, hash fields and partition rules of Hudi's writers as the caller knows them; 0 and empty: to be found.
-
-    Rules that are only options of Hudi's writers leave no trace in the table, so that only the caller can name them.
-    """
-
-    number: int = 0
-    fields: tuple[str, ...] = ()
-    rules: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.number or self.fields or self.rules)
 
 
 @dataclass(slots=True)
@@ -40,7 +26,8 @@ class BucketAdoption:
     """Reads the record keys of a table, each file slice once, and says which bucket index they follow."""
 
     table: Table
-    named: NamedBuckets
+    named: AskedBuckets
+    """What the caller knows of the buckets of Hudi's writers. Rules that are only options of theirs leave no trace in the table."""
     _evidence: BucketEvidence = field(init=False)
     _ruled: RuledEvidence | None = None
     _rules: RulesFile | None = None
@@ -49,13 +36,15 @@ class BucketAdoption:
     _rings: RingAdoption | None = None
 
     def __post_init__(self) -> None:
-        self._evidence = BucketEvidence(tuple(self.table.definition.keygen.key_fields), self.named.number, self.named.fields)
+        self._evidence = BucketEvidence(
+            tuple(self.table.definition.keygen.key_fields), self.named.buckets or 0, self.named.hash_fields
+        )
 
     def applies(self, bucketing: Bucketing) -> bool:
         """Return whether the table is bucketed, by what it shows or by what the caller names. Raises for other engines."""
         bucketing.refuse_other_engines()
         self._has_rings = bool(bucketing.ring)
-        return bool(bucketing.ring or bucketing.simple or self.named)
+        return bool(bucketing.ring or bucketing.simple or self.named.says_where)
 
     def find(self) -> BucketIndex:
         """Read slices that were not read before; return the index that all rows follow.
@@ -64,8 +53,8 @@ class BucketAdoption:
         """
         if not self.table.definition.has_meta_fields:
             raise UnsupportedTable("a bucket index of a table without meta fields", expected="hoodie.populate.meta.fields=true")
-        if self._has_rings and not self.named.rules:
-            self._rings = self._rings or RingAdoption(self.table, self.named.number, self.named.fields)
+        if self._has_rings and not self.named.partition_buckets:
+            self._rings = self._rings or RingAdoption(self.table, self.named.buckets or 0, self.named.hash_fields)
             return self._rings.find()
         self._take_rules()
         found = self.table.snapshot()
@@ -111,22 +100,23 @@ class BucketAdoption:
         """
         named = self.named
         rules = adopted_rules(self.table.storage, self.table.timeline.format)
-        if rules is None and named.rules:
-            if not named.number:
+        if rules is None and named.partition_buckets:
+            if not named.buckets:
                 raise InvalidOption(
-                    f"partition rules {named.rules} without buckets", expected="the number of buckets otherwise, too"
+                    f"partition rules {named.partition_buckets} without buckets", expected="the number of buckets otherwise, too"
                 )
-            rules = RulesFile(FIRST_INSTANT, PartitionRules.parse(named.rules).given, named.number)
+            rules = RulesFile(FIRST_INSTANT, PartitionRules.parse(named.partition_buckets).given, named.buckets)
         elif rules is not None and (
-            (named.number and named.number != rules.number) or (named.rules and PartitionRules.parse(named.rules) != rules.rules)
+            (named.buckets and named.buckets != rules.number)
+            or (named.partition_buckets and PartitionRules.parse(named.partition_buckets) != rules.rules)
         ):
             raise InvalidOption(
-                f"{named.number} buckets and the partition rules {named.rules or 'of the table'}",
+                f"{named.buckets or 0} buckets and the partition rules {named.partition_buckets or 'of the table'}",
                 expected=f"{rules.number} and {rules.expressions}, as {rules.path} says",
             )
         if rules == self._rules:
             return
         key_fields = self.table.definition.keygen.key_fields
         self._rules, self._seen = rules, set()
-        self._ruled = RuledEvidence.of(rules.number, rules.rules, named.fields, key_fields) if rules is not None else None
-        self._evidence = BucketEvidence(tuple(key_fields), named.number, named.fields)
+        self._ruled = RuledEvidence.of(rules.number, rules.rules, named.hash_fields, key_fields) if rules is not None else None
+        self._evidence = BucketEvidence(tuple(key_fields), named.buckets or 0, named.hash_fields)

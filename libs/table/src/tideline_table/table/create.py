@@ -30,7 +30,7 @@ from tideline_table.hudi.properties import (
 from tideline_table.index.bucket import PLAIN_KEYS, BucketIndex, Engine
 from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
-from tideline_table.index.scope import KEPT_TYPES, RECORD_INDEX
+from tideline_table.index.scope import RECORD_INDEX
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.schema import (
     META_FIELDS,
@@ -45,6 +45,8 @@ from tideline_table.storage import Storage, exists, open_storage, root_uri
 from tideline_table.table.declared_keys import KEY_SETTINGS, read_keygen
 from tideline_table.table.definition import TableType, fixed_properties, new_properties
 from tideline_table.table.identity import create_identity
+from tideline_table.table.key_index import BloomIndex, KeyIndex, RecordIndex, wrong_index
+from tideline_table.table.key_index import BucketIndex as AskedBuckets
 from tideline_table.table.remains import check_no_remains
 from tideline_table.table.store_probe import probe_conditional_put
 
@@ -74,19 +76,8 @@ class TableRequest:
     """Properties of the key generator: `hoodie.keygen.timebased.*` and the like (format reference 2.1)."""
     meta_fields: bool = True
     """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
-    index_type: str = ""
-    """`BLOOM`, `GLOBAL_BLOOM` or `RECORD_INDEX`: kept with the table; empty for a bucket index, and if each writer names its
-    index."""
-    buckets: int | None = None
-    """The number of buckets of a table with a bucket index; None for a table without."""
-    bucket_engine: Engine = Engine.SIMPLE
-    """How rows are assigned to buckets. `Engine.CONSISTENT` is for merge-on-read tables only, as in Apache Hudi."""
-    hash_fields: tuple[str, ...] = ()
-    """Columns of the record key that decide the bucket; empty for all of them."""
-    partition_buckets: str = ""
-    """Numbers of buckets by partition path, as `PartitionRules.parse` reads them; empty for `buckets` in each."""
-    several_file_groups: bool = False
-    """Whether a bucket may have several file groups, each up to the largest file size; for the simple engine only."""
+    index: KeyIndex | None = None
+    """Kept with the table; None if each writer names its index."""
     version: int = 0
     """The table version: 6, 8 or 9; 0 for the default."""
 
@@ -106,17 +97,17 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
         _LOGGER.warning("%s", limit)
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
-    index = requested_index(request)
+    index, kept = _requested_buckets(request), _kept_type(request.index)
     form = format_to_create(request.version)
     properties = new_properties(
         form, request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
     )
     properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
-    if request.index_type:
-        properties[INDEX_TYPE.key] = request.index_type
+    if kept:
+        properties[INDEX_TYPE.key] = kept
     if index is not None:
         properties.update({**index.properties, **({PLAIN_KEYS: "true"} if index.is_cut_from_keys else {})})
-    create_identity(storage, clock, index.text if index is not None else request.index_type, fixed_properties(properties))
+    create_identity(storage, clock, index.text if index is not None else kept, fixed_properties(properties))
     if index is not None and index.rules:
         # Before hoodie.properties: with rules there and without this file, Apache Hudi's readers leave out buckets by another
         # number.
@@ -161,12 +152,12 @@ def _checked(request: TableRequest) -> str:
             f"columns {', '.join(taken or request.schema.names)}", expected="each name once and no meta field among them"
         )
     form = format_to_create(request.version)
-    if request.bucket_engine is Engine.CONSISTENT and request.buckets is not None:
+    if isinstance(request.index, AskedBuckets) and request.index.consistent:
         form.check_supports(Feature.HASH_RINGS)
-    if request.index_type == RECORD_INDEX:
+    if isinstance(request.index, RecordIndex):
         form.check_supports(Feature.METADATA_TABLE)
     requested_keygen(request).check_columns(request.schema)
-    requested_index(request)
+    _requested_buckets(request)
     inside = [name for name in request.key_fields if name not in request.schema.names]
     if inside and not request.meta_fields:
         raise InvalidOption(
@@ -183,50 +174,44 @@ def _checked(request: TableRequest) -> str:
     return text
 
 
-def requested_index(request: TableRequest) -> BucketIndex | None:
+def _kept_type(index: KeyIndex | None) -> str:
+    """Return the index type by look-up that the table keeps, empty for none."""
+    match index:
+        case BloomIndex():
+            return "GLOBAL_BLOOM" if index.across_partitions else "BLOOM"
+        case RecordIndex():
+            return RECORD_INDEX
+        case None | AskedBuckets():
+            return ""
+    raise wrong_index(index)
+
+
+def _requested_buckets(request: TableRequest) -> BucketIndex | None:
     """Return the requested bucket index, None for none. Raises `InvalidOption` for an index that cannot be."""
-    if request.index_type not in ("", *KEPT_TYPES) or (request.index_type and request.buckets is not None):
-        raise InvalidOption(f"index type {request.index_type!r}", expected=f"{' or '.join(KEPT_TYPES)}, without buckets, or none")
-    if request.index_type and not request.meta_fields:
-        raise InvalidOption(
-            f"the index {request.index_type} without meta fields", expected="meta fields: rows are found by their record keys"
-        )
-    if request.buckets is None:
-        if request.hash_fields:
-            raise InvalidOption(
-                f"hash fields {', '.join(request.hash_fields)} without buckets", expected="a number of buckets, too"
-            )
-        if request.partition_buckets:
-            raise InvalidOption(
-                f"numbers of buckets by partition ({request.partition_buckets}) without buckets",
-                expected="the number of buckets of all other partitions, too",
-            )
-        if request.several_file_groups:
-            raise InvalidOption("several file groups in each bucket without buckets", expected="a number of buckets, too")
+    asked, kept = request.index, _kept_type(request.index)
+    if kept and not request.meta_fields:
+        raise InvalidOption(f"the index {kept} without meta fields", expected="meta fields: rows are found by their record keys")
+    if not isinstance(asked, AskedBuckets):
         return None
+    if asked.buckets is None:
+        raise InvalidOption("a bucket index without a number of buckets", expected="BucketIndex(8) or another number")
     if not request.meta_fields:
         raise InvalidOption("a bucket index without meta fields", expected="meta fields: rows are found by their keys in a bucket")
-    if request.bucket_engine is Engine.CONSISTENT and request.type is not TableType.MOR:
+    if asked.consistent and request.type is not TableType.MOR:
         raise InvalidOption(
             "consistent hashing in a copy-on-write table",
             expected="a merge-on-read table: Apache Hudi allows consistent hashing only there",
             remedy="create it with the type mor, or with the simple engine",
         )
-    named = PartitionRules.parse(request.partition_buckets)
+    named = PartitionRules.parse(asked.partition_buckets)
     # Apache Hudi compares the text with that of its writers: blanks would matter.
-    rules = PartitionRules.parse(named.closed(request.buckets).text)
+    rules = PartitionRules.parse(named.closed(asked.buckets).text)
     if rules and not request.partition_fields:
         raise InvalidOption(
             f"numbers of buckets by partition ({rules.text}) in a table without partitions", expected="partition columns"
         )
-    return bucket_index(
-        request.buckets,
-        request.hash_fields,
-        request.key_fields,
-        request.bucket_engine,
-        rules,
-        has_several=request.several_file_groups,
-    )
+    engine = Engine.CONSISTENT if asked.consistent else Engine.SIMPLE
+    return bucket_index(asked.buckets, asked.hash_fields, request.key_fields, engine, rules, has_several=asked.several_file_groups)
 
 
 def requested_keygen(request: TableRequest) -> KeyGenerator:

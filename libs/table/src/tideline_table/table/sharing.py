@@ -43,11 +43,12 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.merge import MergeMode
-from tideline_table.table.bucket_adoption import BucketAdoption, NamedBuckets
+from tideline_table.table.bucket_adoption import BucketAdoption
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import create_identity, read_identity
+from tideline_table.table.key_index import BucketIndex, wrong_index
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
 
 OPERATION = "UPSERT"
@@ -56,19 +57,21 @@ its metadata, and its list of archived commits would then fail."""
 _UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING})
 
 
-def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, buckets: NamedBuckets | None = None) -> Table:
+def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, index: BucketIndex | None = None) -> Table:
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
     that begins with the state of its timeline, and loses its metadata table, except for the partitions of
     `tideline.shared.metadata`. If Apache Hudi's writers use the bucket index, its number and hash fields are found in the rows,
-    its partition rules in their folder, or `buckets` names them; all record keys are read, and the table keeps them from then
+    its partition rules in their folder, or `index` names them; all record keys are read, and the table keeps them from then
     on. Raises `UnsupportedTable` for versions and types that cannot be written, for stores that ignore the conditions of puts
     and for Hudi actions that must end first, `InvalidOption` for a table shared by another lock and for a bucket index that the
     rows leave open, `ClockSkew` while its last instant is ahead of the clock.
     """
-    named = buckets or NamedBuckets()
-    if named and table.capabilities.keeps_log:
+    named = BucketIndex() if index is None else index
+    if not isinstance(named, BucketIndex):
+        raise wrong_index(named)
+    if named.says_where and table.capabilities.keeps_log:
         raise InvalidOption(
             "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
         )

@@ -42,7 +42,7 @@ from tideline_table.log.body import CARRIED_KEY
 from tideline_table.log.checkpoint import write_checkpoint
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.storage import LocalStorage
-from tideline_table.table import Table, TableType
+from tideline_table.table import BucketIndex, Table, TableType
 from tideline_table.writer import Operation
 
 CARRY = {
@@ -131,7 +131,7 @@ def test_several_outputs_each_get_their_keys():
     assert contents(table) == contents(expected)
 
 
-@pytest.mark.parametrize("more", [{}, {"buckets": 2}])
+@pytest.mark.parametrize("more", [{}, {"index": BucketIndex(2)}])
 def test_inserts_in_log_files_are_carried(more):
     def inserts(writer: Table) -> None:
         write(writer, [("n1", "p", 1, "n"), ("a0", "p", 30, "u")], **NO_RETRY, **TO_LOG)
@@ -307,7 +307,7 @@ def test_a_late_row_behind_a_dropped_deletion_is_carried():
 
     The output has forgotten the deletion and shows the same.
     """
-    table = filled(buckets=1)
+    table = filled(index=BucketIndex(1))
     gone = rows_of([("a0", "p", 100, "")]).append_column("_hoodie_is_deleted", pa.array([True]))
     table.clock.advance(1)
     write_rows(table, gone, Operation.UPSERT, parallelism=1)

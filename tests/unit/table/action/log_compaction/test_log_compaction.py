@@ -43,7 +43,7 @@ from tideline_table.log_format.block import HeaderKey
 from tideline_table.reader import log_blocks
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import TableType, share_table
+from tideline_table.table import BucketIndex, TableType, share_table
 from tideline_table.writer import Operation
 
 NOW = {"hoodie.log.compaction.blocks.threshold": 2}
@@ -284,7 +284,7 @@ def test_plans_leave_out_the_groups_of_one_that_runs(buckets):
 def _in_buckets(buckets):
     clock = ManualClock()
     storage = MemoryStorage(clock=clock)
-    create(storage, clock, type=TableType.MOR, buckets=buckets)
+    create(storage, clock, type=TableType.MOR, index=BucketIndex(buckets) if buckets else None)
     table = open_table(storage, clock, **NOW)
     write(table, [("a", "p", 1, "x")])
     for number in range(4):

@@ -18,14 +18,14 @@ from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
 from tideline_table.index.bucket import RESIZING
 from tideline_table.log.sharing import HudiLockKind, Sharing
-from tideline_table.table import Table, TableType, share_table
+from tideline_table.table import BucketIndex, Table, TableType, share_table
 
 NUMBER = "hoodie.bucket.index.num.buckets"
 
 
 @pytest.fixture(params=[TableType.COW, TableType.MOR])
 def table(request: pytest.FixtureRequest) -> Table:
-    found, _, _ = new_table(type=request.param, buckets=4)
+    found, _, _ = new_table(type=request.param, index=BucketIndex(4))
     write(found, rows(KEYS[:40], 1, "a") + rows(KEYS[:10], 1, "a", "q"))
     write(found, rows(KEYS[20:60], 2, "b"))
     return found
@@ -188,7 +188,7 @@ def test_a_restore_before_a_resize_is_refused_by_name(table: Table) -> None:
 
 
 def test_a_pending_compaction_goes_first() -> None:
-    table, _, _ = new_table(type=TableType.MOR, buckets=4)
+    table, _, _ = new_table(type=TableType.MOR, index=BucketIndex(4))
     write(table, rows(KEYS, 1, "a"))
     write(table, rows(KEYS, 2, "b"))
     assert schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1}) is not None

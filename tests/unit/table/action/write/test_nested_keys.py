@@ -15,7 +15,7 @@ from tideline_table.errors import InvalidOption, InvalidRecord, SchemaMismatch
 from tideline_table.reader.predicate import parse_where
 from tideline_table.schema import MetaField
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BloomIndex, BucketIndex, RecordIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 DEEP = pa.struct([("x", pa.int64())])
@@ -61,16 +61,16 @@ KINDS = pytest.mark.parametrize("kind", [*TableType])
     [
         {},
         {"options": {"hoodie.index.type": "GLOBAL_SIMPLE"}},
-        {"index_type": "BLOOM"},
-        {"index_type": "GLOBAL_BLOOM"},
-        {"index_type": "RECORD_INDEX"},
-        {"buckets": 3},
+        {"index": BloomIndex()},
+        {"index": BloomIndex(across_partitions=True)},
+        {"index": RecordIndex()},
+        {"index": BucketIndex(3)},
     ],
     ids=["simple", "global simple", "bloom", "global bloom", "record index", "bucket"],
 )
 def test_every_index_finds_rows_by_fields_of_structs(kind: TableType, more: dict[str, Any]) -> None:
     table = create(kind, **more)
-    if more.get("index_type") == "RECORD_INDEX":
+    if isinstance(more.get("index"), RecordIndex):
         create_metadata(table, ("record_index",))
     write_rows(table, rows(("k1", 5, "a"), ("k2", 5, "a"), ("k3", 5, "a"), ("k4", 5, "a")), Operation.UPSERT)
     done = write_rows(table, rows(("k2", 6, "b"), ("k3", 4, "late"), ("k5", 5, "b"), ("k5", 3, "older")), Operation.UPSERT)
@@ -105,7 +105,7 @@ def test_keys_of_several_fields_show_their_whole_paths() -> None:
 
 
 def test_hash_fields_inside_of_structs_and_queries_that_name_them() -> None:
-    table = create(key=("a.id", "n"), partition=(), buckets=8, hash_fields=("a.id",))
+    table = create(key=("a.id", "n"), partition=(), index=BucketIndex(8, ("a.id",)))
     names = [f"k{at}" for at in range(1, 30)]
     write_rows(table, rows(*((name, 5, name) for name in names)), Operation.UPSERT)
     found = table.snapshot()
@@ -178,7 +178,7 @@ def test_the_struct_of_a_key_gains_members_and_its_key_keeps_its_type() -> None:
             InvalidOption,
             r"'a\.id', a field of a struct, without meta fields",
         ),
-        (TableRequest("t", SCHEMA, ("a.id",), buckets=2, hash_fields=("a.city",)), InvalidOption, r"a\.city"),
+        (TableRequest("t", SCHEMA, ("a.id",), index=BucketIndex(2, ("a.city",))), InvalidOption, r"a\.city"),
         (TableRequest("t", pa.schema([("a.id", pa.string()), ("a", PLACE)]), ("a.id",)), SchemaMismatch, r"column name 'a\.id'"),
     ],
 )

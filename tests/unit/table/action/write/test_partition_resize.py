@@ -35,6 +35,7 @@ from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.index.partition_rules import FIRST_INSTANT, RulesFile
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage
+from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
 
@@ -48,7 +49,7 @@ INDEX_TYPE = "hoodie.index.type"
 
 @pytest.fixture(params=[TableType.COW, TableType.MOR])
 def table(request: pytest.FixtureRequest) -> Table:
-    found, _, _ = new_table(type=request.param, buckets=4, partition_buckets=RULES)
+    found, _, _ = new_table(type=request.param, index=NewBuckets(4, partition_buckets=RULES))
     write(found, rows(KEYS[:60], 1, "a"))
     write(found, rows(KEYS[30:], 2, "b"))
     return found
@@ -135,7 +136,7 @@ def test_the_number_of_the_other_partitions_changes_and_rules_stay(table: Table)
 
 
 def test_a_table_without_rules_gets_them(tmp_path: Path) -> None:
-    table, _, _ = new_table(buckets=4)
+    table, _, _ = new_table(index=NewBuckets(4))
     write(table, rows(KEYS, 1, "a"))
     first = table.state.last_instant
     second = resize_buckets(table, 8)
@@ -155,7 +156,7 @@ def test_a_table_without_rules_gets_them(tmp_path: Path) -> None:
             found = opened.snapshot(as_of).only(by_key("k007")).slices
             assert sorted(s.group.partition_path for s in found) == ["a1", "c", "xb"]
             assert opened.read(where=by_key("k007"), as_of=as_of).num_rows == 3
-    flat, _, _ = new_table(buckets=4, partitions=())
+    flat, _, _ = new_table(index=NewBuckets(4), partitions=())
     with pytest.raises(InvalidOption, match="without partitions"):
         resize_buckets(flat, partition_buckets="^a,16")
 
@@ -323,7 +324,7 @@ def test_a_restore_before_a_change_of_rules_is_refused(table: Table) -> None:
 
 def test_a_resized_table_is_shared_and_written_by_the_new_rules(tmp_path: Path) -> None:
     storage, clock = LocalStorage(tmp_path / "t"), SystemClock()
-    create(storage, clock, buckets=4, partition_buckets=RULES)
+    create(storage, clock, index=NewBuckets(4, partition_buckets=RULES))
     table = open_table(storage, clock)
     write(table, rows(KEYS, 1, "a"))
     resize_buckets(table, partition_buckets=LARGER)

@@ -23,7 +23,7 @@ from tideline_table.index.bucket import RESIZING
 from tideline_table.index.bucket_properties import with_numbers
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import Storage
-from tideline_table.table import Table, TableDefinition, TableType, bucket_numbers, share_table
+from tideline_table.table import BucketIndex, Table, TableDefinition, TableType, bucket_numbers, share_table
 from tideline_table.writer import Operation
 
 INDEX_TYPE = "hoodie.index.type"
@@ -44,7 +44,7 @@ Change = Callable[[dict[str, str]], Mapping[str, str]]
 
 @pytest.fixture
 def table() -> Table:
-    found, _, _ = new_table(type=TableType.MOR, buckets=4, partition_buckets=RULES)
+    found, _, _ = new_table(type=TableType.MOR, index=BucketIndex(4, partition_buckets=RULES))
     write(found, rows(KEYS[:60], 1, "a"))
     return found
 

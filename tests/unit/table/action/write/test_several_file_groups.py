@@ -21,10 +21,10 @@ from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import bucket_of_file_id
 from tideline_table.hudi.properties import PROPERTIES_PATH, format_properties, read_properties
-from tideline_table.index.bucket import SEVERAL_FILE_GROUPS, Engine
+from tideline_table.index.bucket import SEVERAL_FILE_GROUPS
 from tideline_table.index.simple import Location
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
+from tideline_table.table import BucketIndex, Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
 
 SMALL = {
@@ -38,7 +38,7 @@ POLICY = "hoodie.datasource.insert.dup.policy"
 
 @pytest.fixture(params=[TableType.COW, TableType.MOR])
 def table(request: pytest.FixtureRequest) -> Table:
-    found, _, _ = new_table(type=request.param, buckets=4, several_file_groups=True)
+    found, _, _ = new_table(type=request.param, index=BucketIndex(4, several_file_groups=True))
     return found
 
 
@@ -109,7 +109,7 @@ def test_overwrites_open_the_buckets_anew(table: Table, operation: Operation) ->
 
 
 def test_inserts_go_to_log_files_of_small_groups_of_their_bucket() -> None:
-    table, _, _ = new_table(type=TableType.MOR, buckets=2, several_file_groups=True)
+    table, _, _ = new_table(type=TableType.MOR, index=BucketIndex(2, several_file_groups=True))
     options = {**SMALL, "tideline.insert.to.log": True}
     write(table, rows(range(20), 1, "a"), **options)
     write(table, rows(range(20, 30), 1, "b"), **options)
@@ -186,10 +186,10 @@ def test_the_property_is_kept_and_other_ways_are_refused(table: Table) -> None:
     with pytest.raises(UnsupportedTable, match="one file group in each bucket"):
         share_table(table, SHARING, open_hudi_lock)
     storage = MemoryStorage(clock=table.clock)
-    for wrong in ({"buckets": 2, "bucket_engine": Engine.CONSISTENT}, {}):
-        request = TableRequest("t", SCHEMA, ("id",), ("part",), "ts", TableType.MOR, several_file_groups=True, **wrong)
-        with pytest.raises(InvalidOption, match="several file groups in each bucket"):
-            create_table(storage.root, request, ManualClock(), storage)
+    asked = BucketIndex(2, consistent=True, several_file_groups=True)
+    request = TableRequest("t", SCHEMA, ("id",), ("part",), "ts", TableType.MOR, index=asked)
+    with pytest.raises(InvalidOption, match="several file groups in each bucket"):
+        create_table(storage.root, request, ManualClock(), storage)
     assert not list(storage.list_objects(""))
 
 
@@ -206,7 +206,7 @@ def test_properties_that_lost_it_stop_writers(table: Table) -> None:
 
 
 def test_numbers_by_partition_hold_with_several_file_groups() -> None:
-    table, _, _ = new_table(buckets=2, partition_buckets="^q$,4", several_file_groups=True)
+    table, _, _ = new_table(index=BucketIndex(2, partition_buckets="^q$,4", several_file_groups=True))
     write(table, rows(range(200), 1, "a") + rows(range(200), 1, "a", "q"), **SMALL)
     write(table, rows(range(100, 300), 2, "b") + rows(range(100, 300), 2, "b", "q"), **SMALL)
     assert set(groups(table)) == {("p", 0), ("p", 1), *(("q", n) for n in range(4))}

@@ -24,7 +24,7 @@ from tideline_table.metadata_table.partition import Records, Source
 from tideline_table.metadata_table.record_index import RecordIndexPartition
 from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.storage import Storage
-from tideline_table.table import Table, TableType, share_table
+from tideline_table.table import BloomIndex, Table, TableType, share_table
 from tideline_table.writer import Operation
 
 KEPT = {SHARED_METADATA.key: "files,record_index"}
@@ -105,7 +105,7 @@ def test_a_table_that_cannot_have_one_is_refused() -> None:
     _, storage, clock = shared_table(TableType.MOR)
     with pytest.raises(UnsupportedTable, match="of another type"):
         put(opened(storage, clock, **KEPT), FIRST)
-    table, *_ = new_table(index_type="BLOOM")
+    table, *_ = new_table(index=BloomIndex())
     kept = Table.open(table.storage.root, options=KEPT, clock=table.clock, storage=table.storage)
     with pytest.raises(UnsupportedTable, match="unique by partition"):
         share_table(kept, SHARING, open_hudi_lock)

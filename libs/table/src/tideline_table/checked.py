@@ -8,11 +8,10 @@ import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import pyarrow.compute as pc
 
-from tideline.rows import is_rows
 from tideline_table.errors import InvalidOption
 from tideline_table.log import ProgressStep
 
@@ -101,6 +100,11 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "object | None": (_anything, ""),
 }
 """The check of each annotation of a public argument, and what it expects. An annotation without one fails the import."""
+
+
+def is_rows(value: object) -> TypeGuard[Any]:
+    """Return whether `value` has the Arrow PyCapsule interface for rows."""
+    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
 
 
 def checked(function: F) -> F:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from tideline.checked import checked_init
-from tideline.rows import column_list
+from tideline_table.checked import checked_init
 from tideline_table.errors import InvalidOption
-from tideline_table.index import RECORD_INDEX, Engine
-from tideline_table.table import NamedBuckets
 
 
 @checked_init
@@ -30,6 +26,16 @@ class BucketIndex:
     partition_buckets: str = ""
     consistent: bool = False
     several_file_groups: bool = False
+
+    @property
+    def hash_fields(self) -> tuple[str, ...]:
+        """The columns of the record key that decide the bucket; empty for all of them."""
+        return (self.fields,) if isinstance(self.fields, str) else tuple(self.fields)
+
+    @property
+    def says_where(self) -> bool:
+        """Whether a number, fields or rules are given: what is known of the buckets of Hudi's writers."""
+        return bool(self.buckets or self.fields or self.partition_buckets)
 
 
 @checked_init
@@ -51,37 +57,6 @@ class RecordIndex:
 KeyIndex = BucketIndex | BloomIndex | RecordIndex
 
 
-def index_request(index: KeyIndex | None) -> dict[str, Any]:
-    """Return the fields of a `TableRequest` for `index`, none for None. Raises `InvalidInput` for half a request."""
-    match index:
-        case None:
-            return {}
-        case BloomIndex():
-            return {"index_type": "GLOBAL_BLOOM" if index.across_partitions else "BLOOM"}
-        case RecordIndex():
-            return {"index_type": RECORD_INDEX}
-        case BucketIndex():
-            if index.buckets is None:
-                raise InvalidOption("a bucket index without a number of buckets", expected="BucketIndex(8) or another number")
-            return {
-                "buckets": index.buckets,
-                "bucket_engine": Engine.CONSISTENT if index.consistent else Engine.SIMPLE,
-                "hash_fields": column_list(index.fields),
-                "partition_buckets": index.partition_buckets,
-                "several_file_groups": index.several_file_groups,
-            }
-    raise _wrong(index)
-
-
-def named_buckets(index: BucketIndex | None) -> NamedBuckets:
-    """Return what the caller knows of the bucket index of Hudi's writers."""
-    match index:
-        case None:
-            return NamedBuckets()
-        case BucketIndex():
-            return NamedBuckets(index.buckets or 0, column_list(index.fields), index.partition_buckets)
-    raise _wrong(index)
-
-
-def _wrong(index: object) -> InvalidOption:
+def wrong_index(index: object) -> InvalidOption:
+    """Return the error of an argument that is no key index."""
     return InvalidOption(f"argument 'index' of type {type(index).__name__}", expected="BucketIndex, BloomIndex or RecordIndex")
