@@ -4,9 +4,9 @@ Payloads and envelope are pure; `EventLog` is the port, opened by `open_event_lo
 means for a table does not belong here.
 """
 
-from tideline_events.consumer import Backfill, EventConsumer
+from tideline_events.consumer import EventConsumer
 from tideline_events.deduplicator import ConsumerCounts, Deduplicator
-from tideline_events.envelope import Envelope, TableDeleted, UnknownEvent, decode, encode, read_envelope, table_deletion
+from tideline_events.envelope import TableDeleted, UnknownEvent, decode, encode, read_envelope, table_deletion
 from tideline_events.errors import (
     CommitLost,
     EventLogCorrupt,
@@ -20,7 +20,7 @@ from tideline_events.errors import (
     TopicMismatch,
 )
 from tideline_events.location import check_event_log_url, open_event_log
-from tideline_events.log import EventLog, Publisher, Subscription, Tail, transition_records
+from tideline_events.log import EventLog, Publisher, Subscription, transition_records
 from tideline_events.payload import (
     DeadLetter,
     Event,
@@ -53,62 +53,3 @@ from tideline_events.topics import (
     TOPICS,
     Topic,
 )
-
-__all__ = [
-    "CATALOG",
-    "CHANGES",
-    "CHANGES_POSITIONS",
-    "DEAD_LETTER",
-    "DECISIONS",
-    "HINTS",
-    "JOBS",
-    "LOCKS",
-    "MIRRORS",
-    "POSITIONS",
-    "TABLES",
-    "TIMELINE",
-    "TOPICS",
-    "Backfill",
-    "CommitLost",
-    "ConsumerCounts",
-    "DeadLetter",
-    "Deduplicator",
-    "Envelope",
-    "Event",
-    "EventConsumer",
-    "EventLog",
-    "EventLogCorrupt",
-    "EventLogUnavailable",
-    "FindingEvent",
-    "Heartbeat",
-    "Hint",
-    "InvalidEvent",
-    "JobEvent",
-    "LockEvent",
-    "PendingPlan",
-    "PoisonEvent",
-    "PublishUnknown",
-    "Publisher",
-    "PublisherFenced",
-    "Record",
-    "SchemaRefused",
-    "SchemaRegistryUnavailable",
-    "Subscription",
-    "TableChange",
-    "TableDeleted",
-    "TableIdentity",
-    "TableRecord",
-    "Tail",
-    "Topic",
-    "TopicMismatch",
-    "Transition",
-    "UnknownEvent",
-    "VerdictEvent",
-    "check_event_log_url",
-    "decode",
-    "encode",
-    "open_event_log",
-    "read_envelope",
-    "table_deletion",
-    "transition_records",
-]

@@ -6,7 +6,7 @@ decisions about tables, and serving leases over a network (the lock service).
 """
 
 from tideline_locks.errors import InvalidLease, LeaseLost, LockAccessDenied, LockTimeout, LockUnreachable, StaleFence
-from tideline_locks.fallback import FallbackLockProvider, FallbackReservations
+from tideline_locks.fallback import FallbackLockProvider
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.hudi_table_lock import ProviderHudiLock, open_hudi_lock
 from tideline_locks.in_process import InProcessLockProvider
@@ -18,33 +18,3 @@ from tideline_locks.renewal import KeptLease
 from tideline_locks.reservations import InProcessReservations, StorageReservations
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_locks.table_lock import attach_lock
-
-__all__ = [
-    "FallbackLockProvider",
-    "FallbackReservations",
-    "HudiLockProvider",
-    "InProcessLockProvider",
-    "InProcessReservations",
-    "InvalidLease",
-    "KeptLease",
-    "Lease",
-    "LeaseLost",
-    "LeaseState",
-    "LockAccessDenied",
-    "LockProbe",
-    "LockProvider",
-    "LockTimeout",
-    "LockUnreachable",
-    "OnUnreachable",
-    "ProviderHudiLock",
-    "StaleFence",
-    "StorageLockProvider",
-    "StorageReservations",
-    "attach_lock",
-    "check_lock_url",
-    "hudi_file_lock",
-    "hudi_storage_lock",
-    "open_hudi_lock",
-    "open_lock_provider",
-    "open_reservations",
-]

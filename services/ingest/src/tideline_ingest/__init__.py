@@ -7,4 +7,4 @@ Spark (`tideline_spark.sink`) is separate: batches here are bounded, so one proc
 from tideline_table.extras import extra
 
 with extra("kafka"):
-    import confluent_kafka  # noqa: F401
+    import confluent_kafka

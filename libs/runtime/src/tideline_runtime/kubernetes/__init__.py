@@ -4,5 +4,3 @@ This package needs the extra `kubernetes`; `tideline_runtime.table_source` loads
 """
 
 from tideline_runtime.kubernetes.hudi_tables import HudiTables, open_hudi_tables
-
-__all__ = ["HudiTables", "open_hudi_tables"]

@@ -11,18 +11,4 @@
 from tideline_runtime.planning.arbitration import Choice, arbitrate, score
 from tideline_runtime.planning.demand import Demand, Held, HeldBy, Thresholds
 from tideline_runtime.planning.examination import examine
-from tideline_runtime.planning.ledger import DAY, Ledger, Ledgers
-
-__all__ = [
-    "DAY",
-    "Choice",
-    "Demand",
-    "Held",
-    "HeldBy",
-    "Ledger",
-    "Ledgers",
-    "Thresholds",
-    "arbitrate",
-    "examine",
-    "score",
-]
+from tideline_runtime.planning.ledger import Ledger, Ledgers

@@ -17,23 +17,5 @@ from tideline_runtime.policy.errors import ContradictoryRules, PolicyRefused, Pr
 from tideline_runtime.policy.live import LivePolicies
 from tideline_runtime.policy.reading import parse_policies, read_policies
 from tideline_runtime.policy.resolution import Fleet, Policies
-from tideline_runtime.policy.table_policy import Given, Origin, Pause, TablePolicy
+from tideline_runtime.policy.table_policy import Pause, TablePolicy
 from tideline_runtime.policy.window import Window, is_open, next_change
-
-__all__ = [
-    "ContradictoryRules",
-    "Fleet",
-    "Given",
-    "LivePolicies",
-    "Origin",
-    "Pause",
-    "Policies",
-    "PolicyRefused",
-    "Problem",
-    "TablePolicy",
-    "Window",
-    "is_open",
-    "next_change",
-    "parse_policies",
-    "read_policies",
-]

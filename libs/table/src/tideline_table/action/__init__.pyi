@@ -1,88 +1,44 @@
-from .archival.run import (
-    Archival,
-    archive,
-    delete_half_written,
-    delete_late_files,
-    request_archival,
-    run_archival,
-)
+from .archival.run import archive, delete_half_written, delete_late_files, request_archival, run_archival
 from .backlog import EARLY, Backlog, Objectives, Pressure, backlog_of
 from .clean.plan import CleaningPolicy
 from .clean.run import request_clean, run_clean
-from .clustering.decision import decide_clustering, why_not_carried_over
 from .clustering.execute import cluster_group
 from .clustering.plan import plan_clustering
 from .clustering.preview import ClusteringPreview, preview_clustering
-from .clustering.ranges import (
-    ClusteredRange,
-    RangeSplit,
-    ranged_rows,
-    sample_slice,
-    split_ranges,
-    whole_group,
-    write_range,
-)
+from .clustering.ranges import RangeSplit, ranged_rows, sample_slice, split_ranges, whole_group, write_range
 from .clustering.received_rows import Sent
 from .clustering.run import cluster_here, request_clustering, run_clustering
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
-from .compaction.run import compact_here, request_compaction, run_compaction
-from .decision import Check, Due, NotDue, TableService, Trigger, action_name, oldest_of, service_of
+from .compaction.run import request_compaction, run_compaction
+from .decision import Check, Due, NotDue, TableService, Trigger, action_name, service_of
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
     find_log_compaction_conflict,
     plan_log_compaction,
     planned_slices,
 )
-from .log_compaction.run import (
-    log_compact_here,
-    request_log_compaction,
-    run_log_compaction,
-    why_not_log_compacted,
-)
+from .log_compaction.run import request_log_compaction, run_log_compaction
 from .log_compaction.task import merge_log
-from .maintenance.cancel import Adopted, Cancelled, adopt, cancel_plan
-from .maintenance.document import (
-    failure_document,
-    finding_document,
-    job_document,
-    maintenance_document,
-    status_document,
-    verdict_document,
-)
-from .maintenance.leave import Left, leave
+from .maintenance.cancel import Cancelled, adopt, cancel_plan
+from .maintenance.document import failure_document, job_document, maintenance_document, status_document, verdict_document
+from .maintenance.leave import leave
 from .maintenance.maintain import maintain
-from .maintenance.status import PendingJob, Standing, TableStatus, examine, examine_beside, pending_jobs
-from .maintenance.verdict import (
-    DEFAULT_TRIGGER,
-    Outcome,
-    Rules,
-    Verdict,
-    dead_writers,
-    decide,
-    judge,
-    judge_all,
-)
+from .maintenance.status import Standing, TableStatus, examine, examine_beside, pending_jobs
+from .maintenance.verdict import Outcome, Rules, Verdict, decide, judge, judge_all
 from .metadata.check import check_table, has_metadata_table
 from .metadata.run import METADATA_TYPES, create_metadata, drop_metadata, repair_metadata
 from .new_rings import NewRings
 from .planned_run import is_run_by_hudi
-from .preview import PREVIEWED, GroupPreview, Preview, preview_due, preview_plan_of
+from .preview import PREVIEWED, Preview, preview_due, preview_plan_of
 from .recovery import roll_back_dead
 from .restore.run import preview_restore, restore_to_savepoint
 from .savepoint.run import create_savepoint, delete_savepoint
-from .service import Inline, Ran, Rewrite, Service, Step
+from .service import Ran, Rewrite, Step
 from .services import REWRITES, SERVICES
 from .soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
 from .write.attempt import Contention, OnConflict, hold_back, in_transaction, write_with_retries
-from .write.choices import (
-    WriteChoices,
-    check_index_state,
-    check_moves,
-    combines_input,
-    in_buckets,
-    index_state,
-)
+from .write.choices import WriteChoices, check_index_state, combines_input, in_buckets, index_state
 from .write.executor import RoutedWrite, ThisProcess
 from .write.live_keys import all_deleted_keys, may_delete
 from .write.partition_deletion import delete_partitions
@@ -94,29 +50,22 @@ from .write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted
 from .write.write_set import MarkerCheck
 
 __all__ = [
-    "DEFAULT_TRIGGER",
     "EARLY",
     "EARLY_CHECK_S",
     "METADATA_TYPES",
     "PREVIEWED",
     "REWRITES",
     "SERVICES",
-    "Adopted",
-    "Archival",
     "Backlog",
     "Cancelled",
     "Check",
     "CleaningPolicy",
     "ClusteredGroup",
-    "ClusteredRange",
     "ClusteringPreview",
     "ClusteringTask",
     "Contention",
     "Due",
-    "GroupPreview",
-    "Inline",
     "InlineService",
-    "Left",
     "LookUp",
     "MarkerCheck",
     "NewRings",
@@ -124,7 +73,6 @@ __all__ = [
     "Objectives",
     "OnConflict",
     "Outcome",
-    "PendingJob",
     "Pressure",
     "Preview",
     "Ran",
@@ -134,7 +82,6 @@ __all__ = [
     "RoutedWrite",
     "Rules",
     "Sent",
-    "Service",
     "SkipReason",
     "SkippedPartition",
     "Standing",
@@ -154,20 +101,16 @@ __all__ = [
     "backlog_of",
     "cancel_plan",
     "check_index_state",
-    "check_moves",
     "check_sort_columns",
     "check_table",
     "closed_to_inserts",
     "cluster_group",
     "cluster_here",
     "combines_input",
-    "compact_here",
     "compact_slice",
     "create_metadata",
     "create_savepoint",
-    "dead_writers",
     "decide",
-    "decide_clustering",
     "delete_half_written",
     "delete_late_files",
     "delete_partitions",
@@ -177,7 +120,6 @@ __all__ = [
     "examine_beside",
     "failure_document",
     "find_log_compaction_conflict",
-    "finding_document",
     "has_metadata_table",
     "hold_back",
     "in_buckets",
@@ -191,12 +133,10 @@ __all__ = [
     "judge",
     "judge_all",
     "leave",
-    "log_compact_here",
     "maintain",
     "maintenance_document",
     "may_delete",
     "merge_log",
-    "oldest_of",
     "overwrite_of",
     "partitions_of_same_number",
     "pending_bytes",
@@ -236,8 +176,6 @@ __all__ = [
     "target_schema",
     "verdict_document",
     "whole_group",
-    "why_not_carried_over",
-    "why_not_log_compacted",
     "write_context",
     "write_partition_metafile",
     "write_range",

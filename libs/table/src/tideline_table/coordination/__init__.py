@@ -9,8 +9,8 @@ from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.coordination.heartbeat import Heartbeat, allowed_silence, is_alive, is_dead, last_sign
 from tideline_table.coordination.hudi_timeline import HudiTimeline
 from tideline_table.coordination.leases import forget_expired
-from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock, NoLock, OpenHudiTableLock, TableLock
-from tideline_table.coordination.observation import Observed, check_as_opened, observe, observed_uid
+from tideline_table.coordination.lock import HeldHudiTableLock, NoLock, OpenHudiTableLock, TableLock
+from tideline_table.coordination.observation import check_as_opened, observe, observed_uid
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reservations import NoReservations, PostedReservation, Reservation, Reservations, going_first
 from tideline_table.coordination.rollback import roll_back
@@ -18,38 +18,3 @@ from tideline_table.coordination.shared.eager_writes import eager_until, may_liv
 from tideline_table.coordination.shared.timeline import SharedTimeline
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.coordination.write_set import SchemaStep, WriteSet
-
-__all__ = [
-    "ActiveTimeline",
-    "Committed",
-    "ExclusiveTimeline",
-    "Heartbeat",
-    "HeldHudiTableLock",
-    "HudiTableLock",
-    "HudiTimeline",
-    "LogReplica",
-    "NoLock",
-    "NoReservations",
-    "Observed",
-    "OpenHudiTableLock",
-    "PostedReservation",
-    "Reservation",
-    "Reservations",
-    "SchemaStep",
-    "SharedTimeline",
-    "TableLock",
-    "WriteSet",
-    "allowed_silence",
-    "check_as_opened",
-    "eager_until",
-    "find_conflict",
-    "forget_expired",
-    "going_first",
-    "is_alive",
-    "is_dead",
-    "last_sign",
-    "may_live",
-    "observe",
-    "observed_uid",
-    "roll_back",
-]

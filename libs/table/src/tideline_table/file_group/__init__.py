@@ -4,15 +4,4 @@ Reading and writing of rows does not belong here.
 """
 
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion
-from tideline_table.hudi.file_names import in_bucket, new_bucket_file_id, new_file_id, parse_base_file_name
-
-__all__ = [
-    "FileGroupId",
-    "FileSlice",
-    "LogFile",
-    "SliceVersion",
-    "in_bucket",
-    "new_bucket_file_id",
-    "new_file_id",
-    "parse_base_file_name",
-]
+from tideline_table.hudi.file_names import in_bucket, new_file_id

@@ -6,28 +6,8 @@ The effect of a commit on file groups does not belong here; see `tideline_table.
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.file_names import is_log_path
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, time_from_instant
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of
 from tideline_table.hudi.properties import CREATE_SCHEMA, DATABASE
 from tideline_table.hudi.write_stats import REPLACED_ROWS_KEY, SCHEMA_KEY, CommitMetadata
-
-__all__ = [
-    "CREATE_SCHEMA",
-    "DATABASE",
-    "REPLACED_ROWS_KEY",
-    "SCHEMA_KEY",
-    "WRITE_ACTIONS",
-    "Action",
-    "CommitMetadata",
-    "Instant",
-    "ListedTimeline",
-    "Point",
-    "State",
-    "TableFormat",
-    "decode_document",
-    "is_log_path",
-    "is_sequence",
-    "parse_as_of",
-    "time_from_instant",
-]

@@ -15,16 +15,3 @@ from tideline_table.keygen.generator import (
 )
 from tideline_table.keygen.path_columns import PathColumns
 from tideline_table.keygen.timebased import TimeBased
-
-__all__ = [
-    "DEFAULT_PARTITION",
-    "EMPTY_KEY",
-    "ESCAPED",
-    "NULL_KEY",
-    "KeyGenerator",
-    "KeyGeneratorType",
-    "PartitionType",
-    "PathColumns",
-    "TimeBased",
-    "check_key_columns",
-]

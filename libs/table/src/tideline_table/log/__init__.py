@@ -11,24 +11,3 @@ from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.log.state import TableState
-
-__all__ = [
-    "DEFAULT_EXPIRE_MIN",
-    "LOCK_GUARD_PATH",
-    "ActionRecord",
-    "Archived",
-    "Body",
-    "Cleaned",
-    "Entry",
-    "HudiLockKind",
-    "ProgressStep",
-    "Published",
-    "RestoreBegun",
-    "RestorePlanned",
-    "Restored",
-    "RollbackStep",
-    "Savepoint",
-    "Sharing",
-    "TableState",
-    "entry_path",
-]

@@ -15,20 +15,3 @@ from tideline_table.metadata_table.log_records import LogRecords
 from tideline_table.metadata_table.prepared_delta import PreparedDelta, prepared_delta
 from tideline_table.metadata_table.publishing import hide_records, publish_metadata, unpublish_metadata
 from tideline_table.metadata_table.stored import StoredMetadata
-
-__all__ = [
-    "Finding",
-    "FindingKind",
-    "LogRecords",
-    "PreparedDelta",
-    "RecordIndex",
-    "StoredMetadata",
-    "check_metadata",
-    "check_stored",
-    "hide_records",
-    "is_advertised",
-    "prepared_delta",
-    "publish_metadata",
-    "record_index_of",
-    "unpublish_metadata",
-]

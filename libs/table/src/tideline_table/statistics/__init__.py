@@ -5,7 +5,6 @@ from tideline_table.statistics.column import (
     ColumnStatistics,
     FileStatistics,
     StatisticsCollector,
-    Stored,
     is_supported,
     of_footer,
     statistics_from,
@@ -14,22 +13,3 @@ from tideline_table.statistics.column import (
     type_of,
 )
 from tideline_table.statistics.partitions import PARTS, PartitionBounds, by_partition
-
-__all__ = [
-    "PARTS",
-    "ColumnArrays",
-    "ColumnBounds",
-    "ColumnStatistics",
-    "FileStatistics",
-    "PartitionBounds",
-    "StatisticsCollector",
-    "Stored",
-    "bounds_of",
-    "by_partition",
-    "is_supported",
-    "of_footer",
-    "statistics_from",
-    "statistics_json",
-    "stored_value",
-    "type_of",
-]

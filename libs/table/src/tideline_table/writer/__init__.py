@@ -15,25 +15,3 @@ from tideline_table.writer.task import (
     minds_known_keys,
     promises_unique_keys,
 )
-
-__all__ = [
-    "ROW_OPERATIONS",
-    "SAMPLE_ROWS",
-    "FileGroupResult",
-    "FileGroupTask",
-    "FilePlacement",
-    "Operation",
-    "PreparedInput",
-    "RoutedTask",
-    "WriteContext",
-    "check_indexed_keys",
-    "measured_row_bytes",
-    "minds_known_keys",
-    "prepare_input",
-    "promises_unique_keys",
-    "refuse_duplicates",
-    "route_input",
-    "route_to_buckets",
-    "with_marked_purges",
-    "write_file_group",
-]

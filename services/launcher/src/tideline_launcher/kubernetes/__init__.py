@@ -6,5 +6,3 @@ requests to the API server.
 """
 
 from tideline_launcher.kubernetes.driver_pods import DriverPods
-
-__all__ = ["DriverPods"]

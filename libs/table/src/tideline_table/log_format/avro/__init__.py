@@ -5,6 +5,4 @@ Arrow types are those of `tideline_table.schema`. The bytes around datums (lengt
 
 from tideline_table.log_format.avro.decode import decode_datums, row_schema
 from tideline_table.log_format.avro.encode import encode_datums
-from tideline_table.log_format.avro.node import Kind, Node, parse_schema
-
-__all__ = ["Kind", "Node", "decode_datums", "encode_datums", "parse_schema", "row_schema"]
+from tideline_table.log_format.avro.node import Node, parse_schema
