@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
@@ -18,8 +17,6 @@ from tideline_cli.sources import read_rows
 from tideline_cli.tables import committed_document
 from tideline_table.action import InlineService, RoutedWrite, ThisProcess, delete_partitions, run_inline, write_rows
 from tideline_table.coordination import Committed
-from tideline_table.file_group import FileSlice
-from tideline_table.index import Location, PlaceT
 from tideline_table.schema import named_field
 from tideline_table.table import Table
 from tideline_table.writer import ROW_OPERATIONS, FileGroupResult, Operation
@@ -38,21 +35,10 @@ tideline write ./trips --from may.parquet --operation insert_overwrite"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _Counted(ThisProcess):
     """An executor that advances `progress` with each file of a write."""
 
-    inner: ThisProcess
     progress: Progress
-
-    def locate(
-        self,
-        table: Table,
-        wanted: Mapping[PlaceT, pa.ChunkedArray],
-        slices: Mapping[PlaceT, Sequence[FileSlice]],
-        *,
-        by_filters: bool = False,
-    ) -> Mapping[PlaceT, Location]:
-        return self.inner.locate(table, wanted, slices, by_filters=by_filters)
 
     def write(self, work: RoutedWrite) -> list[FileGroupResult]:
         self.progress.expect(len(work.tasks))
@@ -61,7 +47,7 @@ class _Counted:
             work.written(result)
             self.progress.advance()
 
-        return self.inner.write(replace(work, written=written))
+        return super(_Counted, self).write(replace(work, written=written))
 
 
 @app.command(epilog=_EXAMPLES)
@@ -101,7 +87,7 @@ def write(
         return
     with Progress("files", None) as progress:
         progress.describe(f"{chosen} of {rows.num_rows} rows")
-        committed = write_rows(table, rows, chosen, executor=_Counted(ThisProcess(os.cpu_count() or 1), progress))
+        committed = write_rows(table, rows, chosen, executor=_Counted(os.cpu_count() or 1, progress))
         inline = run_inline(table)
     _report(chosen, committed, inline, as_json=as_json)
 

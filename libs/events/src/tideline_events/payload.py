@@ -31,8 +31,31 @@ class TableIdentity:
         _check_uid(self.uid)
 
 
+class _Payload:
+    __slots__: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        for time in values.values():
+            if isinstance(time, datetime) and time.tzinfo is None:
+                raise InvalidEvent(f"time {time.isoformat()} without a zone", expected="an aware datetime")
+        uid = values.get("table_uid")
+        if uid is not None and (uid or not isinstance(self, FindingEvent)):
+            _check_uid(uid)
+
+
+class _OfTable(_Payload):
+    __slots__ = ()
+    table: TableIdentity
+
+    @property
+    def table_uid(self) -> str:
+        """Uid of the table, the key of the record."""
+        return self.table.uid
+
+
 @dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(_OfTable):
     """One transition of a table's timeline. `sequence` is its position in the table log, gapless and in order of completion.
 
     `encode` caps `partitions` and `checkpoint`, and sets a flag. `datachange` is true if queries may return other rows after the
@@ -68,16 +91,11 @@ class Transition:
     checkpoint_truncated: bool = False
 
     def __post_init__(self) -> None:
-        _check_times(self.time, self.requested_time, self.completion_time)
+        super(Transition, self).__post_init__()
         if not self.instant.isascii() or not self.instant.isdigit():
             raise InvalidEvent(f"instant {self.instant!r}", expected="an instant of 17 digits")
         if self.sequence < 0:
             raise InvalidEvent(f"sequence {self.sequence}", expected="a position in the table log")
-
-    @property
-    def table_uid(self) -> str:
-        """Uid of the table, the key of the record."""
-        return self.table.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +108,7 @@ class PendingPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class TableRecord:
+class TableRecord(_OfTable):
     """Last known state of a table. `sequence` is the last published one, the mirror's cursor. Unknown sizes are None."""
 
     table: TableIdentity
@@ -111,17 +129,9 @@ class TableRecord:
     fleet: str | None = None
     steps: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        _check_times(self.time, self.quiet_since)
-
-    @property
-    def table_uid(self) -> str:
-        """Uid of the table, the key of the record."""
-        return self.table.uid
-
 
 @dataclass(frozen=True, slots=True)
-class TableChange:
+class TableChange(_OfTable):
     """A change of a table itself: created, moved, renamed, upgraded, shared, unshared, unmanaged, managed or dropped.
 
     `previous` is the name, base path or version before, `sequence` the last published step.
@@ -136,17 +146,9 @@ class TableChange:
     reason: str | None = None
     fleet: str = ""
 
-    def __post_init__(self) -> None:
-        _check_times(self.time)
-
-    @property
-    def table_uid(self) -> str:
-        """Uid of the table, the key of the record."""
-        return self.table.uid
-
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(_Payload):
     """A sign of life of one shard of a mirror: a visit of all its tables began at `visited_since` and ended at `time`."""
 
     fleet: str
@@ -160,9 +162,6 @@ class Heartbeat:
     failing: int = 0
     instance: str = ""
 
-    def __post_init__(self) -> None:
-        _check_times(self.time, self.visited_since)
-
     @property
     def publisher(self) -> str:
         """Writer id of the shard, the key of the record."""
@@ -171,7 +170,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class JobEvent:
+class JobEvent(_Payload):
     """A step of a launched application: submitted, running, succeeded, failed, retried or given_up."""
 
     table_uid: str
@@ -184,13 +183,9 @@ class JobEvent:
     runner: str = ""
     reason: str | None = None
 
-    def __post_init__(self) -> None:
-        _check_uid(self.table_uid)
-        _check_times(self.time)
-
 
 @dataclass(frozen=True, slots=True)
-class LockEvent:
+class LockEvent(_Payload):
     """A step of a lease: acquired, renewed_after_pause, expired, released, taken_over or force_released.
 
     Or heartbeat_lost of a writer's instant.
@@ -205,13 +200,9 @@ class LockEvent:
     instant: str | None = None
     reason: str | None = None
 
-    def __post_init__(self) -> None:
-        _check_uid(self.table_uid)
-        _check_times(self.time)
-
 
 @dataclass(frozen=True, slots=True)
-class VerdictEvent:
+class VerdictEvent(_Payload):
     """The planner's decision about a table service, published when it changes: planned, or what holds the service, until when."""
 
     table_uid: str
@@ -223,13 +214,9 @@ class VerdictEvent:
     until: datetime | None = None
     reason: str | None = None
 
-    def __post_init__(self) -> None:
-        _check_uid(self.table_uid)
-        _check_times(self.time, self.until)
-
 
 @dataclass(frozen=True, slots=True)
-class FindingEvent:
+class FindingEvent(_Payload):
     """A finding that began (`found`) or ended (`cleared`).
 
     `table_uid` is empty for a finding about a table that cannot be opened, a pattern, or the server of the locks.
@@ -242,14 +229,9 @@ class FindingEvent:
     time: datetime
     reason: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.table_uid:
-            _check_uid(self.table_uid)
-        _check_times(self.time)
-
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(_Payload):
     """A request to refresh this table now. It may be lost. `base_path` lets a mirror find a table that it does not know."""
 
     table_uid: str
@@ -258,13 +240,9 @@ class Hint:
     sequence: int | None = None
     reason: str = ""
 
-    def __post_init__(self) -> None:
-        _check_uid(self.table_uid)
-        _check_times(self.time)
-
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(_Payload):
     """A record that the consumers of `group` could not process, unchanged, with the reason. A long `value` is cut, with a flag."""
 
     topic: str
@@ -278,9 +256,6 @@ class DeadLetter:
     value_truncated: bool = False
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
-    def __post_init__(self) -> None:
-        _check_times(self.time)
-
 
 Event = Transition | TableRecord | TableChange | Heartbeat | JobEvent | LockEvent | VerdictEvent | FindingEvent | Hint | DeadLetter
 """Every payload of the contract."""
@@ -293,9 +268,3 @@ def _check_uid(uid: str) -> None:
         canonical = None
     if uid != canonical:
         raise InvalidEvent(f"table uid {uid!r}", expected="a UUID in lower case with dashes")
-
-
-def _check_times(*times: datetime | None) -> None:
-    for time in times:
-        if time is not None and time.tzinfo is None:
-            raise InvalidEvent(f"time {time.isoformat()} without a zone", expected="an aware datetime")
