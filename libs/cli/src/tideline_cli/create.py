@@ -46,9 +46,8 @@ _SchemaFile = Annotated[
     str,
     option(
         metavar="FILE",
-        help="Take the columns from this .parquet, .arrow or .feather file, from an Avro schema (.avsc), or infer them from "
-        "the rows "
-        "of a .csv, .json, .jsonl or .ndjson file. The rows are not written.",
+        help="Take the columns from this .parquet, .arrow or .feather file, from an Avro schema (.avsc), or infer them from the "
+        "rows of a .csv, .json, .jsonl or .ndjson file. The rows are not written.",
     ),
 ]
 _KeyColumns = Annotated[
@@ -74,8 +73,7 @@ _KeyGenerator = Annotated[
     option(
         metavar="NAME",
         help="Key generator for record keys and partition folders: simple, complex, timestamp, custom (with --partition "
-        "column:SIMPLE or "
-        "column:TIMESTAMP) or non-partition. Default: inferred from the columns.",
+        "column:SIMPLE or column:TIMESTAMP) or non-partition. Default: inferred from the columns.",
     ),
 ]
 _KeyProperties = Annotated[
@@ -107,8 +105,7 @@ _Consistent = Annotated[
     bool,
     option(
         help="With --index bucket: assign keys by a hash ring for each partition, instead of by the hash modulo the number of "
-        "buckets. "
-        "Merge-on-read only.",
+        "buckets. Merge-on-read only.",
     ),
 ]
 _HashFields = Annotated[
@@ -136,9 +133,8 @@ _PartitionBuckets = Annotated[
     str,
     option(
         metavar="RULES",
-        help="With --index bucket: numbers of buckets by partition, REGEX,N;REGEX,N. The first regular expression that is "
-        "found in the partition path "
-        "decides, otherwise --buckets.",
+        help="With --index bucket: numbers of buckets by partition, REGEX,N;REGEX,N. The first regular expression that is found in "
+        "the partition path decides, otherwise --buckets.",
     ),
 ]
 

@@ -63,9 +63,8 @@ def page_of(facts: PictureFacts) -> str:
         _ratios(facts.slices),
         *(_ranges(found) for found in facts.ranges),
         (
-            "<h2>Timeline</h2><p>All instants of the active timeline, oldest on the left. Pending ones are hollow, "
-            "rolled-back ones "
-            "crossed.</p>"
+            "<h2>Timeline</h2><p>All instants of the active timeline, oldest on the left. Pending ones are hollow, rolled-back "
+            "ones crossed.</p>"
         ),
         _key([(action, colour) for action, colour in _COLOURS.items() if any(i[1] == action for i in facts.instants)]),
         _timeline(facts.instants),

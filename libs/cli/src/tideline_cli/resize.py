@@ -28,11 +28,9 @@ def resize(
         int | None,
         option(
             metavar="N",
-            help="The new number of buckets in each partition to which no rule of --partition-buckets applies: a multiple of "
-            "the present "
-            "one, or any with --overwrite. Not with consistent hashing: there, --option hoodie.bucket.index.max.num.buckets and "
-            "min.num.buckets say how far "
-            "buckets are split and merged by their sizes.",
+            help="The new number of buckets in each partition to which no rule of --partition-buckets applies: a multiple of the "
+            "present one, or any with --overwrite. Not with consistent hashing: there, --option "
+            "hoodie.bucket.index.max.num.buckets and min.num.buckets say how far buckets are split and merged by their sizes.",
         ),
     ] = None,
     partition_buckets: Annotated[
@@ -45,9 +43,8 @@ def resize(
     overwrite: Annotated[
         bool,
         option(
-            help="Allow numbers that are no multiples of the present ones. Then more than one file group is in memory at a "
-            "time, up to "
-            "hoodie.clustering.plan.strategy.max.bytes.per.group of input; larger ones are read several times.",
+            help="Allow numbers that are no multiples of the present ones. Then more than one file group is in memory at a time, "
+            "up to hoodie.clustering.plan.strategy.max.bytes.per.group of input; larger ones are read several times.",
         ),
     ] = False,
     settings: Settings = None,

@@ -56,9 +56,8 @@ def share(
         str,
         option(
             metavar="off|files,...",
-            help="What Tideline's writers do with a metadata table: turn it off, or keep these partitions (copy-on-write "
-            "only): files, column_stats, bloom_filters, record_index. Give all of them the option "
-            "tideline.shared.metadata.",
+            help="What Tideline's writers do with a metadata table: turn it off, or keep these partitions (copy-on-write only): "
+            "files, column_stats, bloom_filters, record_index. Give all of them the option tideline.shared.metadata.",
         ),
     ] = "off",
     check: Annotated[

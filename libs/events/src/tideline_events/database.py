@@ -36,9 +36,8 @@ _CREATE = (
     f"CREATE INDEX records_by_key ON records (topic, key) WHERE {BY_KEY}",
     "CREATE TABLE publishers (writer_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
     (
-        "CREATE TABLE positions (group_name TEXT, topic TEXT, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, "
-        "topic)) WITHOUT "
-        "ROWID"
+        "CREATE TABLE positions (group_name TEXT, topic TEXT, next_offset INTEGER NOT NULL, PRIMARY KEY (group_name, topic)) "
+        "WITHOUT ROWID"
     ),
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT_VERSION}",

@@ -24,8 +24,7 @@ class LockTimeout(Unavailable):
             why = f"reserved for writers that read entry {greatest} of the table log, which does not exist"
             remedy = (
                 "retry; if the error remains, the table was replaced by an older copy: stop its writers and delete the state of "
-                "this lock in "
-                "the lock store"
+                "this lock in the lock store"
             )
         else:
             why = "reserved for waiters that are first in the queue"

@@ -27,10 +27,8 @@ class CleanerSettings(ServiceSettings):
         unit="s",
         description="Time after the last check of a table after which the cleaner checks it again although fewer than "
         "`clean_min_commits` writes completed. It does so if the table's log has new entries, if retention is by hours, or if at "
-        "the last "
-        "check a reader held a lease. When a policy changes the table's engine options, or switches cleaning or archival on or "
-        "off, the "
-        "cleaner checks the table at its next visit.",
+        "the last check a reader held a lease. When a policy changes the table's engine options, or switches cleaning or archival "
+        "on or off, the cleaner checks the table at its next visit.",
         per_table=True,
         gt=0,
     )
@@ -38,6 +36,5 @@ class CleanerSettings(ServiceSettings):
         {},
         unit="-",
         description="Engine options of the cleaner, such as `hoodie.cleaner.commits.retained`. The planner, `tideline status`, "
-        "`why` and "
-        "`maintain` judge cleans and archivals by them, too, from the `[cleaner]` table of their own settings file.",
+        "`why` and `maintain` judge cleans and archivals by them, too, from the `[cleaner]` table of their own settings file.",
     )

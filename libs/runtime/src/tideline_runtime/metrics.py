@@ -204,8 +204,7 @@ SHARD_MOVES = Counter(
     "tideline_runtime_shard_moves_total",
     unit="shards",
     doc="Shards that came to this instance or left it, by change: taken, given (back) or lost (the lease ended, or another "
-    "instance "
-    "publishes).",
+    "instance publishes).",
     labels=("change",),
 )
 TABLE_SCAN_FAILURES = Counter(
@@ -216,19 +215,16 @@ TABLE_SCAN_FAILURES = Counter(
 TABLE_TROUBLE = Gauge(
     "tideline_runtime_table_trouble",
     unit="boolean",
-    doc="1 while the service can work on no table, by kind: search (every search for tables fails) or open (no table that "
-    "was found "
-    "can be opened).",
+    doc="1 while the service can work on no table, by kind: search (every search for tables fails) or open (no table that was "
+    "found can be opened).",
     labels=("kind",),
 )
 STORAGE_REQUESTS = Counter(
     "tideline_runtime_storage_requests_total",
     unit="requests",
-    doc="Requests of the service to the storage of its tables, and of its search for them, by kind: read, head, list, open "
-    "(a data file is "
-    "opened to be read; its reads are not counted), write or delete. A listing of more than 1,000 objects, an upload in parts "
-    "and a request "
-    "that the client repeats count once.",
+    doc="Requests of the service to the storage of its tables, and of its search for them, by kind: read, head, list, open (a data "
+    "file is opened to be read; its reads are not counted), write or delete. A listing of more than 1,000 objects, an upload in "
+    "parts and a request that the client repeats count once.",
     labels=("kind",),
 )
 POLICY_RELOADS = Counter(

@@ -129,8 +129,7 @@ class ShardLeaseSettings(BaseModel):
         "",
         unit="-",
         description="Where the leases are: `redis://<host>:<port>/<database>`, or `storage:<folder>` that all instances reach. "
-        "Empty: the "
-        "setting `locks`, if it names one store for all tables.",
+        "Empty: the setting `locks`, if it names one store for all tables.",
     )
     group: str = setting(
         "tideline",
@@ -186,15 +185,13 @@ class ServiceSettings(BaseModel):
         None,
         unit="-",
         description="Policies per table (YAML): services, thresholds, windows, budgets, pauses by patterns, tags and single "
-        "tables. "
-        "Read again when it changes; a content that is not valid is refused, and the last good one stays in force.",
+        "tables. Read again when it changes; a content that is not valid is refused, and the last good one stays in force.",
     )
     shard_count: int = setting(
         1,
         unit="shards",
-        description="Number of shards into which the tables are divided: one for each instance or, with `shard_leases`, at "
-        "least as many as "
-        "instances (four times as many divide well).",
+        description="Number of shards into which the tables are divided: one for each instance or, with `shard_leases`, at least "
+        "as many as instances (four times as many divide well).",
         ge=1,
         le=1000,
     )
@@ -213,8 +210,7 @@ class ServiceSettings(BaseModel):
         "",
         unit="-",
         description="Name of the fleet in the event log: a part of writer ids and consumer groups. Fleets that share a Kafka "
-        "cluster need "
-        "different names; all services of a fleet have the same.",
+        "cluster need different names; all services of a fleet have the same.",
         pattern="[A-Za-z0-9_.-]*",
         max_length=100,
     )
@@ -228,8 +224,7 @@ class ServiceSettings(BaseModel):
         unit="-",
         description="Where table locks and file-group reservations are kept: `redis://<host>:<port>/<database>`, or `storage:` "
         "(the folder of each table). Empty: no locks, because the table logs decide between writers; reservations are in the "
-        "folder of each table. The engine option `tideline.lock.unreachable` determines what commits do while "
-        "Redis does not "
+        "folder of each table. The engine option `tideline.lock.unreachable` determines what commits do while Redis does not "
         "answer. A table shared with Apache Hudi keeps only its reservations there and uses the lock of Apache Hudi.",
     )
     log_level: LogLevel = setting("info", unit="-", description="Lowest severity of the log lines that are written.")
@@ -241,8 +236,7 @@ class ServiceSettings(BaseModel):
         0,
         unit="-",
         description="Port for health and metrics. 0 selects a free port, which the service writes to "
-        "`<state_folder>/<service>.json`. "
-        "Services on one machine need ports of their own: set it in the table of each service.",
+        "`<state_folder>/<service>.json`. Services on one machine need ports of their own: set it in the table of each service.",
         ge=0,
         le=65535,
     )
@@ -250,8 +244,7 @@ class ServiceSettings(BaseModel):
         None,
         unit="-",
         description="Bearer token that every route except `/healthz` and `/readyz` requires. A service that adds routes needs a "
-        "token "
-        "unless `http_host` is a loopback address.",
+        "token unless `http_host` is a loopback address.",
         min_length=8,
     )
     poll_interval_s: float = setting(

@@ -36,8 +36,7 @@ class IngestSettings(ServiceSettings):
         "json",
         unit="-",
         description="Format of the values: a JSON object, a plain Avro datum, Avro after the fingerprint of its schema, or Avro "
-        "after the id of its "
-        "schema in `schema_registry`.",
+        "after the id of its schema in `schema_registry`.",
     )
     schema_files: tuple[Path, ...] = setting(
         (),
@@ -48,9 +47,8 @@ class IngestSettings(ServiceSettings):
     schema_registry: str = setting(
         "",
         unit="-",
-        description="Base URL of the schema registry for `avro_registry` (Confluent's API). Of several URLs, separated by "
-        "commas, the next one is "
-        "used if one does not answer.",
+        description="Base URL of the schema registry for `avro_registry` (Confluent's API). Of several URLs, separated by commas, "
+        "the next one is used if one does not answer.",
         pattern=r"^(https?://[^\s]+)?$",
     )
     schema_registry_options: dict[str, SecretStr] = setting(

@@ -92,8 +92,7 @@ class SharingSettings(BaseModel):
         16,
         unit="plans",
         description="Most plans of one application, of any tables, that run one after the other. 1: each plan has its own "
-        "application. "
-        "At 16, Spark's start costs each plan a sixteenth; more saves little and makes the last plan wait longer.",
+        "application. At 16, Spark's start costs each plan a sixteenth; more saves little and makes the last plan wait longer.",
         ge=1,
         le=MAX_PLANS,
     )
@@ -106,9 +105,8 @@ class SharingSettings(BaseModel):
     max_wait_s: float = setting(
         0.0,
         unit="s",
-        description="How long a plan waits for others to share its application, if an application could start at once. Without "
-        "a wait "
-        "plans still share: those that become pending while `max_applications` applications run start together.",
+        description="How long a plan waits for others to share its application, if an application could start at once. Without a "
+        "wait plans still share: those that become pending while `max_applications` applications run start together.",
         ge=0,
     )
 
@@ -131,8 +129,7 @@ class WorkerSettings(BaseModel):
         1 * GIB,
         unit="bytes",
         description="Most memory of a worker. One that takes more is killed, and its plan runs on Spark with more memory. Plans "
-        "that need "
-        "more by `resources.memory_per_input_byte` run on Spark from the start.",
+        "that need more by `resources.memory_per_input_byte` run on Spark from the start.",
         ge=384 * MIB,
     )
     max_plans: int = setting(500, unit="plans", description="Plans after which a worker is replaced by a new process.", ge=1)
@@ -235,8 +232,7 @@ class LauncherSettings(ServiceSettings):
         3,
         unit="attempts",
         description="Failed attempts at one plan before it is given up and rolled back, so that a new one can be made. Attempts "
-        "that ended "
-        "because of the cluster (evicted, node lost, image not pulled) do not count.",
+        "that ended because of the cluster (evicted, node lost, image not pulled) do not count.",
         per_table=True,
         ge=1,
     )

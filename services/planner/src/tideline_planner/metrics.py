@@ -20,16 +20,14 @@ CHANGES = Counter(
 REWRITTEN = Gauge(
     "tideline_planner_rewritten_day_bytes",
     unit="bytes",
-    doc="Bytes that clustering, compaction and log compaction of the tables of this shard rewrote in the last 24 hours, by "
-    "the table logs. Tables "
-    "without a budget count only if the fleet has one.",
+    doc="Bytes that clustering, compaction and log compaction of the tables of this shard rewrote in the last 24 hours, by the "
+    "table logs. Tables without a budget count only if the fleet has one.",
 )
 FINDINGS = Gauge(
     "tideline_planner_findings",
     unit="tables",
-    doc="Tables of this shard with a finding, by kind: dead_writer, stuck_plan, waiting_plan, given_up, backlog, objective, "
-    "clock, cannot_open, "
-    "cannot_plan, refused, damaged, locks (also of a server of locks), and no_table for patterns that match no table. tideline "
-    "status and the fleet API name them.",
+    doc="Tables of this shard with a finding, by kind: dead_writer, stuck_plan, waiting_plan, given_up, backlog, objective, clock, "
+    "cannot_open, cannot_plan, refused, damaged, locks (also of a server of locks), and no_table for patterns that match no table. "
+    "tideline status and the fleet API name them.",
     labels=("kind",),
 )

@@ -30,8 +30,7 @@ class PlannerSettings(ServiceSettings):
         10.0,
         unit="s",
         description="Pause after a clustering or log compaction that was rolled back, because it failed or lost to a writer; at "
-        "least one second. Each "
-        "further one in a row doubles it.",
+        "least one second. Each further one in a row doubles it.",
         per_table=True,
         ge=0,
     )
@@ -55,8 +54,7 @@ class PlannerSettings(ServiceSettings):
         {},
         unit="-",
         description="Sort columns of clustering, separated by commas, by table name. Other tables use the sort columns of "
-        "`options`. "
-        "Those of a policy override both.",
+        "`options`. Those of a policy override both.",
     )
     options: dict[str, str] = setting(
         {}, unit="-", description="Engine options for plans, such as `hoodie.clustering.plan.strategy.small.file.limit`."

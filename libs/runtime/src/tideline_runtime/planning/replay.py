@@ -32,9 +32,8 @@ ASSUMPTIONS = (
     "a log compaction fails if another service takes its file groups",
     "clustering keeps the bytes of its input; compaction writes those of base and log files, log compaction those of the log files",
     (
-        "recorded writes go to the simulated file group with most of their rows, change it by the recorded bytes, and "
-        "come at their "
-        "time"
+        "recorded writes go to the simulated file group with most of their rows, change it by the recorded bytes, and come at "
+        "their time"
     ),
     "writes that filled small files, waited, or were repeated because of a recorded service are not undone",
 )

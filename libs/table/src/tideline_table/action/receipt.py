@@ -129,8 +129,7 @@ class Prover:
             f"{self.service} {self.instant}: task {self.number} changed rows: {'; '.join(parts)}",
             expected="files that hold exactly the rows that were read",
             remedy="nothing was committed and the table is as before; check memory and disks of the machine, keep the files for "
-            "inspection "
-            "and report it",
+            "inspection and report it",
         )
 
 

@@ -62,9 +62,8 @@ CLUSTERING_PLAN_STRATEGY = Option(
     "hoodie.clustering.plan.strategy.class",
     "size",
     "Which file slices clustering groups, and how: `size`, `recent-days`, `selected-partitions`, `key-range`, `overlap`, "
-    "`commit-time`, "
-    "`single-file`, a class name of Apache Hudi for one of them, or an entry point of the group `tideline.clustering.plan` "
-    "([clustering](design/clustering.md)).",
+    "`commit-time`, `single-file`, a class name of Apache Hudi for one of them, or an entry point of the group "
+    "`tideline.clustering.plan` ([clustering](design/clustering.md)).",
 )
 CLUSTERING_EXECUTION_STRATEGY = Option(
     "hoodie.clustering.execution.strategy.class",
@@ -76,19 +75,16 @@ LAYOUT_STRATEGY = Option(
     "hoodie.layout.optimize.strategy",
     "linear",
     "The order of rows in clustering with sort columns: by the columns one after the other (linear), or along a space-filling "
-    "curve over "
-    "all of them (z-order, hilbert), which also serves queries on later columns. A plan of Tideline keeps the value; for a plan "
-    "of Apache "
-    "Hudi the executor's value counts.",
+    "curve over all of them (z-order, hilbert), which also serves queries on later columns. A plan of Tideline keeps the value; "
+    "for a plan of Apache Hudi the executor's value counts.",
     choices=("linear", "z-order", "hilbert", "ZORDER"),
 )
 CLUSTERING_PARTITION_FILTER = Option(
     "hoodie.clustering.plan.partition.filter.mode",
     "NONE",
     "Which partitions clustering plans: all (NONE); the newest by path (RECENT_DAYS) or the oldest (OLDEST_DAYS), as many as "
-    "`hoodie.clustering.plan.strategy.daybased.lookback.partitions`; a range of paths (SELECTED_PARTITIONS); every 24th, "
-    "beginning at "
-    "the present hour in UTC (DAY_ROLLING).",
+    "`hoodie.clustering.plan.strategy.daybased.lookback.partitions`; a range of paths (SELECTED_PARTITIONS); every 24th, beginning "
+    "at the present hour in UTC (DAY_ROLLING).",
     choices=("NONE", "RECENT_DAYS", "OLDEST_DAYS", "SELECTED_PARTITIONS", "DAY_ROLLING"),
 )
 CLUSTERING_LOOKBACK_PARTITIONS = Option(
@@ -149,9 +145,8 @@ CLUSTERING_MEMORY_LIMIT = Option(
     "tideline.clustering.memory.limit",
     1024 * _MIB,
     "Memory for the rows of the clustering groups that one process runs at the same time. A larger group runs alone; it is "
-    "partitioned by "
-    "ranges of its sort order into files in the temporary folder of the executor (TMPDIR), which are sorted one after the other. "
-    "The decoder, the encoder and the interpreter need memory beside it.",
+    "partitioned by ranges of its sort order into files in the temporary folder of the executor (TMPDIR), which are sorted one "
+    "after the other. The decoder, the encoder and the interpreter need memory beside it.",
     unit="bytes",
     minimum=4 * _MIB,
 )
@@ -159,8 +154,7 @@ CLUSTERING_SPLIT_GROUP_BYTES = Option(
     "tideline.clustering.split.group.bytes",
     512 * _MIB,
     "On Spark, a clustering group with at least this much input and more than one output file is split by ranges of its sort "
-    "order: "
-    "several tasks read its slices, one writes each output file. A smaller group is one task.",
+    "order: several tasks read its slices, one writes each output file. A smaller group is one task.",
     unit="bytes",
     minimum=1,
 )
@@ -178,8 +172,7 @@ CLUSTERING_PRIORITY_LAPSE_S = Option(
     "tideline.clustering.priority.lapse",
     300.0,
     "A clustering with priority loses it after this long without a sign of life as planned or running, but not before its "
-    "heartbeat "
-    "counts as missed. It gets priority back when an executor runs it.",
+    "heartbeat counts as missed. It gets priority back when an executor runs it.",
     unit="seconds",
     minimum=0,
 )
@@ -204,7 +197,6 @@ CLUSTERING_UPDATES_STRATEGY = Option(
     "hoodie.clustering.updates.strategy",
     "",
     "As `tideline.clustering.update.strategy`, which it overrides: `yield`, `reject`, `carry-over`, Apache Hudi's class name for "
-    "one of them "
-    "(`SparkAllowUpdateStrategy` for `yield`, `SparkRejectUpdateStrategy`), or an entry point of the group "
+    "one of them (`SparkAllowUpdateStrategy` for `yield`, `SparkRejectUpdateStrategy`), or an entry point of the group "
     "`tideline.clustering.update`.",
 )

@@ -37,11 +37,9 @@ COMPACTION_STRATEGIES: Mapping[str, str] = {
 COMPACTION_STRATEGY = Option(
     "hoodie.compaction.strategy",
     "log_size",
-    "Which file groups a compaction plan takes first: those with the most log bytes or log files (from a threshold on), those "
-    "with the "
-    "oldest log file, all in order of their partitions, or those of certain days. The first three and `bounded_io` stop at the "
-    "bound on "
-    "input and output.",
+    "Which file groups a compaction plan takes first: those with the most log bytes or log files (from a threshold on), those with "
+    "the oldest log file, all in order of their partitions, or those of certain days. The first three and `bounded_io` stop at the "
+    "bound on input and output.",
     choices=tuple(COMPACTION_STRATEGIES),
 )
 COMPACTION_TARGET_IO_MB = Option(
@@ -77,9 +75,8 @@ COMPACTION_DAY_PARTITIONS = Option(
 COMPACTION_MAX_WAIT_COMMITS = Option(
     "tideline.compaction.max.wait.commits",
     20,
-    "A file group whose oldest log file has waited for this many delta commits goes first in the next compaction plan, "
-    "regardless of "
-    "thresholds, bounds and reservations of writers; 0 lets groups wait forever.",
+    "A file group whose oldest log file has waited for this many delta commits goes first in the next compaction plan, regardless "
+    "of thresholds, bounds and reservations of writers; 0 lets groups wait forever.",
     unit="instants",
     minimum=0,
 )
@@ -94,10 +91,8 @@ COMPACTION_MEMORY_LIMIT = Option(
 LOG_COMPACTION_ENABLE = Option(
     "hoodie.log.compaction.enable",
     False,
-    "The planner, `tideline maintain`, `table.maintenance.run_due()` and verdicts include log compaction: the log files "
-    "of a slice are "
-    "merged into "
-    "one, and its base file stays as it is.",
+    "The planner, `tideline maintain`, `table.maintenance.run_due()` and verdicts include log compaction: the log files of a slice "
+    "are merged into one, and its base file stays as it is.",
 )
 LOG_COMPACTION_INLINE = Option(
     "hoodie.log.compaction.inline",
@@ -116,8 +111,7 @@ LOG_COMPACTION_MAX_BYTES = Option(
     "tideline.log.compaction.max.bytes",
     128 * _MIB,
     "A log compaction leaves slices with more bytes in the log files that a reader opens to compaction: each log compaction of a "
-    "slice "
-    "writes what earlier ones wrote once more.",
+    "slice writes what earlier ones wrote once more.",
     unit="bytes",
     minimum=1,
 )

@@ -16,8 +16,7 @@ SERVICE_VERIFY = Option(
     "tideline.service.verify",
     "keys",
     "What compaction and clustering read back from the files they wrote and compare with what they read, before they commit: "
-    "record keys "
-    "and ordering values, or whole rows.",
+    "record keys and ordering values, or whole rows.",
     choices=("keys", "full"),
 )
 HEARTBEAT_INTERVAL_MS = Option(
@@ -48,11 +47,9 @@ RESERVATION_WAIT_S = Option(
 PRIORITY_AFTER = Option(
     "tideline.write.priority.after",
     3,
-    "After this many lost conflicts, a write locks the file groups that it needs, and other writes of them wait. In a table "
-    "shared with "
-    "Apache Hudi, conflicts lost to Apache Hudi's writers do not count, because those do not wait; a write that loses this many "
-    "of them "
-    "in spite of the lock gives up its priority.",
+    "After this many lost conflicts, a write locks the file groups that it needs, and other writes of them wait. In a table shared "
+    "with Apache Hudi, conflicts lost to Apache Hudi's writers do not count, because those do not wait; a write that loses this "
+    "many of them in spite of the lock gives up its priority.",
     unit="conflicts",
     minimum=1,
 )
@@ -60,17 +57,15 @@ PRIORITY_WAIT_S = Option(
     "tideline.write.priority.wait",
     600.0,
     "How long a write waits for another write with priority before it proceeds anyway; also how long it waits, over all of its "
-    "attempts, "
-    "for clusterings with priority (`tideline.clustering.yields`) before it fails.",
+    "attempts, for clusterings with priority (`tideline.clustering.yields`) before it fails.",
     unit="seconds",
     minimum=0,
 )
 BACKLOG_LOG_FILES = Option(
     "tideline.write.backlog.log.files",
     50,
-    "Log files that one file slice has before compaction counts as outrun by the writers: `tideline status` and the health of "
-    "the table say "
-    "so, and writes to the partition of the slice follow `tideline.write.backlog.response`.",
+    "Log files that one file slice has before compaction counts as outrun by the writers: `tideline status` and the health of the "
+    "table say so, and writes to the partition of the slice follow `tideline.write.backlog.response`.",
     unit="log files",
     minimum=1,
 )
@@ -78,19 +73,17 @@ BACKLOG_RESPONSE = Option(
     "tideline.write.backlog.response",
     "warn",
     "What an upsert or delete of a merge-on-read table does, and an insert into log files, if its partitions have a slice with a "
-    "backlog "
-    "(`tideline.write.backlog.log.files`): nothing (none), log a warning (warn), wait before it begins (slow; "
-    "`tideline.write.backlog.wait`), "
-    "or fail before anything is written (refuse). Writes that only add or replace file groups are not concerned.",
+    "backlog (`tideline.write.backlog.log.files`): nothing (none), log a warning (warn), wait before it begins (slow; "
+    "`tideline.write.backlog.wait`), or fail before anything is written (refuse). Writes that only add or replace file groups are "
+    "not concerned.",
     choices=("none", "warn", "slow", "refuse"),
 )
 BACKLOG_WAIT_S = Option(
     "tideline.write.backlog.wait",
     10.0,
     "How long a write waits at most with `tideline.write.backlog.response` `slow`, at twice as many log files as "
-    "`tideline.write.backlog.log.files`; proportionally shorter below, but at least a tenth of it. The wait ends when a "
-    "compaction has merged "
-    "the log files.",
+    "`tideline.write.backlog.log.files`; proportionally shorter below, but at least a tenth of it. The wait ends when a compaction "
+    "has merged the log files.",
     unit="seconds",
     minimum=0,
 )
@@ -107,20 +100,17 @@ LOCK_UNREACHABLE = Option(
     "tideline.lock.unreachable",
     "wait",
     "What a commit does while the Redis server of the locks does not answer: retry for `tideline.lock.wait`, then fail (wait); "
-    "fail "
-    "immediately (fail); or use leases and reservations in the table's folder (storage). The last two require locks on `redis:` or "
-    "`rediss:`. A table shared with Apache Hudi always uses Apache Hudi's lock; there the option concerns reservations only: "
-    "they move to "
-    "the table's folder with `storage`, and are omitted otherwise.",
+    "fail immediately (fail); or use leases and reservations in the table's folder (storage). The last two require locks on "
+    "`redis:` or `rediss:`. A table shared with Apache Hudi always uses Apache Hudi's lock; there the option concerns reservations "
+    "only: they move to the table's folder with `storage`, and are omitted otherwise.",
     choices=("wait", "fail", "storage"),
 )
 LOCK_TTL_S = Option("tideline.lock.ttl", 30.0, "Duration of the table lock's lease.", unit="seconds", minimum=1)
 INSTANT_SKEW_S = Option(
     "tideline.instant.max.skew",
     2.0,
-    "How far a writer's clock may be ahead of the store's; in a table shared with Apache Hudi also how far the last instant may "
-    "be ahead "
-    "of the clock.",
+    "How far a writer's clock may be ahead of the store's; in a table shared with Apache Hudi also how far the last instant may be "
+    "ahead of the clock.",
     unit="seconds",
     minimum=0,
 )

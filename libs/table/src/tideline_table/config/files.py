@@ -44,24 +44,21 @@ INSERT_TO_LOG = Option(
     "tideline.insert.to.log",
     False,
     "Write the rows that an upsert or insert adds to a merge-on-read table to log files. Small file groups are filled without "
-    "rewriting "
-    "their base files, and new groups begin with a log file until compaction writes their base file. Blind inserts (without key "
-    "look-up) "
-    "open new groups only, and write base files if the input contains a key twice. bulk_insert always writes base files.",
+    "rewriting their base files, and new groups begin with a log file until compaction writes their base file. Blind inserts "
+    "(without key look-up) open new groups only, and write base files if the input contains a key twice. bulk_insert always writes "
+    "base files.",
 )
 COLUMN_STATISTICS = Option(
     "tideline.column.stats.enable",
     True,
     "Writers and table services record statistics of the columns of each file in the table log; queries use them to leave out "
-    "files "
-    "(docs/design/data-skipping.md).",
+    "files (docs/design/data-skipping.md).",
 )
 COLUMN_STATISTICS_LIST = Option(
     "hoodie.metadata.index.column.stats.column.list",
     "",
-    "Comma-separated columns with statistics, fields of structs by their dotted paths; empty: the first columns of the table. "
-    "The meta "
-    "fields of commit time, record key and partition path are always among them.",
+    "Comma-separated columns with statistics, fields of structs by their dotted paths; empty: the first columns of the table. The "
+    "meta fields of commit time, record key and partition path are always among them.",
 )
 COLUMN_STATISTICS_MOST = Option(
     "hoodie.metadata.index.column.stats.max.columns.to.index",

@@ -20,16 +20,14 @@ METADATA_COLUMN_STATISTICS = Option(
     "hoodie.metadata.index.column.stats.enable",
     False,
     "`tideline.create` makes a metadata table with column statistics with the new table, for Apache Hudi's readers. For existing "
-    "tables: "
-    "`tideline metadata create --type column_stats`.",
+    "tables: `tideline metadata create --type column_stats`.",
 )
 SHARED_METADATA = Option(
     "tideline.shared.metadata",
     "off",
     "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep the "
-    "partitions in this "
-    "comma-separated list if the table is copy-on-write. `files` is always one of them. All of Tideline's writers of a table "
-    "need the same value (docs/design/shared-metadata.md).",
+    "partitions in this comma-separated list if the table is copy-on-write. `files` is always one of them. All of Tideline's "
+    "writers of a table need the same value (docs/design/shared-metadata.md).",
     choices=("off", "files", "column_stats", "bloom_filters", "record_index"),
     is_list=True,
 )
@@ -37,22 +35,18 @@ INDEX_TYPE = Option(
     "hoodie.index.type",
     "SIMPLE",
     "Scope in which a record key is unique: its partition (SIMPLE, BLOOM) or the table (GLOBAL_SIMPLE, GLOBAL_BLOOM, "
-    "RECORD_INDEX). With a global type, "
-    "operations that look up keys search all partitions. SIMPLE reads the key columns of the base files whose key ranges fit, "
-    "BLOOM only "
-    "those whose Bloom filters may hold a key; both find the same rows. RECORD_INDEX asks the record index of the metadata "
-    "table, and reads no data file. Hudi does not store the type with the table, so all writers of a "
-    "table must set the same scope. A table that was created with an index (`tideline create --index "
-    "bucket|bloom|global_bloom|record_index`) keeps it; "
-    "writers of such a table need not set it.",
+    "RECORD_INDEX). With a global type, operations that look up keys search all partitions. SIMPLE reads the key columns of the "
+    "base files whose key ranges fit, BLOOM only those whose Bloom filters may hold a key; both find the same rows. RECORD_INDEX "
+    "asks the record index of the metadata table, and reads no data file. Hudi does not store the type with the table, so all "
+    "writers of a table must set the same scope. A table that was created with an index (`tideline create --index "
+    "bucket|bloom|global_bloom|record_index`) keeps it; writers of such a table need not set it.",
     choices=("SIMPLE", "GLOBAL_SIMPLE", "BLOOM", "GLOBAL_BLOOM", "RECORD_INDEX", "BUCKET"),
 )
 BUCKET_NUMBER = Option(
     "hoodie.bucket.index.num.buckets",
     0,
-    "Number of buckets in each partition of a table with a bucket index. The table keeps it, and a writer that sets another "
-    "number is "
-    "refused; 0 stands for the table's.",
+    "Number of buckets in each partition of a table with a bucket index. The table keeps it, and a writer that sets another number "
+    "is refused; 0 stands for the table's.",
     unit="buckets",
     minimum=0,
 )
@@ -60,8 +54,7 @@ BUCKET_PARTITION_RULES = Option(
     "hoodie.bucket.index.partition.expressions",
     "",
     "Numbers of buckets by partition path, `regex,n;regex,n`: the first regular expression that is found in the path decides, "
-    "otherwise "
-    "`hoodie.bucket.index.num.buckets`. The table keeps them, and a writer that sets others is refused.",
+    "otherwise `hoodie.bucket.index.num.buckets`. The table keeps them, and a writer that sets others is refused.",
 )
 BUCKET_PARTITION_RULE_TYPE = Option(
     "hoodie.bucket.index.partition.rule.type",

@@ -15,9 +15,8 @@ CLEANER_COMMITS_RETAINED = Option(
 CLEAN_POLICY = Option(
     "hoodie.clean.policy",
     "KEEP_LATEST_COMMITS",
-    "What cleaning keeps: the files that queries of the last N completed writes read, those that queries of the last N hours "
-    "read, or the "
-    "newest N file slices of each file group. Savepoints, pending plans and reader leases keep more.",
+    "What cleaning keeps: the files that queries of the last N completed writes read, those that queries of the last N hours read, "
+    "or the newest N file slices of each file group. Savepoints, pending plans and reader leases keep more.",
     choices=("KEEP_LATEST_COMMITS", "KEEP_LATEST_BY_HOURS", "KEEP_LATEST_FILE_VERSIONS"),
     aliases=("hoodie.cleaner.policy",),
 )
@@ -41,8 +40,7 @@ CLEAN_MAX_SHARE = Option(
     "tideline.clean.max.deleted.share",
     0.0,
     "A clean that would delete more bytes than this share of the bytes that the newest queries read is refused before it deletes "
-    "anything "
-    "(1 stands for as many bytes as the table has now). 0 sets no limit.",
+    "anything (1 stands for as many bytes as the table has now). 0 sets no limit.",
     unit="share",
     minimum=0,
 )
@@ -57,8 +55,7 @@ KEEP_MIN_COMMITS = Option(
     "hoodie.keep.min.commits",
     20,
     "Archival leaves the newest N completed writes on the active timeline; N must exceed `hoodie.cleaner.commits.retained`. The "
-    "default "
-    "is raised to 10 more than that if needed.",
+    "default is raised to 10 more than that if needed.",
     unit="instants",
     minimum=2,
 )

@@ -25,24 +25,21 @@ SCHEMA_EVOLUTION = Option(
     "tideline.write.schema.evolution",
     "refuse",
     "What a write does with columns that the table lacks and with types wider than the table's: reject them, or evolve the table "
-    "as Apache "
-    "Hudi's writers do. New columns are nullable and last; whole numbers become larger, floating or text types, decimals become "
-    "wider.",
+    "as Apache Hudi's writers do. New columns are nullable and last; whole numbers become larger, floating or text types, decimals "
+    "become wider.",
     choices=("refuse", "evolve"),
 )
 RECONCILE_SCHEMA = Option(
     "hoodie.datasource.write.reconcile.schema",
     False,
     "Evolve the table by new columns only: types stay, and columns that the input lacks become null, but for key, partition and "
-    "ordering "
-    "columns.",
+    "ordering columns.",
 )
 SET_NULL_FOR_MISSING_COLUMNS = Option(
     "hoodie.write.set.null.for.missing.columns",
     False,
     "Nullable columns that the input lacks become null, also in rows that the table has. If false, such input is refused. Input "
-    "without "
-    "a key, partition or ordering column is always refused.",
+    "without a key, partition or ordering column is always refused.",
 )
 READ_OPERATION_FIELD = Option(
     "hoodie.allow.operation.metadata.field",

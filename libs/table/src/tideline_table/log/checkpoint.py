@@ -37,9 +37,8 @@ TAIL_BYTES = 512 * 1024
 """Limit for the total size of the entries that `latest` repeats."""
 MARKS_KEPT = 64
 RESTORE_LOG = (
-    "restore .hoodie/.tideline from a copy; without one, delete that folder: then the timeline alone says what the table holds, "
-    "as in a "
-    "table of Apache Hudi, and tideline share PATH makes it writable; delete no instant"
+    "restore .hoodie/.tideline from a copy; without one, delete that folder: then the timeline alone says what the table holds, as "
+    "in a table of Apache Hudi, and tideline share PATH makes it writable; delete no instant"
 )
 _KEPT = 3
 """Number of checkpoints to keep: a process that opens the table at this moment may be reading an older one."""

@@ -182,10 +182,8 @@ def choose(
     if spread and spread[0].skew > _SKEWED:
         reasons.append(
             f"the best hash fields ({', '.join(spread[0].fields)}) leave a bucket with {spread[0].skew:.1f} times the mean: a "
-            "value "
-            f"holds {spread[0].largest_share:.1%} of the rows, or {spread[0].distinct} values are few for {number} buckets; add "
-            "a column "
-            "with many values to the key (salting)"
+            f"value holds {spread[0].largest_share:.1%} of the rows, or {spread[0].distinct} values are few for {number} buckets; "
+            "add a column with many values to the key (salting)"
         )
     if writes.commits and writes.update_share < _FEW_UPDATES:
         return "SIMPLE", (*reasons, f"{writes.update_share:.1%} of the written rows update others, so that look-ups are rare")

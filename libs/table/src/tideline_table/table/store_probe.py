@@ -50,8 +50,7 @@ def probe_versioned_put(storage: Storage) -> None:
     raise UnsupportedTable(
         f"storage {storage.root} {fault}",
         expected="a store that replaces an object exactly if its version is still the one that was seen: changes of table "
-        "properties, and "
-        "the lock that is shared with Apache Hudi's writers, are safe only there",
+        "properties, and the lock that is shared with Apache Hudi's writers, are safe only there",
         remedy=_REMEDY,
     )
 

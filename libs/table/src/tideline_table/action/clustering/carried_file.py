@@ -178,9 +178,8 @@ def _check(storage: Storage, task: ClusteringTask, path: str, instant: str, chos
     before, after = _digest(task, chosen, verify), _digest(task, again, verify)
     if before != after:
         raise VerificationFailed(
-            f"clustering {task.instant}: {before[0].rows} rows and {before[1].rows} deletions of write {instant} were carried "
-            "over and "
-            f"{after[0].rows} and {after[1].rows} are in {path}, or their values differ",
+            f"clustering {task.instant}: {before[0].rows} rows and {before[1].rows} deletions of write {instant} were carried over "
+            f"and {after[0].rows} and {after[1].rows} are in {path}, or their values differ",
             expected="a log file that says exactly what the write says of its keys",
             remedy="nothing was committed and the table is as before; check memory and disks of the machine, and report it",
         )

@@ -95,8 +95,7 @@ def check_not_ahead(state: TableState, clock: Clock, options: Options) -> None:
             expected=f"at most {allowed_s:g} s: Apache Hudi's writers take instants by their clocks, and what they write below "
             "it is not read",
             remedy="set the clocks of all writers by NTP and the JVMs of Apache Hudi's to UTC (-Duser.timezone=UTC), and retry "
-            "when that "
-            "time has come",
+            "when that time has come",
         )
 
 
