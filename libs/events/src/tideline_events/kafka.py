@@ -1,5 +1,7 @@
 """The event log on Kafka, with idempotent, transactional producers and read-committed consumers."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import logging
@@ -99,7 +101,6 @@ class KafkaEventLog:
         return frozenset(map(self._settings.topics.of_contract, created))
 
     def topic_ids(self, names: Collection[str]) -> dict[str, str]:
-        """See `EventLog.topic_ids`."""
         asked = TopicCollection([self._settings.topics.name(name) for name in names])
         found = {}
         for topic, future in self._admin.describe_topics(asked, request_timeout=self._settings.timeout_s).items():
@@ -108,7 +109,6 @@ class KafkaEventLog:
         return found
 
     def publisher(self, writer_id: str) -> KafkaPublisher:
-        """See `EventLog.publisher`."""
         settings = self._settings
         return KafkaPublisher(
             settings.client(),
@@ -127,22 +127,18 @@ class KafkaEventLog:
         return _table_record(self._last_records(TABLES, [partition]).get(key))
 
     def table_records(self) -> Iterator[TableRecord]:
-        """See `EventLog.table_records`."""
         for record in self._last_records(TABLES, range(self._partition_count(TABLES.name))).values():
             if (known := _table_record(record)) is not None:
                 yield known
 
     def positions(self, group: str) -> dict[str, int]:
-        """See `EventLog.positions`."""
         return positions_in(self.last_records(POSITIONS).values(), group)
 
     def last_records(self, topic: Topic) -> dict[bytes, Record]:
-        """See `EventLog.last_records`."""
         found = self._last_records(topic, range(self._partition_count(topic.name)))
         return {key: record for key, record in found.items() if record.value is not None}
 
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> KafkaSubscription:
-        """See `EventLog.subscribe`."""
         check_subscription(topics, group)
         counts = {self._settings.topics.name(topic): self._partition_count(topic) for topic in topics}
         client, timeout_s = self._settings.client(), self._settings.timeout_s
@@ -153,7 +149,6 @@ class KafkaEventLog:
         )
 
     def tail(self, topics: Sequence[str], since: datetime | None = None) -> KafkaTail:
-        """See `EventLog.tail`."""
         check_subscription(topics, "tail")
         counts = {self._settings.topics.name(topic): self._partition_count(topic) for topic in topics}
         return KafkaTail(self._settings.client(), counts, since, self._settings.timeout_s, self._clock, self._settings.topics)

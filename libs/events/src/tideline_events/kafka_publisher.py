@@ -1,5 +1,7 @@
 """A transactional Kafka producer as `Publisher`. The broker fences it by its transactional id."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import threading
@@ -76,11 +78,9 @@ class KafkaPublisher:
         *,
         traceparent: str | None = None,
     ) -> None:
-        """See `Publisher.publish_transitions`."""
         self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record, reader: Subscription | None = None) -> None:
-        """See `Publisher.publish`."""
         check_records(records)
         now = self._clock.now()
         records = tuple(self._wire.written(stamped(record, now)) for record in records)
@@ -103,7 +103,6 @@ class KafkaPublisher:
                 self._give_up(failure, member, is_ending=is_ending)
 
     def close(self) -> None:
-        """See `Publisher.close`."""
         with self._turn:
             if self._ended is None:
                 self._ended = EventLogUnavailable("the publisher is closed", remedy="open a new publisher")

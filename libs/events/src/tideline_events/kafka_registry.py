@@ -1,5 +1,7 @@
 """Schemas of events in a schema registry with Confluent's API. Only publishers ask it: Tideline's readers have the schemas."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import logging
@@ -101,20 +103,17 @@ class EventSchemas:
         self._ids: dict[str, int] = {}
 
     def register_all(self) -> None:
-        """See `SchemaIds.register_all`."""
         for schemas in every_schema().values():
             if any(schema.uri not in self._ids for schema in schemas):
                 self._register(schemas)
 
     def registered(self, dataschema: str) -> tuple[int, str]:
-        """See `SchemaIds.registered`."""
         if dataschema not in self._ids:
             self.register_all()
         found = self._ids[dataschema]
         return found, self._registry.location(found)
 
     def close(self) -> None:
-        """See `SchemaIds.close`."""
         self._registry.close()
 
     def _register(self, schemas: tuple[PayloadSchema, ...]) -> None:

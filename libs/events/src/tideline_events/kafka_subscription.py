@@ -1,5 +1,7 @@
 """A member of a Kafka consumer group as `Subscription`."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import contextlib
@@ -84,7 +86,6 @@ class KafkaSubscription:
             raise EventLogUnavailable(f"joining group {group!r}: {failure.args[0].str()}", remedy="retry") from failure
 
     def poll(self, timeout_s: float) -> list[Record]:
-        """See `Subscription.poll`."""
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
@@ -105,7 +106,6 @@ class KafkaSubscription:
         return records
 
     def commit(self) -> None:
-        """See `Subscription.commit`."""
         if offsets := _partitions(self._uncommitted):
             self._commit(offsets)
             self._committed |= self._uncommitted
@@ -131,17 +131,14 @@ class KafkaSubscription:
 
     @property
     def generation(self) -> int:
-        """See `Subscription.generation`."""
         return self._generation
 
     def owns(self, table_uid: str) -> bool:
-        """See `Subscription.owns`."""
         self._count()
         key = table_uid.encode()
         return any((topic, partition_of(key, count)) in self._assigned for topic, count in self._counts.items())
 
     def close(self) -> None:
-        """See `Subscription.close`."""
         if not self._closed:
             self._closed = True
             self._consumer.close()

@@ -1,5 +1,7 @@
 """Reads topics of Kafka without a consumer group as `Tail`."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -52,7 +54,6 @@ class KafkaTail:
             ) from failure
 
     def poll(self, timeout_s: float) -> list[Record]:
-        """See `Subscription.poll`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         records: list[Record] = []
         while not records:
@@ -71,9 +72,7 @@ class KafkaTail:
         return records
 
     def is_at_end(self) -> bool:
-        """See `Tail.is_at_end`."""
         return not self._left
 
     def close(self) -> None:
-        """See `Tail.close`."""
         self._consumer.close()

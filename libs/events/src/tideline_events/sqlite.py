@@ -4,6 +4,8 @@ There are no partitions: the offset is the commit order over all topics. `tideli
 delete old records in small batches.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import heapq
@@ -68,17 +70,14 @@ class SqliteEventLog:
         self._wire = wire or Wire()
 
     def ensure_topics(self, members: Collection[str] = ()) -> frozenset[str]:  # noqa: ARG002
-        """See `EventLog.ensure_topics`."""
         connect(self._path).close()
         self._wire.prepare()
         return frozenset()
 
     def topic_ids(self, names: Collection[str]) -> dict[str, str]:  # noqa: ARG002
-        """See `EventLog.topic_ids`."""
         return {}
 
     def publisher(self, writer_id: str) -> SqlitePublisher:
-        """See `EventLog.publisher`."""
         connection = connect(self._path)
         try:
             with translated(self._path), writing(connection):
@@ -93,19 +92,15 @@ class SqliteEventLog:
         return SqlitePublisher(self._path, connection, self._clock, writer_id, epoch, self._topics, self._wire)
 
     def cursor(self, table_uid: str) -> TableRecord | None:
-        """See `EventLog.cursor`."""
         return next(self._records(f"{_TABLES} AND key = ?", (table_uid.encode(),)), None)
 
     def table_records(self) -> Iterator[TableRecord]:
-        """See `EventLog.table_records`."""
         return self._records(_TABLES, ())
 
     def positions(self, group: str) -> dict[str, int]:
-        """See `EventLog.positions`."""
         return positions_in(self.last_records(POSITIONS).values(), group)
 
     def last_records(self, topic: Topic) -> dict[bytes, Record]:
-        """See `EventLog.last_records`."""
         return {record.key: record for record in map(_record, self._rows(_LAST, (topic.name,))) if record.key is not None}
 
     def subscribe(
@@ -116,7 +111,6 @@ class SqliteEventLog:
         from_beginning: bool = True,
         member: str = "",  # noqa: ARG002 - no partitions
     ) -> SqliteSubscription:
-        """See `EventLog.subscribe`."""
         check_subscription(topics, group)
         connection = connect(self._path)
         try:
@@ -134,7 +128,6 @@ class SqliteEventLog:
         return SqliteSubscription(self._path, connection, self._clock, group, positions)
 
     def tail(self, topics: Sequence[str], since: datetime | None = None) -> SqliteTail:
-        """See `EventLog.tail`."""
         check_subscription(topics, "tail")
         connection = connect(self._path)
         since_us = 0 if since is None else _microseconds(since)
@@ -200,11 +193,9 @@ class SqlitePublisher:
         *,
         traceparent: str | None = None,
     ) -> None:
-        """See `Publisher.publish_transitions`."""
         self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record, reader: Subscription | None = None) -> None:
-        """See `Publisher.publish`."""
         check_records(records)
         now = self._clock.now()
         records = tuple(self._wire.written(stamped(record, now)) for record in records)
@@ -220,7 +211,6 @@ class SqlitePublisher:
             self._expire(now, max(RETENTION_BATCH, 2 * len(records)))
 
     def close(self) -> None:
-        """See `Publisher.close`."""
         with self._turn:
             self._connection.close()
 
@@ -274,7 +264,6 @@ class SqliteSubscription:
         self._uncommitted: dict[str, int] = {}
 
     def poll(self, timeout_s: float) -> list[Record]:
-        """See `Subscription.poll`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         with translated(self._path):
             while True:
@@ -293,11 +282,9 @@ class SqliteSubscription:
         self._uncommitted.clear()
 
     def owns(self, table_uid: str) -> bool:  # noqa: ARG002 - no partitions
-        """See `Subscription.owns`."""
         return True
 
     def close(self) -> None:
-        """See `Subscription.close`."""
         self._connection.close()
 
     def _version(self) -> int:
@@ -340,13 +327,11 @@ class SqliteTail(SqliteSubscription):
         self._is_at_end = False
 
     def poll(self, timeout_s: float) -> list[Record]:
-        """See `Subscription.poll`."""
         records = super().poll(timeout_s)
         self._is_at_end = self._is_at_end or not records or records[-1].offset >= self._newest
         return records
 
     def is_at_end(self) -> bool:
-        """See `Tail.is_at_end`."""
         return self._is_at_end
 
 

@@ -1,5 +1,7 @@
 """Locks through the lock service, for writers that may not reach its store: the lease API over HTTP."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import json
@@ -84,7 +86,6 @@ class HttpLockProvider:
             raise
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        """See `LockProvider.try_acquire`."""
         wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=0)
         outcome = self._ask(wish, with_fence(wish, fence).fence, 0.0)
         if isinstance(outcome, Lease):
@@ -93,7 +94,6 @@ class HttpLockProvider:
         return None
 
     def read(self, name: str) -> LeaseState | None:
-        """See `LockProvider.read`."""
         found = self._call("GET", f"{_path(name)}")["lease"]
         return _state(found) if found else None
 
@@ -105,7 +105,6 @@ class HttpLockProvider:
         return [_state(lease) for lease in self._call("GET", f"/v1/leases{query}")["leases"]]
 
     def break_expired(self, name: str) -> LeaseState | None:
-        """See `LockProvider.break_expired`."""
         broken = self._call("POST", f"{_path(name)}/break", {"owner": _BY})["broken"]
         return _state(broken) if broken else None
 
@@ -115,16 +114,13 @@ class HttpLockProvider:
         return _state(broken) if broken else None
 
     def close(self) -> None:
-        """See `LockProvider.close`."""
         self._pool.clear()
 
     def renew_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.renew_grant`."""
         body = {"owner": grant.owner, "lease_id": grant.lease_id, "ttl_s": grant.ttl_s}
         return self._still_held(f"{_path(grant.name)}/renew", body)
 
     def release_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.release_grant`."""
         return self._still_held(f"{_path(grant.name)}/release", {"owner": grant.owner, "lease_id": grant.lease_id})
 
     def _still_held(self, path: str, body: dict[str, Any]) -> bool:

@@ -1,5 +1,7 @@
 """Locks in stores that keep one record per lock and do not wake waiters: read the record, decide, replace it if it is unchanged."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -66,22 +68,18 @@ class RecordLockProvider(ABC):
         )
 
     def withdraw(self, wish: LeaseRequest) -> None:
-        """See `RemoteLeases.withdraw`."""
         self._change(wish.name, lambda seen, now: decide_release(seen.record, wish.lease_id, now=now))
 
     def force_break(self, name: str) -> LeaseState | None:
-        """See `RemoteLeases.force_break`."""
         changed = self._change(checked_name(name), lambda seen, _: decide_break(seen.record, expired=True))
         return changed[0].state(name, expired=False) if changed else None
 
     def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        """See `LockProvider.try_acquire`."""
         wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=0)
         outcome = self._attempt(with_fence(wish, fence))
         return None if isinstance(outcome, Held) else outcome
 
     def read(self, name: str) -> LeaseState | None:
-        """See `LockProvider.read`."""
         seen = self._read(checked_name(name))
         return seen.record.state(name, expired=self._expired(name, seen, self._now())) if seen.record else None
 
@@ -91,8 +89,6 @@ class RecordLockProvider(ABC):
         return [state for name in names if (state := self.read(name)) is not None]
 
     def break_expired(self, name: str) -> LeaseState | None:
-        """See `LockProvider.break_expired`."""
-
         def decide(seen: Seen, now: datetime) -> LeaseRecord | None:
             return decide_break(seen.record, expired=self._expired(name, seen, now))
 
@@ -103,11 +99,9 @@ class RecordLockProvider(ABC):
         """See `LockProvider.close`. There is nothing to close: the caller that opened the storage closes it."""
 
     def renew_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.renew_grant`."""
         return self._change(grant.name, lambda seen, now: decide_renew(seen.record, grant.lease_id, now=now)) is not None
 
     def release_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.release_grant`."""
         changed = self._change(grant.name, lambda seen, now: decide_release(seen.record, grant.lease_id, now=now))
         return changed is not None and changed[1].standing is Standing.RELEASED
 

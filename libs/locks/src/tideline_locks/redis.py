@@ -1,5 +1,7 @@
 """Locks on one Redis server: fast, and fair by a queue. Each change of a lock is one Lua script that uses the server's time."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import enum
@@ -106,7 +108,6 @@ class RedisLockProvider:
         self._break = self._connection.client.register_script(redis_scripts.BREAK)
 
     def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
-        """See `LockProvider.acquire`."""
         wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=wait_s)
         may_read = not isinstance(fence, int)
 
@@ -127,7 +128,6 @@ class RedisLockProvider:
         return self._queue_until(_Waiter.standing(wish, fence), self._clock.monotonic_s() + wait_s)
 
     def withdraw(self, wish: LeaseRequest) -> None:
-        """See `RemoteLeases.withdraw`."""
         with self._connection.translated():
             self._withdraw(keys=_keys(wish.name), args=[wish.lease_id])
 
@@ -138,7 +138,6 @@ class RedisLockProvider:
         return outcome if isinstance(outcome, Lease) else None
 
     def read(self, name: str) -> LeaseState | None:
-        """See `LockProvider.read`."""
         return next(iter(self._states([checked_name(name)])), None)
 
     def list(self, prefix: str = "") -> list[LeaseState]:
@@ -151,25 +150,20 @@ class RedisLockProvider:
         return [state for batch in batches for state in self._states(batch)]
 
     def break_expired(self, name: str) -> LeaseState | None:
-        """See `LockProvider.break_expired`."""
         return self._broken(name, "expired")
 
     def force_break(self, name: str) -> LeaseState | None:
-        """See `RemoteLeases.force_break`."""
         return self._broken(name, "any")
 
     def close(self) -> None:
-        """See `LockProvider.close`."""
         self._connection.client.close()
 
     def renew_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.renew_grant`."""
         ttl_ms = _milliseconds(grant.ttl_s)
         with self._connection.translated():
             return bool(self._renew(keys=_keys(grant.name), args=[grant.lease_id, ttl_ms, _retention_ms(ttl_ms)]))
 
     def release_grant(self, grant: Grant) -> bool:
-        """See `LeaseStore.release_grant`."""
         with self._connection.translated():
             return bool(self._release(keys=_keys(grant.name), args=[grant.lease_id]))
 

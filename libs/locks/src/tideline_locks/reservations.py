@@ -4,6 +4,8 @@ A reservation expires after `EXPIRY_S`, which removes those of dead writers. Two
 loses its attempt. Paths and keys have the older word `intents`, because writers of all releases read them.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import json
@@ -25,7 +27,6 @@ class TextReservations(ABC):
     """`Reservations` on a store with one text per instant."""
 
     def claim(self, reservation: Reservation) -> list[Reservation]:
-        """See `Reservations.claim`."""
         first = going_first(reservation, self._posted(reservation.instant))
         self._post(PostedReservation(reservation, is_active=not first))
         return first
@@ -35,7 +36,6 @@ class TextReservations(ABC):
         """See `Reservations.withdraw`."""
 
     def posted(self) -> list[PostedReservation]:
-        """See `Reservations.posted`."""
         return list(self._posted(""))
 
     @abstractmethod
@@ -54,17 +54,14 @@ class InProcessReservations(TextReservations):
         self._by_instant: dict[str, PostedReservation] = {}
 
     def claim(self, reservation: Reservation) -> list[Reservation]:
-        """See `Reservations.claim`."""
         with self._guard:
             return super().claim(reservation)
 
     def withdraw(self, instant: str) -> None:
-        """See `Reservations.withdraw`."""
         with self._guard:
             self._by_instant.pop(instant, None)
 
     def posted(self) -> list[PostedReservation]:
-        """See `Reservations.posted`."""
         with self._guard:
             return super().posted()
 
@@ -83,7 +80,6 @@ class StorageReservations(TextReservations):
         self._clock = clock
 
     def withdraw(self, instant: str) -> None:
-        """See `Reservations.withdraw`."""
         self._storage.delete(_path(instant))
 
     def _posted(self, instant: str) -> Iterable[PostedReservation]:

@@ -5,6 +5,8 @@ among the members, `shards:<group>:<service>:<count>:shard:<index>` that of a sh
 assigns work to instances; where two of them still work on one shard, the table log and the publishers' writer ids decide.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import threading
@@ -141,12 +143,10 @@ class LeasedShards:
         metrics.expose(SHARDS_HELD, SHARD_MEMBERS)
 
     def held(self) -> tuple[int, ...]:
-        """See `Shards.held`."""
         with self._guard:
             return tuple(sorted(shard for shard, lease in self._leases.items() if lease.remaining_s > 0))
 
     def term(self, shard: int) -> str | None:
-        """See `Shards.term`."""
         with self._guard:
             lease = self._leases.get(shard)
         return lease.lease_id if lease is not None and lease.remaining_s > 0 else None
@@ -164,7 +164,6 @@ class LeasedShards:
         self._balanced_s = now_s
 
     def give_up(self, shard: int, why: str) -> bool:
-        """See `Shards.give_up`."""
         self._end(shard, "lost", why)
         return True
 
@@ -187,7 +186,6 @@ class LeasedShards:
         return self._ttl_s / ROUNDS_PER_TTL
 
     def close(self) -> None:
-        """See `Shards.close`."""
         self._stopped.set()
         with self._guard:
             leases = [*self._leases.values(), *([] if self._place is None else [self._place])]

@@ -4,6 +4,8 @@ Each table belongs to one of `count` shards. By default the settings give an ins
 (`tideline_runtime.shard_leases`) the instances that run at the moment divide all shards.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import hashlib
@@ -67,18 +69,15 @@ class StaticShards:
     count: int = 1
 
     def held(self) -> tuple[int, ...]:
-        """See `Shards.held`."""
         return (self.index,)
 
     def term(self, shard: int) -> str | None:
-        """See `Shards.term`."""
         return "" if shard == self.index else None
 
     def balance(self) -> None:
         """See `Shards.balance`."""
 
     def give_up(self, shard: int, why: str) -> bool:  # noqa: ARG002 - a static shard stays with its instance
-        """See `Shards.give_up`."""
         return False
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ the timeline defines the work. Tasks carry paths and options; rows enter the JVM
 clustering group are exchanged. Running a completed plan again succeeds without doing anything. Logs are JSON lines on stderr.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
@@ -85,15 +87,12 @@ class SparkOnDemand:
         return self._session
 
     def start(self) -> None:
-        """See `TaskRunner.start`."""
         self.get()
 
     def run(self, tasks: Sequence[Task], termination: Termination, work: Callable[[Task], Result]) -> list[Result]:
-        """See `TaskRunner.run`."""
         return run_tasks(self.get(), tasks, termination, work)
 
     def cluster(self, tasks: Sequence[ClusteringTask], termination: Termination) -> list[ClusteredGroup]:
-        """See `TaskRunner.cluster`."""
         return cluster_tasks(self.get(), tasks, termination)
 
     def is_lost(self) -> bool:

@@ -12,6 +12,8 @@ A stream's offset is a sequence of the table log, the order in which writes comp
 exactly the writes that completed since the batch before, once, whenever those writes began.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
@@ -133,7 +135,6 @@ class TidelineDataSource(ds.DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """See `DataSource.name`."""
         return NAME
 
     def schema(self) -> StructType:
@@ -151,7 +152,6 @@ class TidelineDataSource(ds.DataSource):
         return _Query.of(_Options.of(self.options))
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """See `DataSource.reader`."""
         _check_columns(schema, self.schema())
         return _Reader(self._query, schema)
 
@@ -172,7 +172,6 @@ class TidelineDataSource(ds.DataSource):
         return StreamWriter(options)
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:  # noqa: N802 - PySpark's name
-        """See `DataSource.streamReader`."""
         options = _Options.of(self.options)
         if options.as_of or options.read_optimized or options.until or options.where:
             raise InvalidOption(
@@ -201,11 +200,9 @@ class _Reader(ds.DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[ds.InputPartition]:
-        """See `DataSourceReader.partitions`."""
         return self._query.partitions()
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `DataSourceReader.read`."""
         return _rows(partition, self._schema, self._query.where)
 
 
@@ -238,7 +235,6 @@ class _StreamReader(ds.DataSourceStreamReader):
         return {_SEQUENCE: max(start[_SEQUENCE], newest_write(self._refreshed().state))}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
-        """See `DataSourceStreamReader.partitions`."""
         first, last = int(start[_SEQUENCE]), int(end[_SEQUENCE])
         if first >= last:
             return []
@@ -248,7 +244,6 @@ class _StreamReader(ds.DataSourceStreamReader):
         return _spread(table.incremental(first, last))
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `DataSourceStreamReader.read`."""
         return _rows(partition, self._schema)
 
 

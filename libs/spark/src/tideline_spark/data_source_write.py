@@ -8,6 +8,8 @@ file, and the process that commits reads them all and writes them as `write_rows
 bound.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import logging
@@ -159,7 +161,6 @@ class Writer(ds.DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """See `DataSourceArrowWriter.write`."""
         return stage(self._options, iterator)
 
     def commit(self, messages: list[ds.WriterCommitMessage | None]) -> None:
@@ -169,7 +170,6 @@ class Writer(ds.DataSourceArrowWriter):
         forget(self._options, messages)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None]) -> None:
-        """See `DataSourceWriter.abort`."""
         forget(self._options, messages)
 
 
@@ -180,7 +180,6 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """See `DataSourceStreamArrowWriter.write`."""
         return stage(self._options, iterator)
 
     def commit(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
@@ -197,5 +196,4 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
         forget(options, messages)
 
     def abort(self, messages: list[ds.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - PySpark's name
-        """See `DataSourceStreamWriter.abort`."""
         forget(self._options, messages)

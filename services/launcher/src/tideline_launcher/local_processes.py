@@ -1,5 +1,7 @@
 """Applications as local processes, which end with the launcher."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import os
@@ -77,7 +79,6 @@ class LocalProcesses:
                 self._launched[driver] = _Launched(None, with_ends(self._state, applications, end))
 
     def launch(self, spec: ApplicationSpec) -> None:
-        """See `Applications.launch`."""
         if spec.name in self._launched:
             return
         log_file, outcomes = (local_file(self._state, spec.name, kind) for kind in (LOG, OUTCOMES))
@@ -98,17 +99,14 @@ class LocalProcesses:
         self._launched[spec.name] = _Launched(process, applications, spec.timeout_s, self._clock.monotonic_s())
 
     def known(self) -> Sequence[Application]:
-        """See `Applications.known`."""
         for launched in self._launched.values():
             self._observe(launched)
         return [application for launched in self._launched.values() for application in launched.applications]
 
     def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
-        """See `Applications.attempts`."""
         return [application for application in self.known() if application.key in keys]
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
-        """See `Applications.log_tail`."""
         return log_end(self._state, driver, max_bytes)
 
     def collect(self, driver: str) -> None:

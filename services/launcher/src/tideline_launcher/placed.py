@@ -1,5 +1,7 @@
 """The platform that the settings choose: one for Spark applications, combined with the resident workers if there are any."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
@@ -41,42 +43,33 @@ class PlacedApplications:
 
     @property
     def poll_interval_s(self) -> float:
-        """See `Applications.poll_interval_s`."""
         is_busy = any(a.end is None for a in self._workers.known())
         return min(self._workers.poll_interval_s, self._spark.poll_interval_s) if is_busy else self._spark.poll_interval_s
 
     def start(self, wake: Callable[[], None]) -> None:
-        """See `Applications.start`."""
         self._spark.start(wake)
         self._workers.start(wake)
 
     def launch(self, spec: ApplicationSpec) -> None:
-        """See `Applications.launch`."""
         (self._workers if spec.place is Place.WORKER else self._spark).launch(spec)
 
     def known(self) -> Sequence[Application]:
-        """See `Applications.known`."""
         return [*self._workers.known(), *self._spark.known()]
 
     def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
-        """See `Applications.attempts`."""
         return [*self._workers.attempts(keys), *self._spark.attempts(keys)]
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
-        """See `Applications.log_tail`."""
         return self._of(driver).log_tail(driver, max_bytes)
 
     def collect(self, driver: str) -> None:
-        """See `Applications.collect`."""
         self._of(driver).collect(driver)
 
     def tidy(self) -> None:
-        """See `Applications.tidy`."""
         self._workers.tidy()
         self._spark.tidy()
 
     def close(self, grace_s: float) -> None:
-        """See `Applications.close`."""
         with ThreadPoolExecutor(1, thread_name_prefix="stop") as pool:
             workers = pool.submit(self._workers.close, grace_s)
             self._spark.close(grace_s)

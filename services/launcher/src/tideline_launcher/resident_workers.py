@@ -1,5 +1,7 @@
 """Applications for small plans in resident Python processes (workers), which end with the launcher."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import threading
@@ -126,16 +128,13 @@ class ResidentWorkers:
             self._changed.notify()
 
     def known(self) -> Sequence[Application]:
-        """See `Applications.known`."""
         with self._changed:
             return [application for held in self._held.values() for application in held.applications]
 
     def attempts(self, keys: Collection[PlanKey]) -> Sequence[Application]:
-        """See `Applications.attempts`."""
         return [application for application in self.known() if application.key in keys]
 
     def log_tail(self, driver: str, max_bytes: int) -> bytes:
-        """See `Applications.log_tail`."""
         return log_end(self._state, driver, max_bytes)
 
     def collect(self, driver: str) -> None:

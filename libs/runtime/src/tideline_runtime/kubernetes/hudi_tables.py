@@ -1,5 +1,7 @@
 """The adapter of `TableSource` for HudiTable resources."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -54,11 +56,9 @@ class HudiTables:
 
     @property
     def revision(self) -> int:
-        """See `TableSource.revision`."""
         return self._watch.revision
 
     def named(self) -> Mapping[str, NamedTable]:
-        """See `TableSource.named`."""
         selection = self._selection()
         if self._named is None or self._named[0] is not selection:
             self._named = (selection, selection.named(self._service))
@@ -73,13 +73,11 @@ class HudiTables:
                 self._tables.put(resource.name, table_status(resource, refusal, found.get(resource.base_path)))
 
     def show_job(self, base_path: str, job: JobFacts) -> None:
-        """See `TableSource.show_job`."""
         deciding = self._selection().deciding.get(base_path)
         if deciding is not None:
             self._jobs.put(deciding.name, job_status(job))
 
     def close(self) -> None:
-        """See `TableSource.close`."""
         for part in (self._tables, self._jobs, self._watch):
             part.stop()
 

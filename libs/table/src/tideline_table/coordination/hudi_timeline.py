@@ -1,5 +1,7 @@
 """The timeline of a table that only Apache Hudi writes: readable, without a table log."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +35,6 @@ class HudiTimeline(ActiveTimeline):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See `ActiveTimeline.capabilities`."""
         return HUDI_ONLY
 
     @property
@@ -42,7 +43,6 @@ class HudiTimeline(ActiveTimeline):
         return self._state
 
     def view(self) -> TableState:
-        """See `ActiveTimeline.view`."""
         return self._state
 
     def refresh_view(self) -> TableState:
@@ -51,7 +51,6 @@ class HudiTimeline(ActiveTimeline):
         return self._state
 
     def check_not_upgraded(self) -> None:
-        """See `ActiveTimeline.check_not_upgraded`."""
         if self.replica.state.sharing is not None:
             check_version(read_properties(self.storage), WRITTEN)
         elif self._created is not None:

@@ -1,5 +1,7 @@
 """Archival as a table service."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from tideline_table.action.archival.plan import plan_archival
@@ -21,16 +23,13 @@ class Archiving(Service):
     """It deletes late files."""
 
     def excluded(self, table: Table) -> NotDue | None:
-        """See `Service.excluded`."""
         return None if table.capabilities.archives else NotDue("Apache Hudi's writers archive a shared table")
 
     def is_on(self, options: Options, *, has_plan: bool) -> bool:
-        """See `Service.is_on`."""
         del has_plan
         return options[ARCHIVE_AUTOMATIC]
 
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
-        """See `Service.decide`."""
         del trigger
         leases = live_leases(table.storage)
         return plan_archival(table.state, options, table.clock.now(), needed_writes(table.timeline.saved()), leases=leases)

@@ -1,5 +1,7 @@
 """Clean as a table service."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from tideline_table.action.clean.plan import plan_clean
@@ -19,7 +21,6 @@ class Clean(Service):
     deletes = True
 
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
-        """See `Service.decide`."""
         del trigger
         leases = live_leases(table.storage)
         return plan_clean(table.state, table.storage.root, options, table.timeline.saved(), table.clock.now(), leases)
@@ -27,7 +28,6 @@ class Clean(Service):
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
     ) -> str | NotDue:
-        """See `Service.plan`."""
         del trigger, check
         return request_clean(table, options)
 
@@ -42,7 +42,6 @@ class Clean(Service):
         return Ran(self.name, (pending,), text, deleted, facts={"instant": pending, "files_deleted": deleted})
 
     def preview(self, plan: Plan) -> list[tuple[str, list[str]]] | None:
-        """See `Service.preview`."""
         assert isinstance(plan, CleanPlanned)
         named = plan.plan["filePathsToBeDeletedPerPartition"]
         return [(partition, [path_named(partition, f["filePath"]) for f in files]) for partition, files in named.items()]

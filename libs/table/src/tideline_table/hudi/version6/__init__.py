@@ -1,5 +1,7 @@
 """Table version 6 with timeline layout 1, and the older versions that are read like it (format reference 4 to 9)."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import contextlib
@@ -38,20 +40,16 @@ class Version6(TableFormat):
 
     @property
     def has_completion_times(self) -> bool:
-        """See `TableFormat`."""
         return False
 
     @property
     def has_merge_modes(self) -> bool:
-        """See `TableFormat`."""
         return False
 
     def version_properties(self) -> Mapping[str, str]:
-        """See `TableFormat`."""
         return {p.VERSION: str(_VERSION), p.LAYOUT: self.layout, p.ARCHIVE_FOLDER: _ARCHIVE, p.TIMEZONE: "UTC"}
 
     def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
-        """See `TableFormat`."""
         if not ordering_field:
             return {p.PAYLOAD_CLASS: p.OVERWRITE_PAYLOAD}
         return {p.PAYLOAD_CLASS: p.DEFAULT_PAYLOAD, p.PRECOMBINE_FIELD: ordering_field}
@@ -65,7 +63,6 @@ class Version6(TableFormat):
         return f"{instant.time}.{instant.action}.{instant.state}"
 
     def parse_timeline_file_name(self, name: str) -> tuple[Instant, str] | None:
-        """See `TableFormat`."""
         instant = parse_timeline_file_name(name)
         return None if instant is None else (instant, "")
 
@@ -78,7 +75,6 @@ class Version6(TableFormat):
         return f".{file_id}_{base_instant}.log.{version}_{token}"
 
     def writer_of(self, log: LogFileName) -> str:  # noqa: ARG002
-        """See `TableFormat`."""
         return ""
 
     def slice_of(self, log: LogFileName, begun: Sequence[str], completion: Callable[[str], str]) -> str:  # noqa: ARG002

@@ -1,5 +1,7 @@
 """Table versions 8 and 9 with timeline layout 2 (format reference 16.3, and that of versions 8 and 9)."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import bisect
@@ -51,7 +53,6 @@ class Version8(TableFormat):
         return self.version >= FIRST_VERSION
 
     def version_properties(self) -> Mapping[str, str]:
-        """See `TableFormat`."""
         version = str(self.version)
         return {
             p.VERSION: version,
@@ -86,7 +87,6 @@ class Version8(TableFormat):
         return commit_content(metadata)
 
     def check_supports(self, what: Feature) -> None:
-        """See `TableFormat`."""
         if what in _MISSING:
             raise UnsupportedTable(
                 f"{what} in a table of version {self.version}",
@@ -99,7 +99,6 @@ class Version8(TableFormat):
         return f".{file_id}_{instant}.log.{version}_{token}"
 
     def archive(self, storage: Storage, number: int, files: Sequence[tuple[Instant, str]], batch: int) -> str:  # noqa: ARG002
-        """See `TableFormat`."""
         return archive(storage, self.history_folder, [(i, self._completion(i, path), path) for i, path in files])
 
     def _completion(self, instant: Instant, path: str) -> str:
@@ -107,7 +106,6 @@ class Version8(TableFormat):
         return (parsed[1] if parsed is not None else "") or instant.time
 
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:
-        """See `TableFormat`."""
         if instant.state is State.COMPLETED and completion not in ("", instant.time):
             return f"{instant.time}_{completion}.{completed_as(instant.action)}"
         if instant.is_clustering and instant.state is not State.COMPLETED:
@@ -137,7 +135,6 @@ class Version8(TableFormat):
         return replace(instant, is_clustering=left != rest), completed or ""
 
     def writer_of(self, log: LogFileName) -> str:
-        """See `TableFormat`."""
         return log.instant
 
     def slice_of(self, log: LogFileName, begun: Sequence[str], completion: Callable[[str], str]) -> str:
@@ -146,5 +143,4 @@ class Version8(TableFormat):
         return begun[at - 1] if at else log.instant
 
     def archived_instants(self, storage: Storage, first: str = "", last: str = "") -> list[ArchivedInstant]:
-        """See `TableFormat`."""
         return read_history(storage, self.history_folder, first, last)
