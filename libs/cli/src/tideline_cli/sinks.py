@@ -1,21 +1,25 @@
 """Sinks for the rows of `read`: JSON lines, one JSON document, CSV, Parquet or Arrow, written batch by batch."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
+import base64
 import contextlib
 import enum
+import math
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pv
 import pyarrow.parquet as pq
 import simplejson
 
-from tideline_cli.json_values import json_column, json_rows, text_column
 from tideline_table.errors import InvalidInput, InvalidOption, StorageFull
 from tideline_table.storage import refused_write, writing
 
@@ -56,11 +60,9 @@ class JsonLines:
         self._stream = stream
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `RowSink.write`."""
         self._stream.writelines(line + b"\n" for line in json_rows(batch))
 
     def close(self) -> None:
-        """See `RowSink.close`."""
         self._stream.flush()
 
 
@@ -74,13 +76,11 @@ class JsonDocument:
         stream.write(f'{{"columns": {simplejson.dumps(columns, ensure_ascii=False)}, "rows": ['.encode())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `RowSink.write`."""
         for line in json_rows(batch):
             self._stream.write((b",\n" if self._rows else b"\n") + line)
             self._rows += 1
 
     def close(self) -> None:
-        """See `RowSink.close`."""
         self._stream.write(f'\n], "row_count": {self._rows}}}\n'.encode())
         self._stream.flush()
 
@@ -96,11 +96,9 @@ class ArrowSink:
         self._fitted = fitted
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `RowSink.write`."""
         self._writer.write_batch(self._fitted(batch))
 
     def close(self) -> None:
-        """See `RowSink.close`."""
         self._writer.close()
         self._stream.flush()
 
@@ -193,3 +191,65 @@ def _file_sink(row_format: RowFormat, stream: BinaryIO, schema: pa.Schema) -> Ro
     if row_format is RowFormat.ARROW:
         return ArrowSink(stream, pa.ipc.new_file(stream, schema))
     return stdout_sink(row_format, stream, schema)
+
+
+def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """Yield each row as one JSON object in UTF-8, without a line end."""
+    columns = [json_column(column) for column in batch.columns]
+    names = batch.schema.names
+    for row in zip(*columns, strict=True):
+        document = dict(zip(names, row, strict=True))
+        yield simplejson.dumps(document, ensure_ascii=False, separators=(",", ":"), use_decimal=True).encode()
+
+
+def json_column(column: pa.Array) -> list[Any]:
+    """Return the values of `column` as `json` writes them."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return [v if v is None or math.isfinite(v) else _number_word(v) for v in column.to_pylist()]
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return [None if v is None else base64.b64encode(v).decode() for v in column.to_pylist()]
+    if pa.types.is_temporal(kind):
+        texts: list[Any] = text_column(column).to_pylist()
+        return texts
+    if pa.types.is_map(kind):
+        entries = column.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        return [
+            None if pairs is None else {p[kind.key_field.name]: p[kind.item_field.name] for p in pairs} for pairs in _lists(entries)
+        ]
+    if pa.types.is_list(kind):
+        return _lists(column)
+    if pa.types.is_struct(kind):
+        names = [kind.field(i).name for i in range(kind.num_fields)]
+        rows = zip(*(json_column(child) for child in column.flatten()), strict=True) if names else iter([()] * len(column))
+        valid = column.is_valid().to_pylist()
+        return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, valid, strict=True)]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def text_column(column: pa.Array) -> pa.Array:
+    """Return a temporal or decimal column as the text that JSON and CSV contain."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind):
+        return column.cast(pa.string())
+    local = column.cast(pa.timestamp(kind.unit, "UTC")).cast(pa.timestamp(kind.unit)) if kind.tz is not None else column
+    text = pc.replace_substring(local.cast(pa.string()), " ", "T", max_replacements=1)
+    text = pc.replace_substring_regex(text, r"(\.\d{3})000$", r"\1")
+    return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
+
+
+def _lists(column: pa.Array) -> list[Any]:
+    flat = json_column(column.flatten())
+    found: list[Any] = []
+    at = 0
+    for length in pc.list_value_length(column).to_pylist():
+        found.append(None if length is None else flat[at : at + length])
+        at += length or 0
+    return found
+
+
+def _number_word(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
