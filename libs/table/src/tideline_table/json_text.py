@@ -1,4 +1,4 @@
-"""Parsing of untrusted JSON whose texts must be writable again, and digests that documents hold of themselves."""
+"""JSON documents: parsing of untrusted ones whose texts must be writable again, and digests that documents hold of themselves."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def parse_json(content: bytes) -> Any:
     if _SURROGATE.search(text):
         json.dumps(document, ensure_ascii=False).encode()
     return document
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def sealed(content: bytes) -> bytes:

@@ -5,7 +5,6 @@ import pytest
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD
 from tideline_table.merge import DeletionMark, MergeMode, OpenCells, PartialUpdate
-from tideline_table.table.declared_merging import check_defaults
 from tideline_table.table.definition import TableDefinition
 
 MODELS = "org.apache.hudi.common.model."
@@ -114,11 +113,11 @@ def test_defaults_that_are_no_nulls_are_refused_where_defaults_leave_cells_open(
         '{"type": "record", "name": "t", "fields": [{"name": "a", "type": ["null", "int"], "default": null}, {"name": "b", '
         '"type": "int"%s}]}'
     )
-    check_defaults(ignoring, plain % "", "t")
-    check_defaults(ignoring, "", "t")
+    ignoring.check_defaults(plain % "", "t")
+    ignoring.check_defaults("", "t")
     with pytest.raises(UnsupportedTable, match="column 'b' has the default 0"):
-        check_defaults(ignoring, plain % ', "default": 0', "t")
-    check_defaults(definition(9, mode="EVENT_TIME_ORDERING", ordering="ts").merging, plain % ', "default": 0', "t")
+        ignoring.check_defaults(plain % ', "default": 0', "t")
+    definition(9, mode="EVENT_TIME_ORDERING", ordering="ts").merging.check_defaults(plain % ', "default": 0', "t")
 
 
 def test_values_that_mark_deletions():

@@ -5,7 +5,7 @@ from tests.unit.table.tables import instant
 from tideline_table.config import Options
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.index.simple import Location
-from tideline_table.writer.routing import FilePlacement, route_input
+from tideline_table.writer.input import FilePlacement, route_input
 from tideline_table.writer.task import Operation
 
 NOW = instant(9)

@@ -38,14 +38,22 @@ from .service import Ran, Rewrite, Step
 from .services import REWRITES, SERVICES
 from .soundness import pending_bytes, pending_rewrites, plan_bytes, plan_check
 from .write.attempt import Contention, OnConflict, hold_back, in_transaction, write_with_retries
-from .write.choices import WriteChoices, check_index_state, combines_input, in_buckets, index_state
+from .write.choices import (
+    TargetSchema,
+    WriteChoices,
+    check_index_state,
+    check_sort_columns,
+    combines_input,
+    in_buckets,
+    index_state,
+    target_schema,
+)
 from .write.executor import RoutedWrite, ThisProcess
 from .write.live_keys import all_deleted_keys, may_delete
 from .write.partition_deletion import delete_partitions
 from .write.resize import resize_buckets
 from .write.ring_resize import RingResize, SkippedPartition, SkipReason, partitions_of_same_number, resize_rings
 from .write.run import closed_to_inserts, overwrite_of, write_context, write_partition_metafile, write_rows
-from .write.schema_change import TargetSchema, check_sort_columns, target_schema
 from .write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
 from .write.write_set import MarkerCheck
 

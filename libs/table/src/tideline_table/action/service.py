@@ -21,8 +21,8 @@ from tideline_table.hudi.instant import Action
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import CompactionPlanned, Plan, path_named
 from tideline_table.log.state import TableState
+from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
-from tideline_table.table.view import TableView
 
 Settings = Mapping[str, object] | None
 """Options that override those with which the table is open."""

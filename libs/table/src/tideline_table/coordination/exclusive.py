@@ -1,5 +1,7 @@
 """The timeline of an exclusive table: decide on fresh state, append to the table log, create timeline files."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import logging
@@ -67,20 +69,16 @@ class ExclusiveTimeline(ActiveTimeline):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See `ActiveTimeline.capabilities`."""
         return SHARED if self.is_outdated else EXCLUSIVE
 
     @property
     def is_outdated(self) -> bool:
-        """See `ActiveTimeline.is_outdated`."""
         return self.state.sharing is not None
 
     def savepoints(self) -> Mapping[str, Savepoint]:
-        """See `ActiveTimeline.savepoints`."""
         return self.state.savepoints
 
     def saved(self) -> Saved:
-        """See `ActiveTimeline.saved`."""
         return self.state.saved()
 
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:  # noqa: ARG002 - the port's
@@ -188,7 +186,9 @@ class ExclusiveTimeline(ActiveTimeline):
 
     @contextmanager
     def preparing(self, action: Action, instant: str, stats: Sequence[WriteStat]) -> Iterator[None]:
-        """See `ActiveTimeline.preparing`."""
+        if self.state.metadata is None:
+            yield
+            return
         with prepared_delta(self.storage, self.format, self.state.metadata, action, instant, stats) as prepared:
             if prepared is not None:
                 self._prepared[instant] = prepared
@@ -202,7 +202,6 @@ class ExclusiveTimeline(ActiveTimeline):
         return next_instant(self.time.now(), state.last_instant)
 
     def mint_above_files(self, state: TableState) -> str:
-        """See `ActiveTimeline.mint_above_files`."""
         if self.format.has_completion_times:
             return self.mint(state)
         # Create the head's files first: its slow writer would date them after the minted instant.
@@ -241,10 +240,12 @@ class ExclusiveTimeline(ActiveTimeline):
             hide_records(self.storage, self.state)
         # Only for the writer: a process that heals the entry later may find it half used.
         prepared = self._prepared.pop(entry.instant, None) if entry.after is State.COMPLETED else None
-        self.log.materialise(
-            entry,
-            lambda: publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule, self.records, prepared),
-        )
+
+        def publish() -> None:
+            if self.state.metadata is not None:
+                publish_metadata(self.storage, self.log, self.time, entry, self.state, self.rule, self.records, prepared)
+
+        self.log.materialise(entry, publish)
         if abs(self.time.now() - datetime.fromisoformat(entry.recorded)) <= timedelta(seconds=HEAL_DEADLINE_S):
             return
         # If this process was slow, it may have created files of an instant that was archived meanwhile.

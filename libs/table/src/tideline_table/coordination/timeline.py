@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, TypeVar, overload
 
+from tideline_table.config import SHARED_METADATA, Options, column_list
 from tideline_table.coordination.capabilities import Capabilities
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.reserve import release_reserve
@@ -21,6 +22,7 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.hudi_written import visible_instants
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import FILES, RECORD_INDEX
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -32,6 +34,23 @@ from tideline_table.storage import Folder
 Facts = TypeVar("Facts")
 Decide = Callable[[TableState], Draft]
 """A pure decision on fresh state: return the transition to append, or raise the error that forbids it."""
+
+
+def kept_partitions(options: Options) -> tuple[str, ...]:
+    """Return the partitions that Tideline's writers keep, `files` first; none if they turn the metadata table off."""
+    if options[SHARED_METADATA] == SHARED_METADATA.default:
+        return ()
+    return tuple(dict.fromkeys((FILES, *column_list(options[SHARED_METADATA]))))
+
+
+def holds_keys_once(state: TableState, options: Options) -> bool:
+    """Return whether a table has a record index: then no key may be in two places.
+
+    In a table that Apache Hudi also writes, whether Tideline's writers keep one (`tideline.shared.metadata`).
+    """
+    if state.sharing is not None:
+        return RECORD_INDEX in kept_partitions(options)
+    return state.metadata is not None and state.metadata.partition(RECORD_INDEX) is not None
 
 
 class ActiveTimeline(ABC):

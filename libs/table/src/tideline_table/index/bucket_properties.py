@@ -12,7 +12,6 @@ from tideline_table.config import (
     BUCKET_PARTITION_RULE_TYPE,
     BUCKET_PARTITION_RULES,
     INDEX_TYPE,
-    Options,
     column_list,
 )
 from tideline_table.errors import InvalidOption, UnsupportedTable
@@ -100,34 +99,3 @@ def with_numbers(properties: Mapping[str, str], number: int, rules: str) -> dict
     kept = {k: v for k, v in properties.items() if k not in (RESIZING, BUCKET_PARTITION_RULE_TYPE.key)}
     declared = {INDEX_TYPE.key: BUCKET, BUCKET_NUMBER.key: str(number), BUCKET_PARTITION_RULES.key: rules}
     return {**kept, **declared, **({BUCKET_PARTITION_RULE_TYPE.key: RULE_TYPE} if rules else {})}
-
-
-def check_index(index: BucketIndex | None, options: Options) -> None:
-    """Raise `InvalidOption` if a writer's options name another index, number of buckets or hash fields than the table has."""
-    given = options.given()
-    if index is None:
-        if given.get(INDEX_TYPE.key) == BUCKET:
-            raise InvalidOption(
-                f"{INDEX_TYPE.key}={BUCKET} for a table without a bucket index",
-                expected="the index that the table was created with",
-                remedy="create a table with it: tideline create PATH --index bucket --buckets N",
-            )
-        return
-    wrong = []
-    if given.get(INDEX_TYPE.key, BUCKET) != BUCKET:
-        wrong.append(f"{INDEX_TYPE.key}={given[INDEX_TYPE.key]}")
-    if given.get(BUCKET_ENGINE.key, index.engine.value) != index.engine.value:
-        wrong.append(f"{BUCKET_ENGINE.key}={given[BUCKET_ENGINE.key]}")
-    if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
-        wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
-    rules = PartitionRules.parse(given.get(BUCKET_PARTITION_RULES.key, ""))
-    if rules and rules.closed(index.number) != index.rules.closed(index.number):
-        wrong.append(f"{BUCKET_PARTITION_RULES.key}={given[BUCKET_PARTITION_RULES.key]}")
-    if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):
-        wrong.append(f"{BUCKET_HASH_FIELD.key}={given[BUCKET_HASH_FIELD.key]}")
-    if wrong:
-        raise InvalidOption(
-            f"{', '.join(wrong)} for a table with a bucket index",
-            expected=f"{index.text}, as the table was created",
-            remedy="leave these options out: the table keeps them",
-        )

@@ -1,6 +1,7 @@
 """The scope in which a record key is unique, by the index type of a writer.
 
-And hashes of keys, by which a commit detects that two writers inserted the same one in this scope.
+And whether its options name the index that the table has; and hashes of keys, by which a commit detects that two writers inserted
+the same one in this scope.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ import xxhash
 
 from tideline_table.config import (
     BLOOM_INDEX_UPDATE_PARTITION_PATH,
+    BUCKET_ENGINE,
+    BUCKET_HASH_FIELD,
+    BUCKET_NUMBER,
+    BUCKET_PARTITION_RULES,
     INDEX_TYPE,
     RECORD_INDEX_UPDATE_PARTITION_PATH,
     SIMPLE_INDEX_UPDATE_PARTITION_PATH,
     Options,
+    column_list,
 )
 from tideline_table.errors import InvalidOption
+from tideline_table.index.bucket import BUCKET, BucketIndex
+from tideline_table.index.partition_rules import PartitionRules
 
 RECORD_INDEX = "RECORD_INDEX"
 """The index type that looks keys up in the partition `record_index` of the metadata table."""
@@ -82,6 +90,37 @@ def check_scope(kept: str, options: Options, *, only_deletes: bool = False) -> N
         expected=f"an index in which keys are unique in each {wanted.value}, as the table was created",
         remedy="leave this option out: the table keeps it",
     )
+
+
+def check_index(index: BucketIndex | None, options: Options) -> None:
+    """Raise `InvalidOption` if a writer's options name another index, number of buckets or hash fields than the table has."""
+    given = options.given()
+    if index is None:
+        if given.get(INDEX_TYPE.key) == BUCKET:
+            raise InvalidOption(
+                f"{INDEX_TYPE.key}={BUCKET} for a table without a bucket index",
+                expected="the index that the table was created with",
+                remedy="create a table with it: tideline create PATH --index bucket --buckets N",
+            )
+        return
+    wrong = []
+    if given.get(INDEX_TYPE.key, BUCKET) != BUCKET:
+        wrong.append(f"{INDEX_TYPE.key}={given[INDEX_TYPE.key]}")
+    if given.get(BUCKET_ENGINE.key, index.engine.value) != index.engine.value:
+        wrong.append(f"{BUCKET_ENGINE.key}={given[BUCKET_ENGINE.key]}")
+    if given.get(BUCKET_NUMBER.key, str(index.number)) != str(index.number):
+        wrong.append(f"{BUCKET_NUMBER.key}={given[BUCKET_NUMBER.key]}")
+    rules = PartitionRules.parse(given.get(BUCKET_PARTITION_RULES.key, ""))
+    if rules and rules.closed(index.number) != index.rules.closed(index.number):
+        wrong.append(f"{BUCKET_PARTITION_RULES.key}={given[BUCKET_PARTITION_RULES.key]}")
+    if BUCKET_HASH_FIELD.key in given and set(column_list(given[BUCKET_HASH_FIELD.key])) != set(index.fields):
+        wrong.append(f"{BUCKET_HASH_FIELD.key}={given[BUCKET_HASH_FIELD.key]}")
+    if wrong:
+        raise InvalidOption(
+            f"{', '.join(wrong)} for a table with a bucket index",
+            expected=f"{index.text}, as the table was created",
+            remedy="leave these options out: the table keeps them",
+        )
 
 
 MAX_CARRIED_HASHES = 65_536

@@ -138,7 +138,8 @@ class SimpleIndex:
         found: list[np.ndarray] = []
         kept: list[FileSlice] = []
         wanted = one_chunk(keys)
-        names = WantedKeys(wanted)
+        slices = tuple(slices)
+        names = WantedKeys(wanted) if any(file_slice.log_files for file_slice in slices) else None
         for file_slice in slices:
             held = self._log_keys(file_slice, names)
             # The input is the smaller side: hash it and stream the file's keys past it.

@@ -18,8 +18,9 @@ from typing import Any
 from tideline_table.errors import CorruptMetadata
 from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.json_text import given
 from tideline_table.log.adopted import AdoptedTable
-from tideline_table.log.plan import ArchivedInstants, Document, Plan, RollbackStep, given, parse_plan, rolled_back_partitions
+from tideline_table.log.plan import ArchivedInstants, Document, Plan, RollbackStep, parse_plan, rolled_back_partitions
 from tideline_table.log.progress import Progress, progress_from, progress_json
 from tideline_table.log.rewind import Rewind
 from tideline_table.log.sharing import Sharing

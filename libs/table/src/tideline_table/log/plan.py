@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tideline_table.file_group.slice import FileGroupId, SliceVersion, join_path
 from tideline_table.hudi.instant import Action
+from tideline_table.json_text import given
 from tideline_table.log.progress import Progress, progress_from, progress_json
 from tideline_table.log.rewind import Rewind
 
@@ -22,11 +23,6 @@ Document = Mapping[str, Any]
 """A record of the Hudi format, in the form of its Avro or JSON file."""
 PRIORITY_KEY = "tideline.priority"
 """Extra metadata of a clustering plan, set to `true` if the clustering lost so many conflicts that writers have to wait for it."""
-
-
-def given(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None."""
-    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

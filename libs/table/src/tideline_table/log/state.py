@@ -166,7 +166,8 @@ class TableState(StateView):
                 return
             self._apply_transition(entry)
             self._apply_body(entry)
-            self.metadata = metadata_after(self.metadata, entry)
+            if self.metadata is not None or entry.action is Action.INDEXING:
+                self.metadata = metadata_after(self.metadata, entry)
             if entry.after in (State.COMPLETED, State.ROLLED_BACK):
                 self.plans.pop(entry.instant, None)
 

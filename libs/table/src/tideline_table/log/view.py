@@ -101,10 +101,10 @@ class StateView:
         known = [resize for resize in self.bucket_resizes() if not as_of or resize.instant <= as_of]
         return known[-1] if known else None
 
-    def ring_instant(self, partition_path: str, as_of: str = "") -> str:
-        """Return the instant of the commit that made the hash ring of a partition as of an instant (empty: now); empty for none."""
+    def ring_instant(self, partition_path: str) -> str:
+        """Return the instant of the commit that made the hash ring of a partition; empty for none."""
         with self._mutex:
-            return made_by(self.ring_resizes, partition_path, as_of)
+            return made_by(self.ring_resizes, partition_path)
 
     def schema_at(self, as_of: str) -> str:
         """Return the table schema as of the instant `as_of` (inclusive). Before the first known schema, return the first one."""

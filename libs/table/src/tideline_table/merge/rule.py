@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, fold_events
 from tideline_table.merge.mode import MergeMode
 from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, purged_mask
-from tideline_table.merge.parts import PartialUpdate, chosen_cells, fold_parts, from_newer
+from tideline_table.merge.parts import OpenCells, PartialUpdate, chosen_cells, fold_parts, from_newer
 from tideline_table.schema.arrow import field_values, with_column
+from tideline_table.schema.avro import parse_record
 from tideline_table.schema.evolution import IS_DELETED
 from tideline_table.schema.meta_fields import META_FIELDS
 
@@ -54,6 +56,18 @@ class Merging:
     value. False: as Apache Hudi merges logs (docs/design/merge-on-read.md, late rows)."""
     ordering_field: str = ""
     """The ordering fields, separated by commas; the first field that differs decides."""
+
+    def check_defaults(self, schema_json: str, name: str) -> None:
+        """Raise `UnsupportedTable` if non-null defaults leave cells open: Hudi compares them by identity, not by value."""
+        if self.partial is None or self.partial.cells is not OpenCells.NULLS or not schema_json:
+            return
+        for field in parse_record(schema_json)["fields"]:
+            if field.get("default") is not None:
+                raise UnsupportedTable(
+                    f"table {name!r} ignores default values when it merges records, and column {field.get('name')!r} has the "
+                    f"default {field['default']!r}",
+                    expected="columns without default, or with null",
+                )
 
     @property
     def ordering_fields(self) -> tuple[str, ...]:

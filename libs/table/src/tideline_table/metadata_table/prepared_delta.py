@@ -68,15 +68,15 @@ class PreparedDelta:
 
 @contextmanager
 def prepared_delta(
-    storage: Storage, form: TableFormat, known: MetadataTable | None, action: Action, instant: str, stats: Sequence[WriteStat]
+    storage: Storage, form: TableFormat, known: MetadataTable, action: Action, instant: str, stats: Sequence[WriteStat]
 ) -> Iterator[PreparedDelta | None]:
     """Prepare the delta commit of a write with these files in threads, until the end of the context.
 
     The write replaces no file group.
 
-    None if there is no metadata table, or if records may depend on more than what the writer of the files kept.
+    None if records may depend on more than what the writer of the files kept.
     """
-    if known is None or not stats or not all(map(is_kept, stats)):
+    if not stats or not all(map(is_kept, stats)):
         yield None
         return
     entry = Entry(

@@ -87,15 +87,14 @@ def publish_metadata(
     records: LogRecords | None = None,
     prepared: PreparedDelta | None = None,
 ) -> None:
-    """Create what `entry` adds to the metadata table, if there is one; `state` is the state after the entry.
+    """Create what `entry` adds to the metadata table, which there is; `state` is the state after the entry.
 
     `rule` merges the log files of the table, for partitions that depend on its rows. `records` takes those of the record index.
     `prepared` has log files that need not be made anew.
     """
     assert state.sequence == entry.sequence
     known = state.metadata
-    if known is None:
-        return
+    assert known is not None
     source = Source(storage, log.format, state, rule or LogRule())
     if entry.created_index is not None:
         _create(source, clock, known, [part for part in known.partitions if part.created == entry.instant])

@@ -50,12 +50,11 @@ class SliceFiles:
     """Files that are none of the metadata table's, or of a newer slice than the log knows."""
 
 
-def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> SliceFiles:
-    """List the folder of the partition, for the slice `base` (by default the newest).
+def slice_files(storage: Storage, part: MetadataPartition) -> SliceFiles:
+    """List the folder of the partition, for its newest slice.
 
     Files of other slices are left out: they are being cleaned, or a late writer made them.
     """
-    wanted = base or part.base
     numbers = {file_id_of(part.name, group): group for group in range(part.file_groups)}
     groups, foreign = tuple(GroupFiles() for _ in numbers), []
     for found in storage.list_folder(folder_of(part.name)).objects:
@@ -66,9 +65,9 @@ def slice_files(storage: Storage, part: MetadataPartition, base: str = "") -> Sl
         if named is None or named.file_id not in numbers or begun > part.base:
             if name != PARTITION_METAFILE and not name.endswith(".crc"):
                 foreign.append(name)
-        elif name == base_name(wanted, named.file_id):
+        elif name == base_name(part.base, named.file_id):
             groups[numbers[named.file_id]].has_base = True
-        elif log is not None and begun == wanted:
+        elif log is not None and begun == part.base:
             groups[numbers[named.file_id]].versions[log.version] = name
     for group in groups:
         group.versions = dict(sorted(group.versions.items()))

@@ -23,8 +23,17 @@ import pyarrow as pa
 import tenacity
 
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError, UnsafePath
-from tideline_table.storage.disk_errors import failed_access, place_of, refused_write, writing
-from tideline_table.storage.port import Folder, ObjectStat, checked_folder, checked_path, entity_tag
+from tideline_table.storage.port import (
+    Folder,
+    ObjectStat,
+    checked_folder,
+    checked_path,
+    entity_tag,
+    failed_access,
+    place_of,
+    refused_write,
+    writing,
+)
 
 _LOGGER = logging.getLogger(__name__)
 STAGING = ".hoodie/.tideline/staging"

@@ -8,7 +8,7 @@ from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table.advice import Advice, advise
 from tideline_table.table.changes import newest_write
 from tideline_table.table.create import TableRequest, create_table, default_name, folder_name
-from tideline_table.table.definition import TableDefinition, TableType
+from tideline_table.table.definition import TableDefinition, TableType, TableView
 from tideline_table.table.facade import Table
 from tideline_table.table.file_list import DataFile, data_files, manifest_of
 from tideline_table.table.findings import (
@@ -32,5 +32,4 @@ from tideline_table.table.remains import renew_identity
 from tideline_table.table.rings import TableRings
 from tideline_table.table.sharing import share_table, why_unsharable
 from tideline_table.table.standing import why_refused
-from tideline_table.table.view import TableView
 from tideline_table.table.writer_check import CHECKED_COMMITS, WritersFound, WriterVerdict, find_writers

@@ -9,7 +9,6 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, merge_mode
-from tideline_table.schema.avro import parse_record
 
 _MODELS = "org.apache.hudi.common.model."
 _MODES = {mode.value: mode for mode in MergeMode}
@@ -60,19 +59,6 @@ def read_merging(properties: Mapping[str, str], name: str, form: TableFormat, or
         partial=_partial_update(properties, name) or found.partial,
         deletion=_deletion_mark(properties, name) or found.deletion,
     )
-
-
-def check_defaults(merging: Merging, schema_json: str, name: str) -> None:
-    """Raise `UnsupportedTable` if non-null defaults leave cells open: Hudi compares values with them by identity, not by value."""
-    if merging.partial is None or merging.partial.cells is not OpenCells.NULLS or not schema_json:
-        return
-    for field in parse_record(schema_json)["fields"]:
-        if field.get("default") is not None:
-            raise UnsupportedTable(
-                f"table {name!r} ignores default values when it merges records, and column {field.get('name')!r} has the default "
-                f"{field['default']!r}",
-                expected="columns without default, or with null",
-            )
 
 
 def _declared(properties: Mapping[str, str], name: str, form: TableFormat, ordering_field: str, payload_class: str) -> Merging:

@@ -25,13 +25,12 @@ from tideline_table.coordination import (
 )
 from tideline_table.coordination.capabilities import Capabilities
 from tideline_table.coordination.other_writers import check_not_upgraded, properties_in
-from tideline_table.coordination.shared.metadata import holds_keys_once, kept_partitions
+from tideline_table.coordination.timeline import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.formats import check_readable
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, parse_as_of, parse_point
-from tideline_table.hudi.properties import CREATE_SCHEMA
 from tideline_table.hudi.zone import timeline_zone
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
@@ -60,8 +59,7 @@ from tideline_table.table.changes import (
     writes_after,
 )
 from tideline_table.table.data_skipping import DataSkipping
-from tideline_table.table.declared_merging import check_defaults
-from tideline_table.table.definition import TableDefinition
+from tideline_table.table.definition import TableDefinition, TableView
 from tideline_table.table.identity import TableIdentity, check_stands, read_identity, replace_identity
 from tideline_table.table.images import Images, images_of
 from tideline_table.table.opening import open_timeline
@@ -69,7 +67,6 @@ from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
 from tideline_table.table.remains import check_no_remains
 from tideline_table.table.rings import TableRings
-from tideline_table.table.view import TableView
 
 
 class Table:
@@ -249,7 +246,7 @@ class Table:
     @property
     def schema_json(self) -> str:
         """The Avro text of the schema: of the newest commit, else of the creation."""
-        return self.state.schema_json or self.definition.properties.get(CREATE_SCHEMA, "")
+        return self.view().schema_json
 
     def write_action(self, *, replaces: bool = False) -> Action:
         """Return the timeline action of a write of rows. `replaces`: the write replaces whole file groups."""
@@ -268,13 +265,12 @@ class Table:
     def check_writable(self, *, keyed: bool = True) -> None:
         """Raise if the table cannot be written: version, type, no Tideline log, a copy, or an unknown instant on the timeline."""
         self.timeline.check_not_upgraded()
-        definition = self.definition
-        definition.check_writable(keyed=keyed, alone=self.capabilities.log_is_truth)
-        if (
-            not self.capabilities.log_is_truth
-        ):  # an exclusive timeline reads the properties below; those read before may be older than a resize
+        view = self.view()
+        definition, is_alone = view.definition, view.capabilities.log_is_truth
+        definition.check_writable(keyed=keyed, alone=is_alone)
+        if not is_alone:  # an exclusive timeline reads the properties below; those read before may be older than a resize
             check_index(self._declared, self.identity, self.timeline)
-        check_defaults(definition.merging, self.schema_json, definition.name)
+        definition.merging.check_defaults(view.schema_json, definition.name)
         if self.identity is not None:
             self.identity.check_place(self.storage.root)
 
@@ -296,7 +292,7 @@ class Table:
 
     def complete_resize(self) -> None:
         """Complete what a resize of buckets left whose process died, if the properties say so. Writers and recovery call it."""
-        if complete_ended_resize(self._declared, self.identity, self.timeline):
+        if self._declared.buckets is not None and complete_ended_resize(self._declared, self.identity, self.timeline):
             self._properties_seen = None  # the next check reads them again
 
     def adopt(self, *, in_place: bool = False) -> TableIdentity:
@@ -314,21 +310,22 @@ class Table:
 
         Without `merges`, no log files are merged, so a table with any merge rule can be read.
         """
-        definition, identified = self.definition, self.state.identified_schemas
+        view = self.view()
+        definition, identified = view.definition, view.state.identified_schemas
         rule = LogRule(
             # Without logs, the ordering field only says what table services compare.
             merging=Merging(ordering_field=definition.ordering_field),
             visible=self.timeline.visible(),
             as_of=as_of,
             keygen=None if definition.has_meta_fields else definition.keygen,
-            path_columns=definition.path_columns or (definition.filling_columns if self.capabilities.has_hudi_files else None),
+            path_columns=definition.path_columns or (definition.filling_columns if view.capabilities.has_hudi_files else None),
             versions=SchemaVersions.parsed(identified) if identified else None,
         )
         if not merges or not definition.has_logs:
             return rule
         merging = definition.merging
-        check_defaults(merging, self.schema_json, definition.name)
-        return replace(rule, merging=replace(merging, forgets_deletions=not self.capabilities.has_hudi_files))
+        merging.check_defaults(view.schema_json, definition.name)
+        return replace(rule, merging=replace(merging, forgets_deletions=not view.capabilities.has_hudi_files))
 
     def slices(self, as_of: Point = "") -> list[FileSlice]:
         """Return the slices visible now or at the point in time `as_of` (inclusive).

@@ -20,10 +20,10 @@ from tideline_table.coordination.shared.metadata import (
     check_record_index,
     follow_step,
     keep_only,
-    kept_partitions,
     turn_off_metadata,
 )
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
+from tideline_table.coordination.timeline import kept_partitions
 from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import is_ring_file_id
@@ -129,8 +129,7 @@ def _check_zone(table: Table) -> None:
     if ahead.total_seconds() > table.options[INSTANT_SKEW_S]:
         raise UnsupportedTable(
             f"the last instant {table.state.last_instant} of table {table.definition.name!r} lies "
-            f"{ahead.total_seconds() / 3600:.2f} h "
-            f"ahead of UTC: {p.TIMEZONE} is LOCAL, and a writer's zone is east of UTC",
+            f"{ahead.total_seconds() / 3600:.2f} h ahead of UTC: {p.TIMEZONE} is LOCAL, and a writer's zone is east of UTC",
             expected="instants in UTC, which a shared table has: zones of several machines, and summer time, break their order",
             remedy=f"stop its writers until {last:%Y-%m-%d %H:%M:%S} UTC and share it then, which sets {p.TIMEZONE}=UTC",
         )

@@ -4,8 +4,19 @@ Publishing, that is, which files become visible and when, does not belong here; 
 """
 
 from tideline_table.writer.file_group import write_file_group
-from tideline_table.writer.input import PreparedInput, check_indexed_keys, prepare_input, refuse_duplicates, with_marked_purges
-from tideline_table.writer.routing import SAMPLE_ROWS, FilePlacement, RoutedTask, measured_row_bytes, route_input, route_to_buckets
+from tideline_table.writer.input import (
+    SAMPLE_ROWS,
+    FilePlacement,
+    PreparedInput,
+    RoutedTask,
+    check_indexed_keys,
+    measured_row_bytes,
+    prepare_input,
+    refuse_duplicates,
+    route_input,
+    route_to_buckets,
+    with_marked_purges,
+)
 from tideline_table.writer.task import (
     ROW_OPERATIONS,
     FileGroupResult,

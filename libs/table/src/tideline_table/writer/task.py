@@ -78,10 +78,9 @@ def minds_known_keys(operation: Operation, options: Options) -> bool:
     return operation.looks_up_keys or (options[INSERT_DUP_POLICY] != "none" and not operation.overwrites)
 
 
-def promises_unique_keys(operation: Operation, options: Options) -> bool:
-    """Return whether the keys that this write adds must not be added by another writer meanwhile."""
-    # An overwrite also replaces what other writers add to its partitions meanwhile.
-    return minds_known_keys(operation, options)
+promises_unique_keys = minds_known_keys
+"""Whether the keys that a write adds must not be added by another writer meanwhile: an overwrite also replaces what others add to
+its partitions."""
 
 
 @dataclass(frozen=True, slots=True)

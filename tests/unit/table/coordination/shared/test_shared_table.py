@@ -26,7 +26,7 @@ from tideline_table.log.sharing import HUDI_WRITER, HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType, share_table
-from tideline_table.writer import routing
+from tideline_table.writer import input as written_input
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
 
@@ -266,7 +266,7 @@ def test_a_shared_table_whose_file_ids_show_a_bucket_index_is_refused(ids: list[
     theirs = peer_of(storage, clock)
     with monkeypatch.context() as patched:
         # As Hudi's writers name file groups by their buckets.
-        patched.setattr(routing, "new_file_id", lambda instant, task: ids[int(task)])
+        patched.setattr(written_input, "new_file_id", lambda instant, task: ids[int(task)])
         put(theirs, [("b", "q", 1, "1"), ("c", "r", 1, "1")])
     with pytest.raises(UnsupportedTable, match=rf"bucket index \(file id {min(ids)}"):
         put(ours, FIRST)

@@ -15,7 +15,7 @@ from tideline_table.coordination.priority import carries_over
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import is_ring_file_id
 from tideline_table.log.state import TableState
-from tideline_table.table.view import TableView
+from tideline_table.table.definition import TableView
 
 
 def plan_bucket_clustering(

@@ -96,12 +96,12 @@ class ClusteredRange:
     stats: tuple[WriteStat, ...]
 
 
-def sample_slice(task: ClusteringTask, slice_number: int, slices: int, storage: Storage | None = None) -> SliceSample:
+def sample_slice(task: ClusteringTask, slice_number: int, slices: int) -> SliceSample:
     """Return a sample of the only slice of `task`, which has this number among the `slices` of its group.
 
     Reads the sort columns only.
     """
-    storage = storage or task_storage(task.base_path)
+    storage = task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     columns = list(task.order.columns)
     # Twice the share of a slice of average size, so that a large one is not thinned out much.
@@ -138,14 +138,12 @@ def _together(samples: Sequence[SliceSample], most: int) -> pa.Table:
     return chosen.take(pa.array(np.minimum(np.searchsorted(ends, wanted), chosen.num_rows - 1)))
 
 
-def ranged_rows(
-    split: RangeSplit, task: ClusteringTask, slice_number: int, storage: Storage | None = None
-) -> Iterator[tuple[int, Sent]]:
+def ranged_rows(split: RangeSplit, task: ClusteringTask, slice_number: int) -> Iterator[tuple[int, Sent]]:
     """Yield the rows of the only slice of `task` in pieces of one range each, with the range.
 
     Then the end of the slice, to every range.
     """
-    storage = storage or task_storage(task.base_path)
+    storage = task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     schema = with_meta_fields(task.schema)
     proof, started_s = _prover(task), time.perf_counter()
@@ -166,14 +164,14 @@ def ranged_rows(
         yield number, SliceEnd(slice_number, count, read, proof.proof_s / len(sent), task_s / len(sent))
 
 
-def write_range(split: RangeSplit, range_number: int, received: Iterator[Sent], storage: Storage | None = None) -> ClusteredRange:
+def write_range(split: RangeSplit, range_number: int, received: Iterator[Sent]) -> ClusteredRange:
     """Sort the rows that the readers of the slices sent to this range, write its file and read it back.
 
     Rows beyond the memory limit are kept and sorted in files. Raises `VerificationFailed` if a piece is missing or came twice,
     `StorageFull` if the temporary folder or the table's is full.
     """
     task = split.task
-    storage = storage or task_storage(task.base_path)
+    storage = task_storage(task.base_path)
     limit_bytes = Options(task.options)[CLUSTERING_MEMORY_LIMIT]
     proof = _prover(task)
     with ExitStack() as files:

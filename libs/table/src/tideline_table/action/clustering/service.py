@@ -1,5 +1,7 @@
 """Clustering as a table service."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -25,8 +27,8 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.log.plan import ClusteringPlanned, Plan, path_named
 from tideline_table.log.state import TableState
+from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
-from tideline_table.table.view import TableView
 
 
 class Clustering(Rewrite):
@@ -45,16 +47,13 @@ class Clustering(Rewrite):
         return Inline(options[CLUSTERING_INLINE], trigger)
 
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
-        """See `Service.decide`."""
         view = table.view(options)
         return why_not_carried_over(view) or self.due(view, trigger, table.clock.now())
 
     def why_not_planned(self, view: TableView) -> NotDue | None:
-        """See `Rewrite.why_not_planned`."""
         return why_not_carried_over(view)
 
     def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
-        """See `Rewrite.pressure`."""
         del now
         bound = objectives.small_files
         if bound is None:
@@ -62,12 +61,10 @@ class Clustering(Rewrite):
         return Pressure(found.small_files / bound, f"{found.small_files} small files, objective {bound}")
 
     def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
-        """See `Rewrite.thresholds`."""
         del view
         return Trigger(2, 0, usual.max_bytes) if is_urgent else usual
 
     def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
-        """See `Rewrite.due`."""
         return decide_clustering(view, trigger=trigger, hour=now.hour)
 
     def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
@@ -85,32 +82,26 @@ class Clustering(Rewrite):
         return Gain(sum(len(s.paths) for s in slices), written, logs_applied(slices), unsorted, since)
 
     def waited(self, state: TableState, found: FileSlice, sequence: int) -> bool:
-        """See `Rewrite.waited`."""
         return not is_clustered(state, found) and any_before(state, [found.base_instant], sequence)
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
     ) -> str | NotDue:
-        """See `Service.plan`."""
         return request_clustering(table, options, trigger, check=check)
 
     @property
     def work(self) -> Callable[[ClusteringTask], ClusteredGroup]:
-        """See `Rewrite.work`."""
         return cluster_group
 
     def here(self, tasks: Sequence[ClusteringTask], on_done: Callable[[], None] = lambda: None) -> list[ClusteredGroup]:
-        """See `Rewrite.here`."""
         return cluster_here(tasks, on_done)
 
     def ran(self, committed: Committed) -> Ran:
-        """See `Rewrite.ran`."""
         rows, files = sum(stat.num_writes for stat in committed.stats), len(committed.stats)
         text = f"clustering {committed.instant} completed: {rows} rows in {files} new files"
         return Ran(self.name, (committed.instant,), text, files, rows, {"rows_rewritten": rows}, committed)
 
     def preview(self, plan: Plan) -> list[tuple[str, list[str]]] | None:
-        """See `Service.preview`."""
         assert isinstance(plan, ClusteringPlanned)
         return [_group(list(group["slices"])) for group in plan.plan["clusteringPlan"]["inputGroups"]]
 

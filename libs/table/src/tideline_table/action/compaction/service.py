@@ -1,5 +1,7 @@
 """Compaction as a table service."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -27,8 +29,8 @@ from tideline_table.hudi.instant import Action
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
+from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
-from tideline_table.table.view import TableView
 
 
 class Compaction(Rewrite):
@@ -40,31 +42,25 @@ class Compaction(Rewrite):
     is_for_logs = True
 
     def excluded(self, table: Table) -> NotDue | None:
-        """See `Service.excluded`."""
         has_logs = table.definition.has_logs
         return None if has_logs else NotDue("a copy-on-write table has no log files to merge")
 
     def inline(self, table: Table, options: Options) -> Inline | None:
-        """See `Service.inline`."""
         if self.excluded(table) is not None or not (options[COMPACT_INLINE] or options[COMPACT_SCHEDULE_INLINE]):
             return None
         return Inline(options[COMPACT_INLINE])
 
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
-        """See `Service.decide`."""
         del trigger  # the options say after how many commits a compaction is due
         return plan_compaction(table.state, options, now=table.clock.now())
 
     def why_not_planned(self, view: TableView) -> NotDue | None:
-        """See `Rewrite.why_not_planned`."""
         return None if view.definition.has_logs else NotDue("only merge-on-read tables have log files to merge")
 
     def pressure(self, objectives: Objectives, found: Backlog, now: datetime) -> Pressure:
-        """See `Rewrite.pressure`."""
         return pressure_of_logs(objectives, found, now)
 
     def thresholds(self, view: TableView, usual: Trigger, *, is_urgent: bool) -> Trigger:
-        """See `Rewrite.thresholds`."""
         if is_urgent:
             # While a plan is pending, the backlog is as large as before it. Without new writes, the next plan waits until that
             # one ends.
@@ -72,12 +68,10 @@ class Compaction(Rewrite):
         return Trigger(0, view.options[COMPACTION_DELTA_COMMITS], usual.max_bytes)
 
     def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
-        """See `Rewrite.due`."""
         most, least = (None, None) if trigger is None else (trigger.max_bytes, trigger.min_commits)
         return plan_compaction(view.state, view.options, now=now, max_bytes=most, min_commits=least)
 
     def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
-        """See `Rewrite.gain`."""
         del view, due
         since = oldest_of(log.instant for s in slices for log in s.log_files)
         return Gain(sum(len(s.paths) for s in slices), len(slices), logs_applied(slices), since=since)
@@ -91,19 +85,15 @@ class Compaction(Rewrite):
 
     @property
     def work(self) -> Callable[[CompactionTask], WriteStat]:
-        """See `Rewrite.work`."""
         return compact_slice
 
     def here(self, tasks: Sequence[CompactionTask], on_done: Callable[[], None] = lambda: None) -> list[WriteStat]:
-        """See `Rewrite.here`."""
         return compact_here(tasks, on_done)
 
     def ran(self, committed: Committed) -> Ran:
-        """See `Rewrite.ran`."""
         return merged_logs(self.name, committed, "base files")
 
     def preview(self, plan: Plan) -> list[tuple[str, list[str]]] | None:
-        """See `Service.preview`."""
         assert isinstance(plan, CompactionPlanned)
         return operation_files(plan, with_base=True)
 

@@ -35,8 +35,8 @@ from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.planned_slices import as_recorded
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
+from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
-from tideline_table.table.view import TableView
 from tideline_table.writer.marker import forget_markers
 
 RunLogCompactions = Callable[[Sequence[LogCompactionTask]], Sequence[WriteStat]]

@@ -1,5 +1,7 @@
 """Log compaction as a table service."""
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -34,8 +36,8 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import LOG_COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
 from tideline_table.log.state import TableState
+from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
-from tideline_table.table.view import TableView
 
 
 class LogCompaction(Rewrite):
@@ -47,7 +49,6 @@ class LogCompaction(Rewrite):
     yields_to = TableService.COMPACTION
 
     def excluded(self, table: Table) -> NotDue | None:
-        """See `Service.excluded`."""
         return why_not_log_compacted(table)
 
     def is_on(self, options: Options, *, has_plan: bool) -> bool:
@@ -55,11 +56,9 @@ class LogCompaction(Rewrite):
         return options[LOG_COMPACTION_ENABLE] or has_plan
 
     def inline(self, table: Table, options: Options) -> Inline | None:
-        """See `Service.inline`."""
         return Inline(runs=True) if options[LOG_COMPACTION_INLINE] and self.excluded(table) is None else None
 
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
-        """See `Service.decide`."""
         del trigger
         return plan_log_compaction(table.state, options)
 
@@ -82,7 +81,6 @@ class LogCompaction(Rewrite):
         return found.applied
 
     def cost(self, found: FileSlice) -> int:
-        """See `Rewrite.cost`."""
         return logs_applied([found])
 
     def taken(self, state: TableState) -> dict[FileGroupId, str]:
@@ -100,7 +98,6 @@ class LogCompaction(Rewrite):
         return Trigger(0, 0, usual.max_bytes)
 
     def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
-        """See `Rewrite.due`."""
         del now
         return plan_log_compaction(view.state, view.options, max_bytes=None if trigger is None else trigger.max_bytes)
 
@@ -118,19 +115,15 @@ class LogCompaction(Rewrite):
 
     @property
     def work(self) -> Callable[[LogCompactionTask], WriteStat]:
-        """See `Rewrite.work`."""
         return merge_log
 
     def here(self, tasks: Sequence[LogCompactionTask], on_done: Callable[[], None] = lambda: None) -> list[WriteStat]:
-        """See `Rewrite.here`."""
         return log_compact_here(tasks, on_done)
 
     def ran(self, committed: Committed) -> Ran:
-        """See `Rewrite.ran`."""
         return merged_logs(self.name, committed, "log files")
 
     def preview(self, plan: Plan) -> list[tuple[str, list[str]]] | None:
-        """See `Service.preview`."""
         assert isinstance(plan, CompactionPlanned)
         return operation_files(plan, with_base=False)
 

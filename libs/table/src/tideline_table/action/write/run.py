@@ -13,10 +13,18 @@ import pyarrow.compute as pc
 
 from tideline_table.action.new_rings import NewRings
 from tideline_table.action.write.attempt import Contention, OnConflict, hold_back, in_transaction, write_with_retries
-from tideline_table.action.write.choices import WriteChoices, check_index_state, combines_input, index_state, meets_record_index
+from tideline_table.action.write.choices import (
+    TargetSchema,
+    WriteChoices,
+    check_index_state,
+    check_sort_columns,
+    combines_input,
+    index_state,
+    meets_record_index,
+    target_schema,
+)
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.live_keys import key_look_up
-from tideline_table.action.write.schema_change import TargetSchema, check_sort_columns, target_schema
 from tideline_table.action.write.tagging import TaggedInput, tag_for_buckets, tag_in_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
 from tideline_table.config import INSERT_TO_LOG, Options
@@ -40,9 +48,9 @@ from tideline_table.log.progress import ProgressStep
 from tideline_table.log.state import TableState
 from tideline_table.schema.avro import avro_with_meta_fields
 from tideline_table.storage import Storage
+from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
 from tideline_table.table.rings import TableRings
-from tideline_table.table.view import TableView
 from tideline_table.writer import (
     FileGroupResult,
     Operation,
@@ -53,8 +61,7 @@ from tideline_table.writer import (
     route_input,
     route_to_buckets,
 )
-from tideline_table.writer.input import refuse_duplicates, with_purged
-from tideline_table.writer.routing import FilePlacement
+from tideline_table.writer.input import FilePlacement, refuse_duplicates, with_purged
 from tideline_table.writer.task import promises_unique_keys
 
 _ROUTES = 3

@@ -30,8 +30,8 @@ from tideline_table.metadata_table import is_advertised, record_index_of
 from tideline_table.reader.file_slice import read_slice
 from tideline_table.schema.arrow import one_chunk, top_columns
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
+from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
-from tideline_table.table.view import TableView
 from tideline_table.writer import Operation, PreparedInput
 from tideline_table.writer.input import with_purges
 

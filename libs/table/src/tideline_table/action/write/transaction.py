@@ -23,8 +23,7 @@ from tideline_table.coordination.heartbeat import Heartbeat
 from tideline_table.coordination.lock import TableLock
 from tideline_table.coordination.priority import update_strategy
 from tideline_table.coordination.rollback import forget_late_files, roll_back
-from tideline_table.coordination.shared.metadata import holds_keys_once
-from tideline_table.coordination.timeline import ActiveTimeline
+from tideline_table.coordination.timeline import ActiveTimeline, holds_keys_once
 from tideline_table.coordination.write_set import InsertedKeys, Overwrite, SchemaStep, UpdateStrategy, WriteSet
 from tideline_table.errors import WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, SliceVersion, join_path

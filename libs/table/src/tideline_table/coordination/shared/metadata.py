@@ -16,7 +16,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from tideline_table.config import INDEX_TYPE, SHARED_METADATA, Options, column_list
+from tideline_table.config import INDEX_TYPE, SHARED_METADATA, Options
+from tideline_table.coordination.timeline import kept_partitions
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
@@ -45,23 +46,6 @@ _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
 _KEPT_TYPE = "COPY_ON_WRITE"
 _MOST_DELTAS = 200
 """Delta commits after which a metadata table that no writer of Apache Hudi compacts is turned off. Hudi's writers fail at 1,000."""
-
-
-def kept_partitions(options: Options) -> tuple[str, ...]:
-    """Return the partitions that Tideline's writers keep, `files` first; none if they turn the metadata table off."""
-    if options[SHARED_METADATA] == SHARED_METADATA.default:
-        return ()
-    return tuple(dict.fromkeys((FILES, *column_list(options[SHARED_METADATA]))))
-
-
-def holds_keys_once(state: TableState, options: Options) -> bool:
-    """Return whether a table has a record index: then no key may be in two places.
-
-    In a table that Apache Hudi also writes, whether Tideline's writers keep one (`tideline.shared.metadata`).
-    """
-    if state.sharing is not None:
-        return RECORD_INDEX in kept_partitions(options)
-    return state.metadata is not None and state.metadata.partition(RECORD_INDEX) is not None
 
 
 def check_record_index(properties: Mapping[str, str], options: Options) -> None:
@@ -100,9 +84,8 @@ def keep_only(storage: Storage, properties: Mapping[str, str], kept: Collection[
     )
     if dropped:
         _LOGGER.warning(
-            "dropping %s from the metadata table: Tideline keeps %s in this table, which Apache Hudi also writes; give every "
-            "Hudi writer "
-            "the options that 'tideline share PATH --metadata %s' prints, and no other index of the metadata table",
+            "dropping %s from the metadata table: Tideline keeps %s in this table, which Apache Hudi also writes; give every Hudi "
+            "writer the options that 'tideline share PATH --metadata %s' prints, and no other index of the metadata table",
             ", ".join(dropped),
             ", ".join(kept),
             ",".join(kept),

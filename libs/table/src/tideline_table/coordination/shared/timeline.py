@@ -5,6 +5,8 @@ that, create the timeline files (the commit point), then append the mirror entry
 process adopts the step like one of Apache Hudi's. So the log follows the timeline, never the other way round.
 """
 
+# ruff: noqa: D102 - the port documents these methods
+
 from __future__ import annotations
 
 import logging
@@ -31,10 +33,10 @@ from tideline_table.coordination.shared.hudi_rules import (
     hold_to_rules,
 )
 from tideline_table.coordination.shared.leaving import check_nothing_begun, check_still_shared, remove_tideline
-from tideline_table.coordination.shared.metadata import check_record_index, follow_step, kept_partitions, turn_off_if_known
+from tideline_table.coordination.shared.metadata import check_record_index, follow_step, turn_off_if_known
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
-from tideline_table.coordination.timeline import ActiveTimeline, Decide
+from tideline_table.coordination.timeline import ActiveTimeline, Decide, kept_partitions
 from tideline_table.errors import (
     ObjectNotFound,
     StorageError,
@@ -91,7 +93,6 @@ class SharedTimeline(ActiveTimeline):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See `ActiveTimeline.capabilities`."""
         return SHARED
 
     @property
@@ -148,13 +149,11 @@ class SharedTimeline(ActiveTimeline):
         check_buckets(state, properties)
 
     def check_sole_writer(self, table: str, remedy: str) -> None:
-        """See `ActiveTimeline.check_sole_writer`."""
         raise UnsupportedTable(
             f"table {table!r} is shared with Apache Hudi's writers", expected="an exclusive table", remedy=remedy
         )
 
     def catch_up(self) -> None:
-        """See `ActiveTimeline.catch_up`."""
         self.heal(0.0)
 
     def tidy_up(self) -> None:
