@@ -45,11 +45,11 @@ class _Tables:
     def __init__(self, base_path: str) -> None:
         self._base_path = base_path
 
-    def tables(self) -> tuple[str, ...]:
+    def tables(self, *, rests: bool = False) -> tuple[str, ...]:  # noqa: ARG002 - the registry's
         return (self._base_path,)
 
-    def next_scan_in_s(self) -> float:
-        return 1.0
+    def doubt(self, base_path: str) -> None:
+        pass
 
     def covers(self, base_path: str) -> bool:
         return False

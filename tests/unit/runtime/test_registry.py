@@ -45,7 +45,14 @@ def test_base_paths_are_tables_only_while_they_hold_one(tmp_path):
     assert found.tables() == tuple(sorted((a, b)))
     (tmp_path / "a/.hoodie/hoodie.properties").unlink()
     found.rescan()
+    assert found.tables() == tuple(sorted((a, b))), "known tables cost no request at each scan"
+    found.doubt(a)
+    found.rescan()
     assert found.tables() == (b,)
+    (tmp_path / "b/.hoodie/hoodie.properties").unlink()
+    for _ in range(10):
+        found.rescan()
+    assert found.tables() == ()
 
 
 def test_a_pattern_covers_the_tables_that_its_search_finds_and_no_others(tmp_path):
@@ -72,6 +79,7 @@ def test_a_pattern_that_selects_no_table_is_logged_once(tmp_path):
     make_table(tmp_path / "c")
     assert logged() == []
     (tmp_path / "c/.hoodie/hoodie.properties").unlink()
+    found.doubt(root_uri(str(tmp_path / "c")))
     assert logged() == [(nothing, root_uri(str(tmp_path / "c")))]
 
 

@@ -9,11 +9,18 @@ from tests.unit.services.fleet import Fleet, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
+from tideline_events import MIRRORS, TABLES
+from tideline_launcher.plan_execution import LauncherService
+from tideline_launcher.settings import LauncherSettings
+from tideline_lock_service.service import LockService
+from tideline_lock_service.settings import LockServiceSettings
 from tideline_mirror.mirroring import MirrorService
+from tideline_mirror.pace import FRESHNESS_S, QUIET_FRACTION
 from tideline_mirror.settings import MirrorSettings
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.metrics import STORAGE_REQUESTS
+from tideline_runtime.news import MISSED_BEATS, News
 from tideline_table.coordination.exclusive import ExclusiveTimeline
 from tideline_table.storage import LocalStorage
 
@@ -81,6 +88,76 @@ def test_an_idle_table_has_a_bounded_number_of_requests(
     service.tick()
     assert asked.total() <= 3 * per_minute
     assert not asked.keys() & {"put", "put_if_absent", "delete", "open_output"}
+
+
+SERVICES = [
+    (MirrorService, MirrorSettings, "mirror"),
+    (PlannerService, PlannerSettings, "planner"),
+    (LauncherService, LauncherSettings, "launcher"),
+    (CleanerService, CleanerSettings, "cleaner"),
+    (LockService, LockServiceSettings, "locks"),
+]
+
+
+class Together:
+    """All services of a fleet in this process: each ticks every five seconds of a clock that the test moves."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        settings: dict[str, object] = {"locks": "storage:"}
+        self.running = [
+            fleet.service(kind, of, name, **settings, **({"freshness_s": FRESHNESS_S} if name == "mirror" else {}))[0]
+            for kind, of, name in SERVICES
+        ]
+        self.log = fleet.event_log.tail([TABLES.name, MIRRORS.name])
+        self.news: list[News] = [found for service in self.running[1:] if (found := service._tables.looks._news) is not None]
+        for news in self.news:
+            news.stop()  # the thread goes by the machine's time; this test reads what is there before each tick
+
+    def tick(self, seconds: float, *, mirror: bool = True) -> None:
+        for _ in range(int(seconds // 5)):
+            self.fleet.clock.advance(5)
+            for service in self.running if mirror else self.running[1:]:
+                if service is not self.running[0]:
+                    self.read()
+                service.tick()
+
+    def read(self) -> None:
+        told = self.log.poll(0)
+        for news in self.news:
+            news.take(told, is_at_end=self.log.is_at_end())
+
+
+def test_a_quiet_table_costs_sixty_requests_an_hour_over_all_services_together(fleet: Fleet, asked: Counter[str]) -> None:
+    tables = [fleet.create(f"idle{number}") for number in range(3)]
+    for table in tables:
+        write(table, 0)
+    together = Together(fleet)
+    together.tick(FRESHNESS_S / QUIET_FRACTION)
+    asked.clear()
+    together.tick(3600)
+    assert asked.total() <= 3 * 60
+    # A commit wakes all of them, and nothing of it waits longer than the freshness.
+    write(tables[0], 100)
+    head = tables[0].state.sequence
+    together.tick(FRESHNESS_S)
+    for service in together.running:
+        found = service._tables.by_uid(tables[0].uid)
+        assert found is not None
+        assert found.state.sequence >= head
+
+
+def test_without_a_living_mirror_the_services_ask_storage_themselves(fleet: Fleet) -> None:
+    table = fleet.create("trips")
+    write(table, 0)
+    together = Together(fleet)
+    together.tick(600)
+    write(table, 100)
+    together.tick(MISSED_BEATS * 60 + 5, mirror=False)
+    for service in together.running[1:]:
+        found = service._tables.by_uid(table.uid)
+        assert found is not None
+        assert found.state.sequence == table.state.sequence
 
 
 def test_a_commit_during_the_tick_of_the_mirror_is_published_in_the_next_one_at_once(

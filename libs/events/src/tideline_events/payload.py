@@ -149,7 +149,7 @@ class TableChange(_OfTable):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(_Payload):
-    """A sign of life of one shard of a mirror: a visit of all its tables began at `visited_since` and ended at `time`."""
+    """A sign of life of one shard of a mirror, at `time`: all its tables were looked at since `visited_since`."""
 
     fleet: str
     shard: int

@@ -11,6 +11,8 @@ from tideline_locks import OnUnreachable, open_hudi_lock
 from tideline_locks.table_lock import LockProviders, check_unreachable
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
+from tideline_runtime.looks import Looks
+from tideline_runtime.news import News
 from tideline_runtime.policy import LivePolicies, Policies, TablePolicy
 from tideline_runtime.registry import TableRegistry
 from tideline_runtime.search_health import SearchHealth
@@ -64,9 +66,12 @@ def open_tables(
     policies = LivePolicies(settings.policy_file, context.clock, context.metrics)
     locks = LockProviders(settings.locks, context.clock)
     service = str(settings.section or "").replace("_", "-")
-    return OpenTables(
+    found = OpenTables(
         registry, context.clock, writer_id, locks, options, source, search_health, policies, service, shards, requests, observes
     )
+    news = None if observes else News(settings, context.clock)
+    found.looks = Looks(context.clock, news=news, rescan_s=settings.tables_rescan_s, audit_s=settings.audit_interval_s)
+    return found
 
 
 @dataclass(slots=True)
@@ -97,6 +102,7 @@ class OpenTables:
     """Asked before a table is opened; returns the uid of a table that need not be opened yet, by its base path."""
     waiting: set[str] = field(default_factory=set, init=False)
     """The base paths of the tables that are not opened yet for that reason."""
+    looks: Looks = field(init=False)
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
     _uids: dict[str, str] = field(default_factory=dict, init=False)
@@ -113,6 +119,9 @@ class OpenTables:
     _unlocked: set[str] = field(default_factory=set, init=False)
     """The refused tables whose locks cannot be used."""
 
+    def __post_init__(self) -> None:
+        self.looks = Looks(self.clock)
+
     def each(self, only: Collection[str] | None = None, first: Callable[[], Iterable[str]] = tuple) -> Iterator[Table]:
         """Yield all tables, refreshed, in order of base path. Skip a table that fails, and one whose shard is lost meanwhile.
 
@@ -124,9 +133,9 @@ class OpenTables:
         if self.policies is not None:
             # One content for the whole visit.
             self._in_force = self.policies.current()
-        is_rescan = self.registry.next_scan_in_s() <= 0
         wanted = self._search()
         opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids)
+        self.looks.retain(wanted)
         for known in (*opened, self._refused, self._troubled, self._frozen):
             for base_path in known.keys() - set(wanted):
                 del known[base_path]
@@ -134,11 +143,12 @@ class OpenTables:
         self.waiting &= set(wanted)
         by_uid = {uid: base_path for base_path, uid in self._uids.items()}
         for base_path in wanted if only is None else [by_uid[uid] for uid in only if uid in by_uid]:
-            for chosen in (*(by_uid[uid] for uid in first() if uid in by_uid), base_path):
+            named = [(by_uid[uid], True) for uid in first() if uid in by_uid]
+            for chosen, is_named in (*named, (base_path, only is not None)):
                 if self.search_health is not None:
                     # While storage is away, each table takes as long as its retries.
                     self.search_health.health.beat()
-                table = self._table(chosen, is_rescan=is_rescan) if self.owns(chosen) else None
+                table = self._table(chosen, is_named=is_named) if self.owns(chosen) else None
                 if table is not None:
                     yield table
         if self.search_health is not None:
@@ -253,8 +263,9 @@ class OpenTables:
             self.source.show_job(base_path, job)
 
     def close(self) -> None:
-        """Give back the shards; close the lock providers and the source of tables."""
+        """Give back the shards; close the lock providers, the news and the source of tables."""
         self.shards.close()
+        self.looks.close()
         if self.source is not None:
             self.source.close()
         self.lock_providers.close()
@@ -269,7 +280,7 @@ class OpenTables:
 
     def _search(self) -> tuple[str, ...]:
         try:
-            found = self.registry.tables()
+            found = self.registry.tables(rests=self.looks.needs_no_search())
         except TidelineError as error:
             if self.search_health is not None:
                 self.search_health.searched(" ".join(str(error).split()))
@@ -287,14 +298,17 @@ class OpenTables:
         failure = self.registry.failure(base_path)
         return Trouble("Unreachable", failure) if failure else Trouble("NoTable", "no table is at this base path")
 
-    def _table(self, base_path: str, *, is_rescan: bool) -> Table | None:
+    def _table(self, base_path: str, *, is_named: bool) -> Table | None:
         """Return the table, refreshed and opened if necessary; None for a table that is skipped.
 
-        With `is_rescan`, also check that no other table was created at the place of an open one.
+        A table that is not named is not asked for news that it cannot have: of which a mirror tells, or before its next look.
         """
         try:
             table = self._open.get(base_path)
-            if table is not None and is_rescan and read_identity(table.storage) != table.identity:
+            if table is not None and not is_named and self.looks.rests(table):
+                return None
+            is_current = table is not None and not is_named and self.looks.is_current(table)
+            if table is not None and not is_current and self.looks.takes_identity(table) and self._is_another(table):
                 # The table was dropped and created again at the same place: open the new one.
                 table = None
             if table is not None and table.timeline.is_outdated:
@@ -311,11 +325,15 @@ class OpenTables:
                 table = self._open[base_path] = self._opened(base_path)
                 self._opened_with[base_path] = self._given(base_path)
                 self._checked_at_s.pop(base_path, None)
-            if table.capabilities.keeps_log:
-                table.refresh()
+                self.looks.opened(base_path)
+            if not is_current:
+                if table.capabilities.keeps_log:
+                    table.refresh()
+                self.looks.looked(base_path)
             self._note_frozen(table)
         except TidelineError as error:
             self._open.pop(base_path, None)
+            self.registry.doubt(base_path)
             (self._left_alone.add if isinstance(error, _OnlyHudis) else self._left_alone.discard)(base_path)
             if self._refused.get(base_path) != str(error):
                 self._refused[base_path] = str(error)
@@ -323,6 +341,13 @@ class OpenTables:
             return None
         self._refused.pop(base_path, None)
         return table
+
+    def _is_another(self, table: Table) -> bool:
+        """Return whether an open table is not the one at its place any more. One request."""
+        if read_identity(table.storage) == table.identity:
+            return False
+        self.registry.doubt(table.base_path)
+        return True
 
     def _opened(self, base_path: str) -> Table:
         storage = self.storage(base_path)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -22,6 +23,12 @@ _log = get_logger(__name__)
 
 PROPERTIES = ".hoodie/hoodie.properties"
 """The file that makes a folder a table."""
+
+RESTING_S = 3600.0
+"""Interval of scans while somebody else tells of tables that come and go."""
+
+_SCANS_PER_CHECK = 10
+"""Scans of which one asks every folder whether it is a table; the others ask those that were none."""
 
 MAX_DEPTH = 12
 """Number of levels below its root that a `**` pattern searches."""
@@ -137,14 +144,19 @@ class TableRegistry:
         self._searched: set[TablePattern] = set(self._patterns)
         self._tables: tuple[str, ...] = ()
         self._scanned_at_s: float | None = None
+        self._scans = 0
+        self._sure: set[str] = set()
+        """The tables that the last scan found and that nothing casts doubt on: their folders need no request of their own."""
 
-    def tables(self) -> tuple[str, ...]:
+    def tables(self, *, rests: bool = False) -> tuple[str, ...]:
         """Return the canonical base paths of the shards held, sorted; scan first if the interval is over.
+
+        With `rests`, somebody else tells of tables that come and go, and the interval is an hour at least.
 
         Raises `DependencyDown` until the source has answered once, and `InvalidSetting` for a pattern with more than
         `MAX_TABLES` tables. A root whose storage does not answer is no error; see `rescan`.
         """
-        if self.next_scan_in_s() <= 0:
+        if self.next_scan_in_s() <= 0 and not (rests and self._scanned_for_s() < RESTING_S):
             self.rescan()
         elif self._shards.held() != self._held or (self._source is not None and self._source.revision != self._revision):
             self._search(pattern for pattern in self._named_patterns() if pattern not in self._found)
@@ -190,16 +202,26 @@ class TableRegistry:
 
     def next_scan_in_s(self) -> float:
         """Return the seconds until a scan is due; 0 if one is due."""
-        if self._scanned_at_s is None:
-            return 0.0
-        return max(0.0, self._scanned_at_s + self._rescan_s - self._clock.monotonic_s())
+        return max(0.0, self._rescan_s - self._scanned_for_s())
+
+    def doubt(self, base_path: str) -> None:
+        """Let the next scan check that a table is at this base path, which it otherwise does for known tables at every tenth."""
+        self._sure.discard(base_path)
+
+    def _scanned_for_s(self) -> float:
+        """Return the seconds since the last scan."""
+        return math.inf if self._scanned_at_s is None else self._clock.monotonic_s() - self._scanned_at_s
 
     def rescan(self) -> None:
         """Scan all patterns now.
 
         If storage does not answer for a root, the tables found there before are kept. Raises as `tables` does.
         """
+        if self._scans % _SCANS_PER_CHECK == 0:
+            self._sure.clear()
+        self._scans += 1
         self._search((*self._patterns, *self._named_patterns()))
+        self._sure = {base for bases in self._found.values() for base in bases}
         self._select()
         self._scanned_at_s = self._clock.monotonic_s()
 
@@ -225,7 +247,7 @@ class TableRegistry:
             self._beat()
             self._failed.pop(pattern, None)
             try:
-                found = find_tables(pattern, self._storage_of(pattern.root), self._beat)
+                found = find_tables(pattern, self._storage_of(pattern.root), self._beat, self._sure)
                 self._found[pattern] = tuple(_bounded(found, pattern))
             except TidelineError as error:
                 if not isinstance(error, StorageError) and pattern.root not in self._named:
@@ -255,21 +277,26 @@ class TableRegistry:
             self._metrics.set(TABLES, len(self._tables))
 
 
-def find_tables(pattern: TablePattern, storage: Storage, beat: Callable[[], None] = lambda: None) -> Iterator[str]:
+def find_tables(
+    pattern: TablePattern, storage: Storage, beat: Callable[[], None] = lambda: None, sure: Collection[str] = ()
+) -> Iterator[str]:
     """Yield canonical base paths that match and hold a table. `storage` is opened on the pattern's root. Raises `StorageError`.
 
-    Does not search inside tables or hidden folders, nor through symbolic links. `beat` is called before each folder.
+    Does not search inside tables or hidden folders, nor through symbolic links. `beat` is called before each folder. Folders in
+    `sure` count as tables without being asked.
     """
-    for folder in _matching(storage, "", pattern.parts, 0, beat):
-        yield f"{storage.root.rstrip('/')}/{_quoted(storage, folder)}" if folder else storage.root
+    yield from _matching(storage, "", pattern.parts, 0, beat, sure)
 
 
-def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int, beat: Callable[[], None]) -> Iterator[str]:
+def _matching(
+    storage: Storage, folder: str, parts: tuple[str, ...], depth: int, beat: Callable[[], None], sure: Collection[str]
+) -> Iterator[str]:
     beat()
     if not parts or parts == (_EVERY_DEPTH,):
+        base_path = f"{storage.root.rstrip('/')}/{_quoted(storage, folder)}" if folder else storage.root
         # `root/**` matches folders below root only; a plain base path names root itself.
-        if (not parts or depth) and _is_table(storage, folder):
-            yield folder
+        if (not parts or depth) and (base_path in sure or _is_table(storage, folder)):
+            yield base_path
             return
         if not parts or depth >= MAX_DEPTH:
             return
@@ -279,7 +306,7 @@ def _matching(storage: Storage, folder: str, parts: tuple[str, ...], depth: int,
         # A name with a backslash is not a valid path of the storage port, so no table can be there.
         if not name.startswith(".") and "\\" not in name and wanted.fullmatch(name):
             inner = f"{folder}/{name}" if folder else name
-            yield from _matching(storage, inner, parts if every_depth else parts[1:], depth + 1, beat)
+            yield from _matching(storage, inner, parts if every_depth else parts[1:], depth + 1, beat, sure)
 
 
 def _fits(part: str, level: str) -> bool:

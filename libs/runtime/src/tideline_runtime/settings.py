@@ -250,6 +250,13 @@ class ServiceSettings(BaseModel):
     poll_interval_s: float = setting(
         5.0, unit="s", description="Longest time that a service waits for a hint before its next tick.", gt=0
     )
+    audit_interval_s: float = setting(
+        86_400.0,
+        unit="s",
+        description="While a mirror looks at the tables, the other services learn from its events that an exclusive table has no "
+        "news, and ask storage for it only this long after the last time. It bounds how late a lost event is noticed.",
+        gt=0,
+    )
     retry_backoff_max_s: float = setting(60.0, unit="s", description="Upper bound of the pause after a failed tick.", gt=0)
     max_consecutive_failures: int = setting(
         5,

@@ -23,6 +23,8 @@ from tideline_table.hudi import State
 from tideline_table.table import Table
 
 _log = get_logger(__name__)
+LEASES_EVERY_S = 900.0
+"""Interval at which the lease beside an idle table is read."""
 EVENT_LOG = "event log"
 """Topic of `Health`."""
 
@@ -52,6 +54,7 @@ class LockService:
         """Whether the event log did not answer the last time."""
         self._seen: dict[str, SeenLease | None] = {}
         self._lost: dict[str, set[str]] = {}
+        self._polled_at_s: dict[str, float] = {}
         self._listed: dict[str, LeaseState] | None = None
         context.metrics.expose(LEASES)
         self._api = LeaseApi(self._directory, settings, context)
@@ -107,6 +110,8 @@ class LockService:
             health.clear(EVENT_LOG)
 
     def _poll_lease(self, table: Table) -> None:
+        if self._is_at_rest(table):
+            return
         provider = self._directory.provider_beside(table.base_path)
         name, now = lock_name(table.uid), self._context.clock.now()
         lease = self._current(provider, name)
@@ -118,6 +123,21 @@ class LockService:
             for change in changes(before, lease):
                 self._note(table, change.kind, change.owner, now, token=change.token, previous_owner=change.previous_owner)
         self._seen[table.uid] = seen(lease, now, before) if lease else None
+
+    def _is_at_rest(self, table: Table) -> bool:
+        """Return whether the lease of a table need not be read: nobody held it, nothing is pending, the mirror tells no news."""
+        now_s = self._context.clock.monotonic_s()
+        if (
+            self._tables.lock_providers.is_per_table
+            and table.uid in self._seen
+            and self._seen[table.uid] is None
+            and next(table.state.pending(), None) is None
+            and now_s < self._polled_at_s.get(table.uid, -math.inf) + LEASES_EVERY_S
+            and self._tables.looks.is_current(table)
+        ):
+            return True
+        self._polled_at_s[table.uid] = now_s
+        return False
 
     def _broken(
         self, table: Table, provider: RemoteLeases, name: str, before: SeenLease | None, now: datetime
@@ -217,6 +237,6 @@ class LockService:
 
     def _forget_all_but(self, known: dict[str, str]) -> None:
         self._directory.update(known)
-        for memory in (self._seen, self._lost):
+        for memory in (self._seen, self._lost, self._polled_at_s):
             for uid in memory.keys() - known.keys():
                 del memory[uid]

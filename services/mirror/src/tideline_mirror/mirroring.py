@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 
 from tideline_events import (
@@ -23,6 +23,7 @@ from tideline_mirror.absent import AbsentTables
 from tideline_mirror.changes import changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
 from tideline_mirror.observed import ObservedTables
+from tideline_mirror.pace import Pace
 from tideline_mirror.records import record_of
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.contract import ServiceContext
@@ -63,6 +64,7 @@ class MirrorService:
         context.metrics.expose(HEALED, BEHIND, BACKLOG)
         self._tables: OpenTables = open_tables(settings, context, observes=True)
         self._tables.waits = self._waits
+        self._tables.looks.interval_s = self._look_every_s
         hinted = HintedTables()
         self._events = EventLink(settings, context, watches=[HINTS.name], hinted=hinted)
         self._visits = Visits(context.clock, settings.poll_interval_s, hinted)
@@ -75,6 +77,7 @@ class MirrorService:
         published entry."""
         self._known: dict[str, TableRecord] = {}
         """The last record of each table in the event log, by uid, of those that this instance published or read."""
+        self._pace = Pace(context.clock, self._per_table, self._known)
         self._identities: dict[str, tuple[Table, float, TableIdentity]] = {}
         """By table uid: the open table, when its properties were read, and what they said."""
         self._quiet: dict[str, TableRecord] = {}
@@ -96,6 +99,8 @@ class MirrorService:
         self._heartbeat_at_s = context.clock.monotonic_s()
         self._check_at_s = context.clock.monotonic_s() + CHECK_EVERY_S
         self._scrubbed_s: dict[str, float] = {}
+        self._in_order: dict[str, int] = {}
+        """By table uid: the sequence up to which the timeline files are known to be there."""
         self._is_behind = False
 
     def start(self) -> None:
@@ -184,10 +189,7 @@ class MirrorService:
             if observes and table.capabilities.log_is_truth:
                 return
             # An idle table is put in order: a writer that died behind its commit has left no timeline file.
-            if table.timeline.heal(HEAL_AFTER_S):
-                self._context.metrics.increment(HEALED)
-                healed = table.timeline.state.sequence
-                _log.info("created timeline files that the writer had not created", table=table.uid, sequence=healed)
+            self._heal(table)
             # `heal` refreshes the table: an entry that was appended meanwhile is published by the next tick, which follows at once.
             self._note_part(table.uid, is_partial=is_idle and cursor < table.timeline.state.sequence)
             if table.state.sequence > table.timeline.state.sequence:
@@ -231,7 +233,7 @@ class MirrorService:
     def _identity(self, table: Table) -> TableIdentity:
         """Return the identity of a table. Another program may have renamed or upgraded it since it was opened."""
         now_s, seen = self._context.clock.monotonic_s(), self._identities.get(table.uid)
-        if seen is not None and seen[0] is table and now_s - seen[1] < DEFINITION_EVERY_S:
+        if seen is not None and seen[0] is table and now_s - seen[1] < self._pace.check_s(DEFINITION_EVERY_S, table.uid):
             return seen[2]
         is_new = seen is None or seen[0] is not table
         definition = table.definition if is_new else TableDefinition.read(table.storage, table.base_path)
@@ -248,9 +250,26 @@ class MirrorService:
         (self._partial.add if is_partial else self._partial.discard)(uid)
         self._is_behind |= is_partial
 
+    def _look_every_s(self, table: Table) -> float:
+        """Return the seconds between two looks at a table: none while there is something to publish."""
+        uid = table.uid if table.capabilities.keeps_log else observed_uid(table.storage.root)
+        return 0.0 if uid in self._partial or uid in self._backlog else self._pace.look_s(uid, table.base_path)
+
+    def _heal(self, table: Table) -> None:
+        """Create timeline files that a writer left out, once for each step: those of an exclusive table may be late, not vanish."""
+        sequence, quiet_s = table.timeline.state.sequence, self._pace.quiet_s(table.uid)
+        if table.capabilities.log_is_truth and self._in_order.get(table.uid) == sequence:
+            return
+        if table.timeline.heal(HEAL_AFTER_S):
+            self._context.metrics.increment(HEALED)
+            healed = table.timeline.state.sequence
+            _log.info("created timeline files that the writer had not created", table=table.uid, sequence=healed)
+        elif quiet_s > 2 * HEAL_AFTER_S:
+            self._in_order[table.uid] = sequence
+
     def _scrub(self, table: Table) -> None:
-        now_s = self._context.clock.monotonic_s()
-        if table.capabilities.has_late_files and now_s - self._scrubbed_s.get(table.uid, -SCRUB_EVERY_S) >= SCRUB_EVERY_S:
+        now_s, every_s = self._context.clock.monotonic_s(), self._pace.check_s(SCRUB_EVERY_S, table.uid)
+        if table.capabilities.has_late_files and now_s - self._scrubbed_s.get(table.uid, -every_s) >= every_s:
             self._scrubbed_s[table.uid] = now_s
             table.check_writable(keyed=False)  # also deletes timeline files that a slow writer left
 
@@ -279,7 +298,7 @@ class MirrorService:
             # Opened before the read, because a publication of another process is final only then.
             self._publishers.take_over()
             self._read_for = self._publishers.newest
-            self._known = {record.table_uid: record for record in self._events.log.table_records()}
+            self._known = self._pace.known = {record.table_uid: record for record in self._events.log.table_records()}
             own = [record for record in self._known.values() if record.fleet == self._fleet and record.health == "healthy"]
             self._quiet = {record.table.base_path: record for record in own if record.sharing == "exclusive"}
             self._asked = set()
@@ -327,7 +346,7 @@ class MirrorService:
     def _forget_others(self) -> None:
         """Forget what is known of tables that are gone or not readable, or whose shards another instance holds."""
         own = {uid for uid, base_path in self._tables.known().items() if self._tables.owns(base_path)}
-        for of_tables in (self._cursors, self._identities, self._backlog, self._waiting, self._scrubbed_s):
+        for of_tables in (self._cursors, self._identities, self._backlog, self._waiting, self._scrubbed_s, self._in_order):
             for uid in of_tables.keys() - own:
                 del of_tables[uid]
         self._partial &= own
@@ -338,6 +357,10 @@ class MirrorService:
         now_s, shards = self._context.clock.monotonic_s(), self._tables.shards
         if now_s < self._heartbeat_at_s:
             return
+        # Tables that rest were not looked at in this visit.
+        looked_s = self._tables.looks.oldest_s()
+        if looked_s is not None:
+            began = min(began, self._context.clock.now() - timedelta(seconds=max(0.0, now_s - looked_s)))
         opened = [(shard_of(base_path, shards.count), uid) for uid, base_path in self._tables.known().items()]
         failing = [shard_of(base_path, shards.count) for base_path in self._tables.refusals()]
         for shard in shards.held():

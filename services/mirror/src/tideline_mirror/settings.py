@@ -27,3 +27,13 @@ class MirrorSettings(ServiceSettings):
         ge=1,
         le=3600,
     )
+    freshness_s: float | None = setting(
+        None,
+        unit="s",
+        description="Longest time until a commit to a quiet table is published of which no hint tells. The mirror looks at a table "
+        "at each tick while it is written, then ever more rarely: after a tenth of the time since the last step. Unset: "
+        "300 s in object stores, which bill each request, and at each tick on local disks.",
+        default_text="300 s; 0 on local disks",
+        per_table=True,
+        ge=0,
+    )

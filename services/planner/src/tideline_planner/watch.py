@@ -28,12 +28,15 @@ _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
 """Time after which a table that did not change is examined again, because ages grow, and after which it is checked whether damage
 is mended."""
+LOOK_AT_TOLD_S = 900.0
+"""The same for a table of which the mirror tells that it has no news: the verdicts ask for the leases of readers."""
 LOOK_AT_PENDING_S = 10.0
 """Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
 LOOK_AT_STANDING_S = 300.0
 """Time after which it is checked again whether writers refuse a table: five requests."""
 LOOK_AT_FILES_S = 3600.0
-"""Time after which the partitions of a table are listed again, to find data files that are gone or have wrong sizes."""
+"""Time after which the partitions of a table are listed again, to find data files that are gone or have wrong sizes. Of a table of
+which the mirror tells that it has no news, this is done with each audit, and `why_refused` this often."""
 FOUND, CLEARED = "found", "cleared"
 """States of a `FindingEvent`."""
 Document = dict[str, Any]
@@ -48,12 +51,16 @@ class _Standing:
     damage: tuple[Finding, ...] = ()
     damage_at_s: float = -math.inf
 
-    def at(self, table: Table, now_s: float) -> _Standing:
-        """Return what is known now; look again at what is too old: what was wrong may be mended at any time."""
+    def at(self, table: Table, now_s: float, quiet_for_s: float | None) -> _Standing:
+        """Return what is known now; look again at what is too old: what was wrong may be mended at any time.
+
+        `quiet_for_s`: interval of audits of a table of which the mirror tells that it has no news; None for other tables.
+        """
         found = self
-        if now_s - self.refused_at_s >= (LOOK_AT_STANDING_S if self.refused is None else LOOK_AGAIN_S):
+        standing_s, files_s = (LOOK_AT_STANDING_S, LOOK_AT_FILES_S) if quiet_for_s is None else (LOOK_AT_FILES_S, quiet_for_s)
+        if now_s - self.refused_at_s >= (standing_s if self.refused is None else LOOK_AGAIN_S):
             found = replace(found, refused=why_refused(table), refused_at_s=now_s)
-        if now_s - self.damage_at_s >= (LOOK_AGAIN_S if self.damage else LOOK_AT_FILES_S):
+        if now_s - self.damage_at_s >= (LOOK_AGAIN_S if self.damage else files_s):
             found = replace(found, damage=damage_of(table), damage_at_s=now_s)
         return found
 
@@ -89,12 +96,14 @@ class FleetWatch:
         """Examine a refreshed table, unless table and policy are unchanged and the last examination is recent (`LOOK_AGAIN_S`)."""
         now_s, known = self._context.clock.monotonic_s(), self._seen.get(table.uid)
         is_same = known is not None and known.table is table and known.policy == policy and known.sequence == table.state.sequence
-        if known is not None and is_same and now_s - known.at_s < LOOK_AGAIN_S:
+        is_told = is_same and self._tables.looks.is_current(table)
+        if known is not None and is_same and now_s - known.at_s < (LOOK_AT_TOLD_S if is_told else LOOK_AGAIN_S):
             has_pending = now_s - known.at_s >= LOOK_AT_PENDING_S and next(table.state.pending(), None) is not None
             if not has_pending:
                 return
         standing = known.standing if known is not None and known.table is table else _Standing()
-        standing = standing.at(table, now_s)
+        # A new state was not looked at: its files are listed as those of a table that is written.
+        standing = standing.at(table, now_s, self._settings.audit_interval_s if is_told else None)
         status = examine_beside(table, self._rules(table, policy), standing.refused, standing.damage)
         verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
         document = status_document(replace(status, verdicts=verdicts))

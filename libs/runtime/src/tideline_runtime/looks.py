@@ -1,0 +1,87 @@
+"""When a service asks storage about a table that it has open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from tideline_runtime.news import News
+from tideline_runtime.shards import shard_of
+from tideline_table.clock import Clock
+from tideline_table.table import Table
+
+_LOOKS_PER_IDENTITY = 8
+"""Looks at an idle table for one check that it is still the same table."""
+_SPREAD = 1000
+
+
+class Looks:
+    """The times of the last requests for each table, and what makes further ones needless. Used by the thread that ticks."""
+
+    def __init__(self, clock: Clock, *, news: News | None = None, rescan_s: float = 60.0, audit_s: float = 86_400.0) -> None:
+        """`news`: what a mirror tells; None for the mirror itself, which asks storage.
+
+        `rescan_s`: interval at which it is checked that an open table is still the one that was opened: one request. `audit_s`:
+        interval at which a table is refreshed of which the mirror tells that it has no news.
+        """
+        self._clock = clock
+        self._news = news
+        self._rescan_s = rescan_s
+        self._audit_s = audit_s
+        self.interval_s: Callable[[Table], float] = lambda _: 0.0
+        """Asked about an open table; returns the seconds between two looks at it."""
+        self._looked_at_s: dict[str, float] = {}
+        self._identified_at_s: dict[str, float] = {}
+        self._audit_at_s: dict[str, float] = {}
+        self._places: int | None = None
+
+    def rests(self, table: Table) -> bool:
+        """Return whether the time until the next look at an open table is not over."""
+        return self._clock.monotonic_s() < self._looked_at_s[table.base_path] + self.interval_s(table)
+
+    def is_current(self, table: Table) -> bool:
+        """Return whether the mirror tells that an open table has no news. An audit does not believe it."""
+        head = None if self._news is None or not table.capabilities.log_is_truth else self._news.head(table.base_path, table.uid)
+        return head is not None and head <= table.state.sequence and self._clock.monotonic_s() < self._audit_at_s[table.base_path]
+
+    def takes_identity(self, table: Table) -> bool:
+        """Return whether it is to be checked now that no other table was created at the place of an open one."""
+        now_s = self._clock.monotonic_s()
+        wait_s = max(self._rescan_s, _LOOKS_PER_IDENTITY * self.interval_s(table))
+        if now_s < self._identified_at_s[table.base_path] + wait_s:
+            return False
+        self._identified_at_s[table.base_path] = now_s
+        return True
+
+    def opened(self, base_path: str) -> None:
+        """Note that a table was opened, whose identity was read."""
+        self._identified_at_s[base_path] = self._clock.monotonic_s()
+
+    def looked(self, base_path: str) -> None:
+        """Note that a table was refreshed."""
+        now_s = self._clock.monotonic_s()
+        self._looked_at_s[base_path] = now_s
+        # Spread, because a service that starts refreshes all tables at once.
+        self._audit_at_s[base_path] = now_s + self._audit_s * (0.5 + shard_of(base_path, _SPREAD) / (2 * _SPREAD))
+
+    def needs_no_search(self) -> bool:
+        """Return whether mirrors live for all shards, and tell of no table that came or went since the last call."""
+        if self._news is None:
+            return False
+        self._news.start()
+        before, self._places = self._places, self._news.places()
+        return self._places is not None and self._places == before
+
+    def oldest_s(self) -> float | None:
+        """Return when the table was looked at that waits longest, on the monotonic clock; None without tables."""
+        return min(self._looked_at_s.values(), default=None)
+
+    def retain(self, base_paths: Collection[str]) -> None:
+        """Forget all other tables."""
+        for known in (self._looked_at_s, self._identified_at_s, self._audit_at_s):
+            for base_path in known.keys() - set(base_paths):
+                del known[base_path]
+
+    def close(self) -> None:
+        """End what reads the news."""
+        if self._news is not None:
+            self._news.stop()

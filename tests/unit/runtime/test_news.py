@@ -1,0 +1,114 @@
+"""What other services believe of the mirror's events: only what a living mirror of their fleet tells of an exclusive table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tideline_events import Event, Heartbeat, Record, TableIdentity, TableRecord, encode, table_deletion
+from tideline_runtime.news import MISSED_BEATS, News
+from tideline_runtime.settings import ServiceSettings
+from tideline_runtime.shards import shard_of
+from tideline_table.clock import ManualClock
+
+PLACE, UID, OTHER = "s3://lake/trips", "0f6e4f5e-5b0f-4c53-9d4b-0d4f3c7c1a01", "0f6e4f5e-5b0f-4c53-9d4b-0d4f3c7c1a02"
+TIME = datetime(2026, 11, 28, tzinfo=UTC)
+IDENTITY = TableIdentity(UID, PLACE, "trips")
+RECORD = TableRecord(IDENTITY, 7, TIME, sharing="exclusive", fleet="")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(TIME)
+
+
+@pytest.fixture
+def news(clock: ManualClock) -> News:
+    return News(ServiceSettings.load(environment={}), clock)
+
+
+def beat(clock: ManualClock, **more: object) -> Heartbeat:
+    now = clock.now()
+    told: dict[str, object] = {"fleet": "", "shard": 0, "shard_count": 1, "time": now, "visited_since": now, "interval_s": 60.0}
+    return Heartbeat(**{**told, "tables": 1, **more})  # type: ignore[arg-type]
+
+
+def told(news: News, *events: Event | Record, is_at_end: bool = True) -> None:
+    news.take([event if isinstance(event, Record) else encode(event) for event in events], is_at_end=is_at_end)
+
+
+def test_the_last_step_of_a_table_is_believed_while_its_mirror_beats(news: News, clock: ManualClock) -> None:
+    told(news, RECORD)
+    assert news.head(PLACE, UID) is None, "no mirror is alive"
+    told(news, beat(clock))
+    assert news.head(PLACE, UID) == 7
+    told(news, replace(RECORD, sequence=8))
+    assert news.head(PLACE, UID) == 8
+    clock.advance(MISSED_BEATS * 60)
+    assert news.head(PLACE, UID) is None
+    told(news, beat(clock))
+    assert news.head(PLACE, UID) == 8
+
+
+def test_nothing_is_believed_before_the_topics_are_read_to_their_end(news: News, clock: ManualClock) -> None:
+    told(news, RECORD, beat(clock), is_at_end=False)
+    assert (news.head(PLACE, UID), news.places()) == (None, None)
+    told(news)
+    assert (news.head(PLACE, UID), news.places() is None) == (7, False)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        replace(RECORD, sharing="shared"),
+        replace(RECORD, sharing=None),
+        replace(RECORD, health="unmanaged"),
+        replace(RECORD, fleet="other"),
+        table_deletion(UID),
+    ],
+    ids=["shared", "unknown", "unmanaged", "of another fleet", "deleted"],
+)
+def test_a_table_that_the_mirror_does_not_see_whole_is_asked(news: News, clock: ManualClock, record: Event | Record) -> None:
+    told(news, beat(clock), RECORD)
+    before = news.places()
+    told(news, record)
+    assert news.head(PLACE, UID) is None
+    assert news.places() != before, "the search for tables looks again"
+
+
+def test_two_tables_that_are_told_to_be_at_one_place_are_both_asked(news: News, clock: ManualClock) -> None:
+    told(news, beat(clock), RECORD, replace(RECORD, table=replace(IDENTITY, uid=OTHER)))
+    assert (news.head(PLACE, UID), news.head(PLACE, OTHER)) == (None, None)
+    told(news, table_deletion(UID))
+    assert (news.head(PLACE, UID), news.head(PLACE, OTHER)) == (None, 7)
+    assert news.head("s3://lake/elsewhere", OTHER) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"fleet": "other"}, {"failing": 1}, {"time": TIME - timedelta(minutes=5), "visited_since": TIME - timedelta(minutes=5)}],
+    ids=["of another fleet", "with a table that it cannot read", "read late"],
+)
+def test_a_heartbeat_that_proves_nothing(news: News, clock: ManualClock, changed: dict[str, object]) -> None:
+    told(news, RECORD, beat(clock, **changed))
+    assert (news.head(PLACE, UID), news.places()) == (None, None)
+
+
+def test_each_shard_of_the_mirror_lives_for_its_own_tables(news: News, clock: ManualClock) -> None:
+    own = shard_of(PLACE, 2)
+    told(news, RECORD, beat(clock, shard=1 - own, shard_count=2))
+    assert (news.head(PLACE, UID), news.places()) == (None, None)
+    told(news, beat(clock, shard=own, shard_count=2))
+    assert news.head(PLACE, UID) == 7
+    assert news.places() is not None
+
+
+def test_a_record_that_cannot_be_read_hides_none_of_the_others(news: News, clock: ManualClock) -> None:
+    broken = replace(encode(RECORD), value=b"?")
+    assert isinstance(broken, Record)
+    events: Iterable[Event | Record] = (broken, RECORD, beat(clock))
+    told(news, *events)
+    assert news.head(PLACE, UID) == 7
