@@ -45,7 +45,7 @@ class _Tables:
     def __init__(self, base_path: str) -> None:
         self._base_path = base_path
 
-    def tables(self, *, rests: bool = False) -> tuple[str, ...]:  # noqa: ARG002 - the registry's
+    def tables(self, *, rests: bool = False) -> tuple[str, ...]:
         return (self._base_path,)
 
     def doubt(self, base_path: str) -> None:
