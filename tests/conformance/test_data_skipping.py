@@ -19,12 +19,13 @@ from tests.unit.table.tables import QUIET
 from tideline_table.action import check_table, create_metadata, run_compaction, write_rows
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log_format.hfile import HFile
-from tideline_table.metadata_table.column_stats import decode_column_stats
+from tideline_table.metadata_table.column_records import decode_column_stats
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
 
+VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 NAN = float("nan")
 SCHEMA = pa.schema(
     [
@@ -40,6 +41,7 @@ SCHEMA = pa.schema(
         ("y", pa.binary()),
     ]
 )
+COMPARED = ("minValue", "maxValue", "valueCount", "nullCount", "valueType")
 SKIPPING = {"hoodie.enable.data.skipping": "true"}
 QUERIES = {
     "v = 2": "p0 p1",
@@ -58,6 +60,8 @@ QUERIES = {
     "y = X'01'": "p0 p2 p3",
 }
 """Condition → partitions whose files it excludes."""
+NOT_SKIPPED = {(9, "y = X'01'")}
+"""In version 9, Apache Hudi 1.2.0 opens these files, though it writes the same records."""
 
 
 def rows(number: int) -> pa.Table:
@@ -79,8 +83,8 @@ def rows(number: int) -> pa.Table:
     )
 
 
-def made(base: Path, kind: TableType) -> Table:
-    create_table(str(base), TableRequest("t", SCHEMA, ("id",), ("p",), "", kind))
+def made(base: Path, kind: TableType, version: int) -> Table:
+    create_table(str(base), TableRequest("t", SCHEMA, ("id",), ("p",), "", kind, version=version))
     table = Table.open(str(base), options=QUIET)
     create_metadata(table, [COLUMN_STATS])
     for number in range(4):
@@ -108,19 +112,21 @@ def ids(found: pa.Table) -> list[int]:
     return sorted(found.column("id").to_pylist())
 
 
-def test_it_opens_no_file_that_the_statistics_exclude(tmp_path: Path, apache_hudi: ApacheHudi) -> None:
-    table = made(tmp_path / "t", TableType.COW)
+@VERSIONS
+def test_it_opens_no_file_that_the_statistics_exclude(tmp_path: Path, apache_hudi: ApacheHudi, version: int) -> None:
+    table = made(tmp_path / "t", TableType.COW, version)
     base = Path(table.base_path)
     assert check_table(table) == []
     for where, excluded in QUERIES.items():
         expected = ids(apache_hudi.read(base, metadata=False, where=where))
-        with without(base, excluded.split()):
+        with without(base, [] if (version, where) in NOT_SKIPPED else excluded.split()):
             found = ids(apache_hudi.read(base, metadata=True, where=where, options=SKIPPING))
         assert found == expected, where
 
 
-def test_log_records_keep_their_slice_in_the_query(tmp_path: Path, apache_hudi: ApacheHudi) -> None:
-    table = made(tmp_path / "t", TableType.MOR)
+@VERSIONS
+def test_log_records_keep_their_slice_in_the_query(tmp_path: Path, apache_hudi: ApacheHudi, version: int) -> None:
+    table = made(tmp_path / "t", TableType.MOR, version)
     write_rows(table, rows(1).slice(0, 1).set_column(3, SCHEMA.field("s"), pa.array(["changed"])), Operation.UPSERT)
     assert ids(apache_hudi.read(table.base_path, metadata=True, where="s = 'changed'", options=SKIPPING)) == [10]
     assert len(ids(apache_hudi.read(table.base_path, metadata=True, where="s = 's1'", options=SKIPPING))) == 9
@@ -143,7 +149,8 @@ def by_column(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: ApacheHudi) -> None:
+@VERSIONS
+def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: ApacheHudi, version: int) -> None:
     """Of the same rows, as its own metadata table and ours hold them when they are made.
 
     Differences are in docs/design/data-skipping.md.
@@ -153,7 +160,7 @@ def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: Ap
         "hoodie.datasource.write.recordkey.field": "id",
         "hoodie.datasource.write.partitionpath.field": "p",
         "hoodie.datasource.write.operation": "upsert",
-        "hoodie.write.table.version": "6",
+        "hoodie.write.table.version": str(version),
         "hoodie.write.auto.upgrade": "false",
     }
     theirs = tmp_path / "theirs"
@@ -161,7 +168,7 @@ def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: Ap
         apache_hudi.write(theirs, rows(number), options)
     more = {**options, "hoodie.metadata.index.column.stats.enable": "true"}
     apache_hudi.write(theirs, rows(0), more, metadata=True)
-    create_table(str(tmp_path / "ours"), TableRequest("t", SCHEMA, ("id",), ("p",)))
+    create_table(str(tmp_path / "ours"), TableRequest("t", SCHEMA, ("id",), ("p",), version=version))
     table = Table.open(str(tmp_path / "ours"), options=QUIET)
     for number in range(4):
         write_rows(table, rows(number), Operation.UPSERT)
@@ -171,7 +178,7 @@ def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: Ap
         held = by_column(folder)
         partition = {name: held[name, "_hoodie_partition_path"]["minValue"]["value"] for name, _ in held}
         return {
-            (partition[name], column): tuple(record[key] for key in ("minValue", "maxValue", "valueCount", "nullCount"))
+            (partition[name], column): tuple(record[key] for key in COMPARED)
             for (name, column), record in held.items()
             if column != "_hoodie_commit_time"
         }
@@ -179,6 +186,6 @@ def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: Ap
     there, here = described(theirs / ".hoodie/metadata/column_stats"), described(tmp_path / "ours/.hoodie/metadata/column_stats")
     different = {key for key in here if key in there and here[key] != there[key]}
     assert different == {("p2", "n"), ("p3", "v")}  # nulls only, and a NaN
-    assert here["p2", "n"] == (None, None, 10, 10)
-    assert here["p3", "v"] == ({"value": 3.0}, {"value": float("inf")}, 10, 0)
+    assert here["p2", "n"][:4] == (None, None, 10, 10)
+    assert here["p3", "v"][:4] == ({"value": 3.0}, {"value": float("inf")}, 10, 0)
     assert {column for _, column in here} <= {column for _, column in there}

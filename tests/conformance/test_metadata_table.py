@@ -29,8 +29,10 @@ from tideline_table.action import (
     run_compaction,
     write_rows,
 )
+from tideline_table.action.metadata.run import METADATA_TYPES
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.log.metadata import FILES
 from tideline_table.log_format.block import BlockType, HeaderKey
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import hfile_bytes
@@ -96,8 +98,8 @@ def _keys(found: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 
-def _opened(base: Path, kind: Kind, layout: Layout) -> Table:
-    create_table(str(base), replace(layout.request, type=TableType(kind.value)))
+def _opened(base: Path, kind: Kind, layout: Layout, version: int = 6) -> Table:
+    create_table(str(base), replace(layout.request, type=TableType(kind.value), version=version))
     return Table.open(str(base), options=OPTIONS)
 
 
@@ -110,15 +112,24 @@ def _serve(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "layout"),
-    [(Kind.COW, "partitioned"), (Kind.MOR, "partitioned"), (Kind.COW, "hive-style"), (Kind.MOR, "non-partitioned")],
+    ("kind", "layout", "version"),
+    [
+        (Kind.COW, "partitioned", 6),
+        (Kind.MOR, "partitioned", 6),
+        (Kind.COW, "hive-style", 6),
+        (Kind.MOR, "non-partitioned", 6),
+        (Kind.COW, "partitioned", 9),
+        (Kind.MOR, "partitioned", 9),
+        (Kind.MOR, "non-partitioned", 8),
+        (Kind.COW, "hive-style", 8),
+    ],
 )
-def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind: Kind, layout: str) -> None:
+def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind: Kind, layout: str, version: int) -> None:
     chosen = LAYOUT[layout]
-    table, part = _opened(workdir / "trips", kind, chosen), chosen.part
+    table, part = _opened(workdir / "trips", kind, chosen, version), chosen.part
     compared = Compared(table, apache_hudi)
     write_rows(table, rows(range(12), 1, part), Operation.BULK_INSERT)
-    create_metadata(table)
+    create_metadata(table, METADATA_TYPES if version > 6 else [FILES])
     compared.agree("created")
     write_rows(table, rows(range(12, 20), 2, part), Operation.INSERT)
     compared.agree("inserted")

@@ -28,7 +28,8 @@ from tideline_table.log.timeline_files import timeline_paths
 from tideline_table.log_format import BlockType, read_deletes, scan_log
 from tideline_table.log_format.block import read_content
 from tideline_table.log_format.hfile import HFile
-from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
+from tideline_table.metadata_table.column_records import decode_column_stats
+from tideline_table.metadata_table.column_stats import record_key
 from tideline_table.metadata_table.layout import FILES_FOLDER, INDEX_DEFINITIONS_PATH, folder_of
 from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.reading import live

@@ -20,7 +20,8 @@ from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile_writer import batch_of, hfile_bytes
 from tideline_table.metadata_table import layout, stored
 from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS, BloomFiltersPartition
-from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, record_key, statistics_datum
+from tideline_table.metadata_table.column_records import statistics_datum
+from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, record_key
 from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.instant_files import begin_instant, complete_instant, file_info

@@ -30,7 +30,8 @@ from tideline_table.log.statistics import keep_statistics
 from tideline_table.log.statistics_file import STATISTICS_FOLDER
 from tideline_table.log.table_log import LogReader
 from tideline_table.metadata_table import check, column_stats
-from tideline_table.metadata_table.column_stats import decode_column_stats, record_key
+from tideline_table.metadata_table.column_records import decode_column_stats
+from tideline_table.metadata_table.column_stats import record_key
 from tideline_table.metadata_table.finding import FindingKind
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, file_path
 from tideline_table.metadata_table.partition import groups_of_keys, mapping_of

@@ -27,7 +27,6 @@ from tideline_table.action import (
     archive,
     cancel_plan,
     cluster_here,
-    create_metadata,
     create_savepoint,
     delete_savepoint,
     leave,
@@ -346,8 +345,6 @@ def test_what_is_missing_is_refused_by_name():
     table, _, _ = new_table(version=9, type=TableType.MOR)
     write(table, [("1", "a", 1, "x")])
     write(table, [("1", "a", 2, "y")])
-    with pytest.raises(UnsupportedTable, match="a metadata table in a table of version 9"):
-        create_metadata(table)
     with pytest.raises(UnsupportedTable, match="a log compaction in a table of version 9"):
         request_log_compaction(table)
     with pytest.raises(UnsupportedTable, match="consistent hashing in a table of version 8"):

@@ -26,9 +26,10 @@ from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import PROPERTIES_FOLDER
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import COMPACT, LOG_COMPACT
-from tideline_table.log.body import Archived, Published
+from tideline_table.log.body import Archived, Published, RestoreBegun
 from tideline_table.log.checkpoint import read_opening
 from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import two_times
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft, PlaceTrimmed
@@ -158,8 +159,10 @@ class ExclusiveTimeline(ActiveTimeline):
         """
         if not self.format.has_completion_times or draft.action is Action.ARCHIVAL:
             return draft
-        if draft.after is State.COMPLETED:
-            return replace(draft, completion=next_instant(self.time.now(), state.last_instant))
+        if draft.after is State.COMPLETED or isinstance(draft.body, RestoreBegun):
+            # An index is created by one entry, so the log does not have its instant yet.
+            minted = next_instant(self.time.now(), max(state.last_instant, draft.instant))
+            return replace(draft, completion=minted if draft.after is State.COMPLETED else two_times(minted))
         held = state.savepoints.get(draft.instant) if draft.action is Action.SAVEPOINT else None
         return replace(draft, completion=held.completion) if held is not None else draft
 

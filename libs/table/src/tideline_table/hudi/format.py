@@ -33,7 +33,6 @@ class Feature(enum.StrEnum):
     """What a format may lack though this engine can do it in others."""
 
     LOG_COMPACTION = "a log compaction"
-    METADATA_TABLE = "a metadata table"
     HASH_RINGS = "a bucket index with consistent hashing"
 
 
@@ -58,6 +57,11 @@ class TableFormat(abc.ABC):
     @abc.abstractmethod
     def has_merge_modes(self) -> bool:
         """Whether properties name a merge mode. If not, the payload class or the merge strategy decides."""
+
+    @property
+    def has_typed_statistics(self) -> bool:
+        """Whether records of column statistics in the metadata table name the type of their bounds."""
+        return False
 
     @property
     def version_text(self) -> str:

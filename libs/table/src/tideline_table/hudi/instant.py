@@ -109,6 +109,11 @@ def next_instant(now: datetime, last: str) -> str:
     return minted
 
 
+def shifted(instant: str, milliseconds: int) -> str:
+    """Return the instant `milliseconds` later, or earlier if they are negative."""
+    return instant_from_time(time_from_instant(instant) + timedelta(milliseconds=milliseconds))
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Instant:
     """One action of a table in one state."""

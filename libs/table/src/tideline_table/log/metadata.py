@@ -2,16 +2,21 @@
 
 Entries of the log decide when it begins and ends, which of them make a delta commit in it, and when it is compacted. So every
 process that creates the files of an entry creates the same files.
+
+Entries with completion times belong to tables whose timeline files name them (layout 2). There a log file is named after its
+delta commit and belongs to the newest slice that is not younger than the completion of it; in the other tables it is named after
+its slice.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State, next_instant
+from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State, next_instant, shifted
 from tideline_table.log.entry import Entry
 
 FILES = "files"
@@ -29,12 +34,29 @@ INSTANT_DIGITS = 17
 _DELTA_ACTIONS = PUBLISHING_ACTIONS | {Action.CLEAN, Action.ROLLBACK}
 
 
+class DeltaKind(enum.StrEnum):
+    """What an action does to records that it did not make. Recorded in layout 2 only."""
+
+    PLAIN = ""
+    CLEAN = "clean"
+    REPLACE = "replace"
+    """It replaces file groups, so that keys change their places."""
+    RESTORE = "restore"
+
+
 class Delta(NamedTuple):
     """A delta commit of the metadata table."""
 
     instant: str
     version: int
     """The version of its log file, which is the sequence of its entry in the table log; 0 if it has no log file."""
+    completion: str = ""
+    """Its completion time, which is that of its entry; empty if names of timeline files have none."""
+    kind: DeltaKind = DeltaKind.PLAIN
+
+    def to_json(self) -> list[Any]:
+        """Return the JSON form for checkpoints."""
+        return [*self] if self.completion else [self.instant, self.version]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +78,28 @@ class MetadataPartition:
     older_deltas: tuple[Delta, ...] = ()
     columns: tuple[str, ...] = ()
     """The columns that a partition of column statistics has records of."""
+    completion: str = ""
+    """The completion time of the instant `base`; empty if names of timeline files have none."""
+    older_completion: str = ""
+    """That of `older_base`."""
+
+    @property
+    def first_base(self) -> str:
+        """The base instant of the slice that its creation began."""
+        return self.created if self.completion else self.created + CREATION_SUFFIX
 
     @property
     def begins_by_restore(self) -> bool:
         """Whether the newest slice begins with a restore: what the slice before it says was taken back."""
-        return (
-            bool(self.deltas) and self.deltas[0].instant.endswith(RESTORE_SUFFIX) and len(self.deltas[0].instant) > INSTANT_DIGITS
-        )
+        if not self.deltas:
+            return False
+        first = self.deltas[0]
+        return first.kind is DeltaKind.RESTORE or (first.instant.endswith(RESTORE_SUFFIX) and len(first.instant) > INSTANT_DIGITS)
+
+    @property
+    def log_instants(self) -> frozenset[str]:
+        """The instants in the names of the log files of the newest slice."""
+        return frozenset((self.base, *(delta.instant for delta in self.deltas))) if self.completion else frozenset((self.base,))
 
     @property
     def instants(self) -> frozenset[str]:
@@ -81,11 +118,28 @@ class MetadataPartition:
         A restore also begins one in every partition but `files`.
         """
         # What a restore takes back is not in its records: partitions that read files begin anew from the restored table.
-        begins = entry.begins_restore and self.name != FILES
+        begins = (entry.begins_restore and self.name != FILES) or self._comes_late(delta)
         if len(self.deltas) < max_deltas and not begins:
             return replace(self, deltas=(*self.deltas, delta))
-        older = (self.base, self.deltas)
-        return replace(self, base=next_base, began=entry.sequence, deltas=(delta,), older_base=older[0], older_deltas=older[1])
+        fresh = replace(self, base=next_base, began=entry.sequence, deltas=(delta,), older_base=self.base, older_deltas=self.deltas)
+        if not delta.completion:
+            return fresh
+        return replace(fresh, completion=shifted(next_base, 1), older_completion=self.completion)
+
+    def _comes_late(self, delta: Delta) -> bool:
+        """Return whether readers would merge a delta commit before an older one of the newest slice, to another result.
+
+        In layout 2 they merge log files in the order of their instants. Mostly that does not matter: records of different
+        actions are of different files, and writers of the same keys conflict. But a clean ends a partition that a write which
+        began before it brings back, and a clustering moves keys that a write has put beside it since.
+        """
+        if not delta.completion or not delta.version:
+            return False
+        overtaken = [held for held in self.deltas if held.instant > delta.instant]
+        if self.name == FILES:
+            publishes = delta.kind in (DeltaKind.PLAIN, DeltaKind.REPLACE)
+            return publishes and any(held.kind is DeltaKind.CLEAN for held in overtaken)
+        return self.name == RECORD_INDEX and any(DeltaKind.REPLACE in (held.kind, delta.kind) for held in overtaken)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for checkpoints."""
@@ -95,10 +149,11 @@ class MetadataPartition:
             "base": self.base,
             "began": self.began,
             "file_groups": self.file_groups,
-            "deltas": [list(delta) for delta in self.deltas],
+            "deltas": [delta.to_json() for delta in self.deltas],
             "older_base": self.older_base,
-            "older_deltas": [list(delta) for delta in self.older_deltas],
+            "older_deltas": [delta.to_json() for delta in self.older_deltas],
             **({"columns": list(self.columns)} if self.columns else {}),
+            **({"completion": self.completion, "older_completion": self.older_completion} if self.completion else {}),
         }
 
     @classmethod
@@ -114,6 +169,8 @@ class MetadataPartition:
             older_base=str(document["older_base"]),
             older_deltas=_deltas(document["older_deltas"]),
             columns=tuple(map(str, document.get("columns") or ())),
+            completion=str(document.get("completion", "")),
+            older_completion=str(document.get("older_completion", "")),
         )
 
 
@@ -155,9 +212,16 @@ class MetadataTable:
         # A rollback undoes an instant that the metadata table never had: its delta commit has no records, unless it renamed log
         # files.
         has_records = entry.action is not Action.ROLLBACK or bool(entry.moved_logs)
-        delta = Delta(instant, entry.sequence if has_records else 0)
-        newest = max(part.newest_instant for part in self.partitions)
-        base = next_instant(datetime.fromisoformat(entry.recorded), newest) + COMPACTION_SUFFIX
+        version = entry.sequence if has_records else 0
+        if entry.completion:
+            delta = Delta(instant, version, entry.completion, _kind_of(entry))
+            # No instant equals a completion time. So it is free, later than all that the slices before it have, and not later than
+            # the completion of this delta commit, which it precedes.
+            base = entry.completion
+        else:
+            delta = Delta(instant, version)
+            newest = max(part.newest_instant for part in self.partitions)
+            base = next_instant(datetime.fromisoformat(entry.recorded), newest) + COMPACTION_SUFFIX
         return replace(self, partitions=tuple(part.with_delta(delta, self.max_deltas, entry, base) for part in self.partitions))
 
     def to_json(self) -> dict[str, Any]:
@@ -178,19 +242,40 @@ class MetadataTable:
         return cls(tuple(map(MetadataPartition.from_json, parts)), int(document["max_deltas"]))
 
 
-def _deltas(pairs: Iterable[Any]) -> tuple[Delta, ...]:
-    return tuple(Delta(str(instant), int(version)) for instant, version in pairs)
+def _deltas(rows: Iterable[Any]) -> tuple[Delta, ...]:
+    return tuple(_delta(*row) for row in rows)
+
+
+def _delta(instant: object, version: Any, completion: object = "", kind: Any = "") -> Delta:
+    return Delta(str(instant), int(version), str(completion), DeltaKind(kind))
+
+
+def _kind_of(entry: Entry) -> DeltaKind:
+    kinds = {Action.CLEAN: DeltaKind.CLEAN, Action.REPLACE_COMMIT: DeltaKind.REPLACE, Action.RESTORE: DeltaKind.RESTORE}
+    return kinds.get(entry.action, DeltaKind.PLAIN)
 
 
 def delta_instant(entry: Entry) -> str:
     """Return the instant of the delta commit that `entry` makes in a metadata table; empty if it makes none.
 
     It is the instant of the action. That of a restore is pending while its files are deleted, so readers would ignore the delta
-    commit: it has a suffix, as in Apache Hudi.
+    commit: it has a suffix, as in Apache Hudi. In layout 2 it is the millisecond before the completion time, which is free then
+    (`two_times`).
     """
     if entry.action is Action.RESTORE:
-        return entry.instant + RESTORE_SUFFIX if entry.begins_restore else ""
+        if not entry.begins_restore:
+            return ""
+        return shifted(entry.completion, -1) if entry.completion else entry.instant + RESTORE_SUFFIX
     return entry.instant if entry.action in _DELTA_ACTIONS and entry.after is State.COMPLETED else ""
+
+
+def two_times(next_time: str) -> str:
+    """Return the completion time of the entry that begins a restore, if `next_time` is later than all times of the log.
+
+    Readers ignore it on the table's timeline. In the metadata table, the time before it is the instant of the delta commit, and
+    it is the base instant of the slices that begin with it.
+    """
+    return shifted(next_time, 1)
 
 
 def metadata_after(known: MetadataTable | None, entry: Entry) -> MetadataTable | None:
@@ -199,7 +284,7 @@ def metadata_after(known: MetadataTable | None, entry: Entry) -> MetadataTable |
         return None if known is None else known.after(entry)
     created = entry.created_index
     if created is not None:
-        base = entry.instant + CREATION_SUFFIX
+        base = entry.instant if entry.completion else entry.instant + CREATION_SUFFIX
         fresh = tuple(
             MetadataPartition(
                 name,
@@ -208,6 +293,7 @@ def metadata_after(known: MetadataTable | None, entry: Entry) -> MetadataTable |
                 entry.sequence,
                 created.groups_of(name),
                 columns=created.columns if name == COLUMN_STATS else (),
+                completion=entry.completion,
             )
             for name in created.partitions
         )

@@ -10,7 +10,7 @@ from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.properties import parse_properties, read_properties
-from tideline_table.log.metadata import CREATION_SUFFIX, INSTANT_DIGITS, MetadataPartition, MetadataTable
+from tideline_table.log.metadata import INSTANT_DIGITS, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.files import files_of
 from tideline_table.metadata_table.finding import Finding, FindingKind, gone, without_leaving
@@ -64,7 +64,7 @@ def _timeline(source: Source, known: MetadataTable) -> Iterator[Finding]:
     form, state, folder = source.form, source.state, timeline_folder(source.form)
     sizes = {instant_of(form, found.path): found.size_bytes for found in source.storage.list_folder(folder).objects}
     there = sizes.keys()
-    created = {part.created + CREATION_SUFFIX for part in known.partitions}
+    created = {part.first_base for part in known.partitions}
     compactions = {at for part in known.partitions for at in (part.base, part.older_base)} - created
     for time in sorted(known.instants):
         action = Action.COMMIT if time in compactions else Action.DELTA_COMMIT

@@ -12,7 +12,8 @@ import pyarrow as pa
 from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table.column_stats import decode_column_stats, has_records_of, record_key, statistics_datum
+from tideline_table.metadata_table.column_records import decode_column_stats, has_records_of, statistics_datum
+from tideline_table.metadata_table.column_stats import record_key
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.index_definitions import read_indexed_columns
 from tideline_table.metadata_table.records import record_schema_json

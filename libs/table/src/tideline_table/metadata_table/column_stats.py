@@ -6,15 +6,9 @@ what it says where its release 1.2.0 writes something else: see docs/design/data
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from decimal import Context, Decimal
-from typing import Any
 
-import fastavro
 import pyarrow as pa
 
 from tideline_table.errors import ObjectNotFound
@@ -25,67 +19,19 @@ from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import COLUMN_STATS, MetadataPartition
 from tideline_table.log.statistics import files_in, merge_statistics
 from tideline_table.log.table_log import LogReader
+from tideline_table.metadata_table.column_records import decode_column_stats, has_records_of, statistics_datum
 from tideline_table.metadata_table.file_keys import file_key, files_gone, hash_text
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.index_definitions import index_definitions
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, folder_of
 from tideline_table.metadata_table.partition import IndexedColumns, Records, Source, groups_of_keys, mapping_of, unless_gone
-from tideline_table.metadata_table.records import parsed_schema, record_schema_json
+from tideline_table.metadata_table.records import record_schema_json
 from tideline_table.reader.base_file import read_statistics
-from tideline_table.statistics import ColumnStatistics, FileStatistics, type_of
-
-_TYPE = 3
-_NAMESPACE = "org.apache.hudi.avro.model."
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnStats:
-    """What a record says about one column of one data file. Bounds are None where the file has only nulls."""
-
-    file_name: str
-    column: str
-    wrapper: str
-    """The Avro record, without its namespace, that holds a bound."""
-    minimum: Any
-    maximum: Any
-    values: int
-    nulls: int
-    size_bytes: int
-    uncompressed_bytes: int
-
-
-def encode(stats: ColumnStats) -> bytes:
-    """Return the datum of a record that is not deleted; its key is empty, because the key is in the file."""
-    # The encoder takes half the time if it is told the branch of each union.
-    document = {
-        "fileName": ("string", stats.file_name),
-        "columnName": ("string", stats.column),
-        "minValue": _wrapped(stats.wrapper, stats.minimum),
-        "maxValue": _wrapped(stats.wrapper, stats.maximum),
-        "valueCount": ("long", stats.values),
-        "nullCount": ("long", stats.nulls),
-        "totalSize": ("long", stats.size_bytes),
-        "totalUncompressedSize": ("long", stats.uncompressed_bytes),
-        "isDeleted": False,
-    }
-    sink = io.BytesIO()
-    record = {"key": "", "type": _TYPE, "ColumnStatsMetadata": (f"{_NAMESPACE}HoodieMetadataColumnStats", document)}
-    fastavro.schemaless_writer(sink, parsed_schema(record_schema_json(with_meta_fields=True)), record)
-    return sink.getvalue()
-
-
-def _wrapped(wrapper: str, value: Any) -> tuple[str, dict[str, Any]] | None:
-    return None if value is None else (f"{_NAMESPACE}{wrapper}", {"value": value})
-
+from tideline_table.statistics import FileStatistics
 
 COLUMN_STATS_GROUPS = 2
 """File groups of the partition, as in Apache Hudi."""
-_DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15
-_EVERY_DIGIT, _LAST_DIGIT = Context(prec=_DECIMAL_DIGITS), Decimal(1).scaleb(-_DECIMAL_SCALE)
-"""Python's own context has 28 digits."""
 _FOOTERS_AT_ONCE = 16
-_NOTHING = ColumnStatistics("string", None, None, 0)
-"""Those of each column in a file without rows. Without bounds, the type of the column is not in the record."""
 
 
 class ColumnStatsPartition:
@@ -98,13 +44,13 @@ class ColumnStatsPartition:
         """See `PartitionKind`. A file without statistics of all required columns has no records: readers do not leave it out."""
         indexed = _indexed(source)
         if isinstance(entry.body, Published):
-            return Records.of(_records(_written_files(source, entry.body, indexed), indexed))
+            return Records.of(_records(source, _written_files(source, entry.body, indexed), indexed))
         gone = files_gone(entry, source.state)
         return Records.of(deletes=(record_key(name, path) for path in gone for name in indexed.names))
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
-        return Records.of(_records(_known(source, _part(source)), _indexed(source)))
+        return Records.of(_records(source, _known(source, _part(source)), _indexed(source)))
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:
         """See `PartitionKind`: the statistics beside the log know all files, so nothing of the metadata table is read.
@@ -116,7 +62,7 @@ class ColumnStatsPartition:
             for path, instant in _written(file_slice):
                 if instant == part.deltas[-1].instant:
                     known.pop(path, None)
-        return Records.of(_records(known, IndexedColumns(part.columns), (part.file_groups, group))).updates
+        return Records.of(_records(source, known, IndexedColumns(part.columns), (part.file_groups, group))).updates
 
     def differences(self, source: Source, held: Mapping[bytes, bytes]) -> Iterable[Finding]:
         """See `PartitionKind`.
@@ -126,7 +72,7 @@ class ColumnStatsPartition:
         """
         known, indexed = _known(source, _part(source)), _indexed(source)
         recorded = {path: file for path, file in known.items() if file.rows or _has_record(path, indexed, held)}
-        expected = mapping_of(Records.of(_records(recorded, indexed)).updates)
+        expected = mapping_of(Records.of(_records(source, recorded, indexed)).updates)
         yield from _index_definition(source)
         names = _indexed(source).names
         leaving = {record_key(name, path).encode() for path in source.state.under_clean() for name in names}
@@ -152,7 +98,7 @@ def _index_definition(source: Source) -> Iterator[Finding]:
     except ObjectNotFound:
         yield Finding(FindingKind.MISSING_FILE, INDEX_DEFINITIONS_PATH, "no definition of the indexed columns")
         return
-    if found != index_definitions(_part(source).columns):
+    if found != index_definitions(source.form, _part(source).columns):
         yield Finding(FindingKind.DAMAGED_FILE, INDEX_DEFINITIONS_PATH, "other columns than those of the table log")
 
 
@@ -230,7 +176,7 @@ def record_key(column: str, path: str) -> str:
 
 
 def _records(
-    files: Mapping[str, FileStatistics], indexed: IndexedColumns, group: tuple[int, int] | None = None
+    source: Source, files: Mapping[str, FileStatistics], indexed: IndexedColumns, group: tuple[int, int] | None = None
 ) -> list[tuple[bytes, bytes]]:
     """Return the records of these files, of all file groups, or of one: their number, and which one.
 
@@ -244,7 +190,8 @@ def _records(
     if group is not None and wanted:
         of_group = groups_of_keys(pa.array([key for key, _, _ in wanted], pa.string()), group[0]) == group[1]
         wanted = [found for found, is_here in zip(wanted, of_group.tolist(), strict=True) if is_here]
-    return [(key.encode(), statistics_datum(path.rpartition("/")[2], name, files[path])) for key, path, name in wanted]
+    typed = source.form.has_typed_statistics
+    return [(key.encode(), statistics_datum(path.rpartition("/")[2], name, files[path], typed=typed)) for key, path, name in wanted]
 
 
 def _columns_of(path: str, file: FileStatistics, indexed: IndexedColumns) -> Sequence[str]:
@@ -254,67 +201,3 @@ def _columns_of(path: str, file: FileStatistics, indexed: IndexedColumns) -> Seq
     if not all(has_records_of(file, name) for name in indexed.required):
         return ()
     return [name for name in indexed.of_file(file.columns) if has_records_of(file, name)]
-
-
-def has_records_of(file: FileStatistics, column: str) -> bool:
-    """Return whether there is a record of the column in a file with these statistics.
-
-    They know it, and Apache Hudi has such a type.
-    """
-    return column in file.columns and is_indexed(type_of(file.columns[column].kind))
-
-
-def statistics_datum(file_name: str, column: str, file: FileStatistics) -> bytes:
-    """Return the Avro datum of the record of a column that `has_records_of`."""
-    held = file.columns[column] if file.rows else _NOTHING
-    wrapper = _wrapper(type_of(held.kind))
-    assert wrapper is not None
-    low, high = held.minimum, held.maximum
-    if held.nans:
-        # To Spark, NaN is greater than any number. With NaN itself as the maximum, Apache Hudi 1.2.0 leaves the file out of `v >
-        # 1`.
-        low, high = (math.inf if low is None else low), math.inf
-    low, high = (_EVERY_DIGIT.quantize(end, _LAST_DIGIT) if isinstance(end, Decimal) else end for end in (low, high))
-    sizes = (held.size_bytes, held.uncompressed_bytes)
-    return encode(ColumnStats(file_name, column, wrapper, low, high, file.rows, held.nulls, *sizes))
-
-
-def is_indexed(kind: pa.DataType) -> bool:
-    """Return whether Apache Hudi has statistics of columns of this type in version 6."""
-    return _wrapper(kind) is not None
-
-
-def _wrapper(kind: pa.DataType) -> str | None:
-    if pa.types.is_decimal(kind):
-        fits = kind.precision + _DECIMAL_SCALE - kind.scale <= _DECIMAL_DIGITS and kind.scale <= _DECIMAL_SCALE
-        return "DecimalWrapper" if fits else None
-    if pa.types.is_timestamp(kind):
-        # Of milliseconds and microseconds, the number itself; Avro has no other.
-        return "LongWrapper" if kind.unit in ("ms", "us") else None
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return "BytesWrapper"
-    return _WRAPPERS.get(str(kind))
-
-
-_WRAPPERS = {
-    "bool": "BooleanWrapper",
-    "int8": "IntWrapper",
-    "int16": "IntWrapper",
-    "int32": "IntWrapper",
-    "int64": "LongWrapper",
-    "float": "FloatWrapper",
-    "double": "DoubleWrapper",
-    "string": "StringWrapper",
-    "large_string": "StringWrapper",
-    "date32[day]": "DateWrapper",
-}
-
-
-def decode_column_stats(entries: Iterable[tuple[bytes, bytes]], schema_json: str) -> dict[str, dict[str, Any]]:
-    """Return the statistics in records by key, as Avro decodes them. Raises what fastavro raises for other bytes."""
-    schema = parsed_schema(schema_json)
-    found: dict[str, dict[str, Any]] = {}
-    for key, datum in entries:
-        record: Any = fastavro.schemaless_reader(io.BytesIO(datum), schema, None)
-        found[key.decode()] = record["ColumnStatsMetadata"]
-    return found

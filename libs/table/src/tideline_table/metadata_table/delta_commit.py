@@ -57,7 +57,7 @@ def add_delta(source: Source, entry: Entry, known: MetadataTable, logs: LogRecor
             stats += put.result()
         begun.result()
     metadata = CommitMetadata(_OPERATION, tuple(stats), extra_metadata())
-    complete_instant(storage, source.form, delta.instant, Action.DELTA_COMMIT, metadata)
+    complete_instant(storage, source.form, delta.instant, Action.DELTA_COMMIT, metadata, delta.completion)
     index = known.partition(RECORD_INDEX)
     if index is not None and delta.version:
         for file in written:

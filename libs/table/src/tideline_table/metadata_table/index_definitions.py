@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 
 from tideline_table.errors import MALFORMED, CorruptMetadata
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.format import TableFormat
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH
 from tideline_table.storage import Storage
 
 
-def index_definitions(columns: Sequence[str]) -> bytes:
+def index_definitions(form: TableFormat, columns: Sequence[str]) -> bytes:
     """Return the content of the file for these columns."""
-    definition = {
+    definition: dict[str, object] = {
         **dict.fromkeys(("indexName", "indexType", "indexFunction"), COLUMN_STATS),
         "sourceFields": list(columns),
         "indexOptions": {},
-        "version": "V1",
+        "version": "V2" if form.has_typed_statistics else "V1",
     }
     return json.dumps({"indexDefinitions": {COLUMN_STATS: definition}}, indent=2).encode()
 

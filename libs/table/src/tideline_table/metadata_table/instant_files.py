@@ -66,9 +66,11 @@ def begin_instant(storage: Storage, form: TableFormat, instant: str, action: Act
         put_once(storage, timeline_path(form, Instant(instant, action, state)), b"")
 
 
-def complete_instant(storage: Storage, form: TableFormat, instant: str, action: Action, metadata: CommitMetadata) -> None:
-    """Create the completed file of an instant."""
-    path = timeline_path(form, Instant(instant, completed_as(action), State.COMPLETED))
+def complete_instant(
+    storage: Storage, form: TableFormat, instant: str, action: Action, metadata: CommitMetadata, completion: str = ""
+) -> None:
+    """Create the completed file of an instant. `completion`: its completion time, if names have it."""
+    path = timeline_path(form, Instant(instant, completed_as(action), State.COMPLETED), completion)
     put_once(storage, path, form.commit_content(metadata, indent=None))
 
 

@@ -61,15 +61,24 @@ def timeline_folder(form: TableFormat) -> str:
     return f"{METADATA_FOLDER}/{form.timeline_folder}"
 
 
-def timeline_path(form: TableFormat, instant: Instant) -> str:
-    """Return the path of a timeline file of the metadata table."""
-    return f"{METADATA_FOLDER}/{form.timeline_path(instant)}"
+def timeline_path(form: TableFormat, instant: Instant, completion: str = "") -> str:
+    """Return the path of a timeline file of the metadata table. `completion`: its completion time, if names have it."""
+    return f"{METADATA_FOLDER}/{form.timeline_path(instant, completion)}"
 
 
 def instant_of(form: TableFormat, path: str) -> Instant | None:
     """Return the instant of a path in the folder of the metadata table's timeline, None for other files."""
     parsed = form.parse_timeline_file_name(path.rpartition("/")[2])
     return None if parsed is None else parsed[0]
+
+
+_KEYS = {p.KEYGEN_CLASS: "org.apache.hudi.metadata.HoodieTableMetadataKeyGenerator"}
+_MERGED_BY_PAYLOAD = {
+    p.KEYGEN_TYPE: "HOODIE_TABLE_METADATA",
+    p.MERGE_MODE: "CUSTOM",
+    p.MERGE_STRATEGY: "00000000-0000-0000-0000-000000000000",
+}
+"""With a merge mode, the payload class counts only if mode and strategy say so."""
 
 
 def metadata_properties(form: TableFormat, table: Mapping[str, str]) -> dict[str, str]:
@@ -81,7 +90,7 @@ def metadata_properties(form: TableFormat, table: Mapping[str, str]) -> dict[str
         p.KEY_FIELDS: "key",
         p.BASE_FORMAT: "HFILE",
         p.PAYLOAD_CLASS: "org.apache.hudi.metadata.HoodieMetadataPayload",
-        p.KEYGEN_CLASS: "org.apache.hudi.metadata.HoodieTableMetadataKeyGenerator",
+        **(_MERGED_BY_PAYLOAD if form.has_merge_modes else _KEYS),
         p.POPULATE_META_FIELDS: "false",
         p.DROP_PARTITION_COLUMNS: "false",
     }

@@ -140,7 +140,7 @@ class LogRecords:
         """Take the names of the files that an instant records which this process completed."""
         with self._mutex:
             if part.base == self._base:
-                path = timeline_path(self.form, Instant(delta.instant, Action.DELTA_COMMIT, State.COMPLETED))
+                path = timeline_path(self.form, Instant(delta.instant, Action.DELTA_COMMIT, State.COMPLETED), delta.completion)
                 self.recorded[path] = names_in(stats, part.name)
 
     def possible(

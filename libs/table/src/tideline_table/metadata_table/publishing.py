@@ -137,7 +137,7 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
     for part in parts:
         put_once(storage, file_path(PARTITION_METAFILE, part.name), metafile)
         if part.columns:
-            _define(storage, index_definitions(part.columns))
+            _define(storage, index_definitions(source.form, part.columns))
     begin_instant(storage, source.form, base, Action.DELTA_COMMIT)
     _wait_for(source, clock, base)
     stats: list[WriteStat] = []
@@ -151,7 +151,7 @@ def _create(source: Source, clock: Clock, known: MetadataTable, parts: Sequence[
         except UNREADABLE as error:
             stats += lost_files(part, [base_name(part.base, file_id) for file_id in file_ids(part)], error)
     metadata = CommitMetadata("BULK_INSERT_PREPPED", tuple(stats), extra_metadata())
-    complete_instant(storage, source.form, base, Action.DELTA_COMMIT, metadata)
+    complete_instant(storage, source.form, base, Action.DELTA_COMMIT, metadata, parts[0].completion)
 
 
 def _define(storage: Storage, content: bytes) -> None:
@@ -218,7 +218,7 @@ def _begin_slices(source: Source, clock: Clock, parts: Sequence[MetadataPartitio
         except UNREADABLE as error:
             stats += lost_files(part, [base_name(base, file_id) for file_id in file_ids(part)], error)
     metadata = CommitMetadata("COMPACT", tuple(stats), extra_metadata(), compacted=True)
-    complete_instant(storage, source.form, base, Action.COMPACTION, metadata)
+    complete_instant(storage, source.form, base, Action.COMPACTION, metadata, parts[0].completion)
 
 
 def _compacted(source: Source, part: MetadataPartition) -> list[WriteStat]:
@@ -277,7 +277,7 @@ def _clean(source: Source, known: MetadataTable, begun: Sequence[MetadataPartiti
             name = found.path.rpartition("/")[2]
             log, base = parse_log_file_name(name), parse_base_file_name(name)
             at = log.instant if log else base.instant if base else ""
-            if at and at not in (part.base, part.older_base) and at < part.older_base:
+            if at and at not in part.instants and at < part.older_base:
                 gone.append(found.path)
     instants = known.instants
     timeline = [
@@ -296,8 +296,10 @@ def _wait_for(source: Source, clock: Clock, base: str, action: Action = Action.D
     """Wait until the store's time has reached the base instant of a slice.
 
     Apache Hudi attaches log files to slices by the modification time of the completed file of this instant (format reference 11.3):
-    a file dated before its own instant would leave the slice without its log files.
+    a file dated before its own instant would leave the slice without its log files. Where names have completion times, they say it.
     """
+    if source.form.has_completion_times:
+        return
     modified = source.storage.stat(timeline_path(source.form, Instant(base, action, State.INFLIGHT))).modified
     behind_s = (time_from_instant(base) - modified).total_seconds()
     if behind_s > 0:

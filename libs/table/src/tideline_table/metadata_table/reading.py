@@ -18,7 +18,7 @@ from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
-from tideline_table.log.metadata import CREATION_SUFFIX, MetadataPartition
+from tideline_table.log.metadata import MetadataPartition
 from tideline_table.log_format import BlockType, scan_log
 from tideline_table.log_format.block import LogBlock, read_content
 from tideline_table.log_format.delete_block import read_deletes
@@ -51,10 +51,11 @@ class SliceFiles:
 
 
 def slice_files(storage: Storage, part: MetadataPartition) -> SliceFiles:
-    """List the folder of the partition, for its newest slice.
+    """List the folder of the partition, for the newest slice.
 
     Files of other slices are left out: they are being cleaned, or a late writer made them.
     """
+    written, newest = part.log_instants, max(part.log_instants)
     numbers = {file_id_of(part.name, group): group for group in range(part.file_groups)}
     groups, foreign = tuple(GroupFiles() for _ in numbers), []
     for found in storage.list_folder(folder_of(part.name)).objects:
@@ -62,12 +63,12 @@ def slice_files(storage: Storage, part: MetadataPartition) -> SliceFiles:
         log, data = parse_log_file_name(name), parse_base_file_name(name)
         named = log or data
         begun = log.instant if log else data.instant if data else ""
-        if named is None or named.file_id not in numbers or begun > part.base:
+        if named is None or named.file_id not in numbers or begun > newest:
             if name != PARTITION_METAFILE and not name.endswith(".crc"):
                 foreign.append(name)
         elif name == base_name(part.base, named.file_id):
             groups[numbers[named.file_id]].has_base = True
-        elif log is not None and begun == part.base:
+        elif log is not None and begun in written:
             groups[numbers[named.file_id]].versions[log.version] = name
     for group in groups:
         group.versions = dict(sorted(group.versions.items()))
@@ -89,10 +90,12 @@ def recorded_names(
     damaged one.
     """
     base, deltas = (part.older_base, part.older_deltas) if older else (part.base, part.deltas)
-    begun = Action.DELTA_COMMIT if base == part.created + CREATION_SUFFIX else Action.COMMIT
+    begun = Action.DELTA_COMMIT if base == part.first_base else Action.COMMIT
+    first = (base, begun, part.older_completion if older else part.completion)
     found: dict[str, frozenset[str]] = {}
-    for at, action in [(base, begun), *((delta.instant, Action.DELTA_COMMIT) for delta in deltas if delta.version)]:
-        path = timeline_path(form, Instant(at, action, State.COMPLETED))
+    written = ((delta.instant, Action.DELTA_COMMIT, delta.completion) for delta in deltas if delta.version)
+    for at, action, completion in (first, *written):
+        path = timeline_path(form, Instant(at, action, State.COMPLETED), completion)
         names = known.get(path) if known is not None else None
         if names is None:
             names = names_in(_recorded_by(storage.read(path), path), part.name)

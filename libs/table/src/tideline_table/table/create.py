@@ -154,8 +154,6 @@ def _checked(request: TableRequest) -> str:
     form = format_to_create(request.version)
     if isinstance(request.index, AskedBuckets) and request.index.consistent:
         form.check_supports(Feature.HASH_RINGS)
-    if isinstance(request.index, RecordIndex):
-        form.check_supports(Feature.METADATA_TABLE)
     requested_keygen(request).check_columns(request.schema)
     _requested_buckets(request)
     inside = [name for name in request.key_fields if name not in request.schema.names]

@@ -14,7 +14,8 @@ from tideline_table.index.scope import KeyScope
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, RECORD_INDEX
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS
-from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS, is_indexed
+from tideline_table.metadata_table.column_records import is_indexed
+from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS
 from tideline_table.metadata_table.partition import Source
 from tideline_table.metadata_table.record_index import repeated_key
 from tideline_table.schema.arrow import named_field

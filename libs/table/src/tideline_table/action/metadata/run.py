@@ -22,7 +22,6 @@ from tideline_table.action.metadata.requirements import (
 from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS
 from tideline_table.errors import InvalidOption, MetadataExists, MetadataNotFound, WriteConflict
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.format import Feature
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties
 from tideline_table.log.body import Bare, Indexed
@@ -173,7 +172,6 @@ def _make_anew(table: Table, *, without: str = "") -> MetadataTable | None:
 def _check_can_make(table: Table) -> None:
     """Raise the errors of `create_metadata` about the whole table."""
     check_exclusive(table)
-    table.timeline.format.check_supports(Feature.METADATA_TABLE)
     table.check_writable(keyed=False)
     if isinstance(unwrapped(table.storage), ObjectStorage):
         # Without `If-Match`, the index could not be named in the properties, and each later step would try to do so in vain.

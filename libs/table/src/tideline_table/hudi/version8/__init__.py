@@ -52,6 +52,11 @@ class Version8(TableFormat):
         """See `TableFormat`. False in a table that an upgrade left with the version before."""
         return self.version >= FIRST_VERSION
 
+    @property
+    def has_typed_statistics(self) -> bool:
+        """See `TableFormat`. Since version 9."""
+        return self.version > FIRST_VERSION
+
     def version_properties(self) -> Mapping[str, str]:
         version = str(self.version)
         return {

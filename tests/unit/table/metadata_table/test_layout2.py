@@ -1,0 +1,227 @@
+"""The metadata table of tables of versions 8 and 9, as readers of layout 2 find it: from names and files on storage alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.plans import schedule_clean, schedule_clustering
+from tests.unit.table.tables import beside, cluster, compact, new_table, open_table, write
+
+from tideline_table.action import (
+    archive,
+    check_table,
+    create_metadata,
+    create_savepoint,
+    delete_partitions,
+    drop_metadata,
+    repair_metadata,
+    restore_to_savepoint,
+    run_clean,
+)
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.formats import UPGRADED
+from tideline_table.hudi.instant import Action, State
+from tideline_table.log.entry import Entry
+from tideline_table.log.metadata import FILES, RECORD_INDEX, Delta, DeltaKind, MetadataPartition, MetadataTable
+from tideline_table.log_format import BlockType, read_deletes, scan_log
+from tideline_table.log_format.block import read_content
+from tideline_table.log_format.hfile import HFile
+from tideline_table.metadata_table.files import files_of
+from tideline_table.metadata_table.layout import file_path, folder_of
+from tideline_table.metadata_table.reading import entries_of, live
+from tideline_table.metadata_table.record_index import decode_location
+from tideline_table.metadata_table.records import FilesRecords, decode_records, record_schema_json
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType
+from tideline_table.writer import Operation
+
+VERSIONS = pytest.mark.parametrize("version", [8, 9])
+TYPES = pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
+TIMELINE = ".hoodie/timeline"
+SOON = {
+    "hoodie.cleaner.commits.retained": 1,
+    "hoodie.keep.min.commits": 2,
+    "hoodie.keep.max.commits": 3,
+    "hoodie.metadata.compact.max.delta.commits": 3,
+    "hoodie.metadata.record.index.min.filegroup.count": 2,
+    "tideline.archive.min.age": 0,
+    "tideline.task.max.lifetime": 0,
+    "tideline.clustering.min.input.files": 1,
+}
+CLUSTERED = Entry(
+    6, "a", "2026-01-01T00:00:00+00:00", "w", "20260101000000010", Action.REPLACE_COMMIT, State.INFLIGHT, State.COMPLETED, "CLUSTER"
+)
+ALL = ("files", "column_stats", "bloom_filters", "record_index")
+
+
+def indexed(version: int, kind: TableType, partitions: tuple[str, ...] = ALL, **more: Any) -> tuple[Table, MemoryStorage, Any]:
+    _, storage, clock = new_table(type=kind, version=version, **more)
+    table = open_table(storage, clock, **SOON)
+    create_metadata(table, partitions)
+    assert isinstance(storage, MemoryStorage)
+    return table, storage, clock
+
+
+def times(storage: MemoryStorage, folder: str) -> tuple[dict[str, str], set[str]]:
+    """Return instant → completion time of the completed instants in a timeline folder, and the pending instants."""
+    done, seen = {}, set()
+    for found in storage.list_folder(folder).objects:
+        parsed = UPGRADED.parse_timeline_file_name(found.path.rpartition("/")[2])
+        if parsed is not None:
+            seen.add(parsed[0].time)
+            if parsed[0].state is State.COMPLETED:
+                assert parsed[1] > parsed[0].time, f"{found.path} names a completion time"
+                done[parsed[0].time] = parsed[1]
+    return done, seen - done.keys()
+
+
+def blocks_for_readers(storage: MemoryStorage, partition: str) -> list[tuple[list[str], dict[bytes, bytes]]]:
+    """Return deleted keys and records, the oldest first.
+
+    Format reference of versions 8 and 9, 4.1, 4.2, 8.5: slices by completion time, log files in the order of their instants, no
+    instant that is pending on the table's timeline.
+    """
+    done, pending = times(storage, ".hoodie/metadata/.hoodie/timeline")[0], times(storage, TIMELINE)[1]
+    bases: dict[str, dict[str, str]] = {}
+    logs: dict[str, list[tuple[Any, str]]] = {}
+    for found in storage.list_folder(folder_of(partition)).objects:
+        name = found.path.rpartition("/")[2]
+        base, log = parse_base_file_name(name), parse_log_file_name(name)
+        if base is not None and base.instant in done:
+            bases.setdefault(base.file_id, {})[base.instant] = name
+        elif log is not None and log.instant in done:
+            logs.setdefault(log.file_id, []).append((log, name))
+    found_blocks: list[tuple[list[str], dict[bytes, bytes]]] = []
+    for file_id in sorted(bases.keys() | logs.keys()):
+        held = sorted(logs.get(file_id, ()), key=lambda one: (one[0].instant, one[0].version, one[0].write_token))
+        begun = set(bases.get(file_id, ()))
+        placed: dict[str, list[str]] = {}
+        for log, name in held:
+            before = [at for at in begun if at <= done[log.instant]]
+            begun.add(at := max(before, default=log.instant))
+            placed.setdefault(at, []).append(name)
+        newest = max(begun)
+        if newest in bases.get(file_id, {}):
+            hfile = HFile(storage.read(file_path(bases[file_id][newest], partition)))
+            found_blocks.append(([], dict(entries_of(hfile))))
+        for name in placed.get(newest, ()):
+            for block in scan_log(storage, file_path(name, partition)).blocks:
+                if block.instant not in done.keys() - pending:
+                    continue
+                if block.type is BlockType.HFILE:
+                    content = HFile(read_content(storage, block, BlockType.HFILE))
+                    found_blocks.append(([], dict(entries_of(content))))
+                else:
+                    found_blocks.append((read_deletes(storage, block).column("_hoodie_record_key").to_pylist(), {}))
+    return found_blocks
+
+
+def files_for_readers(storage: MemoryStorage) -> dict[str, dict[str, int]]:
+    merged = FilesRecords()
+    for gone, updates in blocks_for_readers(storage, FILES):
+        merged.merge(decode_records(updates.items(), record_schema_json(with_meta_fields=True), FILES))
+        merged.remove(gone)
+    there = {partition for partition, size in (merged.partitions or {}).items() if size == 0}
+    return {partition: live(names) for partition, names in merged.files.items() if partition in there and live(names)}
+
+
+def keys_for_readers(storage: MemoryStorage) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for gone, updates in blocks_for_readers(storage, RECORD_INDEX):
+        for key in gone:
+            found.pop(key, None)
+        found |= {key.decode(): decode_location(datum).file_id for key, datum in updates.items()}
+    return found
+
+
+def agree(table: Table) -> None:
+    """What readers find is what the table log says, and the check of the table has no finding."""
+    assert isinstance(table.storage, MemoryStorage)
+    state = table.refresh()
+    expected = {partition: names for partition, names in files_of(state).files.items() if names}
+    assert files_for_readers(table.storage) == expected
+    assert state.metadata is not None
+    if state.metadata.partition(RECORD_INDEX) is not None:
+        rows = table.read(["id", "_hoodie_record_key", "_hoodie_file_name"]).to_pylist()
+        held = {row["_hoodie_record_key"]: row["_hoodie_file_name"][:36] for row in rows}
+        assert {key: file_id[:36] for key, file_id in keys_for_readers(table.storage).items()} == held
+    assert check_table(table) == []
+
+
+@VERSIONS
+@TYPES
+def test_readers_find_what_each_action_leaves(version: int, kind: TableType) -> None:
+    table, storage, clock = indexed(version, kind)
+    agree(table)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x"), ("c", "q", 1, "x")])
+    agree(table)
+    write(table, [("a", "p", 2, "y"), ("d", "p", 2, "y")])
+    write(table, [("b", "q", 0, "")], Operation.DELETE)
+    agree(table)
+    clock.advance(1)
+    WriteTransaction.begin(table.timeline, table.lock, "UPSERT", table.write_action()).roll_back()
+    agree(table)
+    if kind is TableType.MOR:
+        compact(table)
+        agree(table)
+    schedule_clustering(table)
+    assert cluster(table) is not None
+    agree(table)
+    saved = create_savepoint(table).instant
+    for number in range(4):
+        write(table, [("a", "p", 3 + number, "z"), (f"n{number}", "r", 1, "z")])
+        if kind is TableType.MOR:
+            compact(table)
+    assert schedule_clean(table) is not None
+    assert run_clean(table)
+    archive(table)
+    agree(table)
+    restore_to_savepoint(table, saved)
+    agree(table)
+    write(table, [("e", "s", 1, "x")])
+    delete_partitions(table, ["p"])
+    agree(table)
+    write(table, [("f", "q", 1, "x")], Operation.INSERT_OVERWRITE)
+    agree(table)
+    agree(open_table(storage, clock, **SOON))
+    drop_metadata(table, ["record_index"])
+    repair_metadata(table)
+    agree(table)
+
+
+def test_a_partition_that_a_clean_ended_comes_back_by_an_older_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers merge the write first, because it began first: the clean would take its partition away."""
+    table, storage, clock = indexed(9, TableType.COW, ("files",))
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    delete_partitions(table, ["p"])
+    for number in range(2):
+        write(table, [("b", "q", 2 + number, "x")])
+    cleaner = open_table(storage, clock, "cleaner", **SOON)
+
+    def clean_first() -> None:
+        clock.advance(1)
+        assert schedule_clean(cleaner) is not None
+        assert run_clean(cleaner)
+        assert "p" not in files_for_readers(storage)
+
+    beside(monkeypatch, clean_first)
+    write(table, [("c", "p", 9, "x")])
+    assert "p" in files_for_readers(storage)
+    agree(table)
+
+
+def test_a_clustering_that_completes_after_writes_it_precedes_begins_a_slice_of_the_record_index() -> None:
+    first = Delta("20260101000000020", 5, "20260101000000021")
+    part = MetadataPartition(RECORD_INDEX, "1", "20260101000000001", 3, completion="20260101000000002", deltas=(first,))
+    known = MetadataTable((MetadataPartition(FILES, "1", part.base, 3, completion=part.completion, deltas=(first,)), part), 10)
+    assert known.partition(RECORD_INDEX) == part
+    assert MetadataTable.from_json(known.to_json()) == known
+    late = Delta("20260101000000010", 6, "20260101000000030", DeltaKind.REPLACE)
+    begun = part.with_delta(late, 10, CLUSTERED, late.completion)
+    assert (begun.base, begun.deltas, begun.older_deltas) == (late.completion, (late,), (first,))
+    in_order = late._replace(instant="20260101000000025")
+    assert part.with_delta(in_order, 10, CLUSTERED, late.completion).deltas == (first, in_order)
+    plain = late._replace(kind=DeltaKind.PLAIN)
+    assert part.with_delta(plain, 10, CLUSTERED, late.completion).deltas == (first, plain), "they are of other keys"
