@@ -15,7 +15,6 @@ from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.written_here import LAYOUTS, rows
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
-from tests.unit.table.hudi_metadata import log_name
 
 from tideline_table.action import (
     check_table,
@@ -37,7 +36,7 @@ from tideline_table.log_format.block import HeaderKey, read_content
 from tideline_table.log_format.framing import frame_block
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.hfile_writer import hfile_bytes
-from tideline_table.metadata_table.layout import file_id_of, file_path, folder_of
+from tideline_table.metadata_table.layout import file_id_of, file_path, folder_of, log_name
 from tideline_table.metadata_table.partition import groups_of_keys
 from tideline_table.metadata_table.record_index import encode_location, location_of
 from tideline_table.metadata_table.records import record_schema_json
@@ -61,11 +60,13 @@ USED = {
     "hoodie.metadata.global.record.level.index.enable": "true",
 }
 KINDS = list(Kind)
+TABLES = pytest.mark.parametrize(("kind", "version"), [(Kind.COW, 6), (Kind.MOR, 6), (Kind.COW, 9), (Kind.MOR, 8)])
 PARTITIONED = next(layout for layout in LAYOUTS if layout.name == "partitioned")
 
 
-def _opened(base: Path, kind: Kind) -> Table:
-    create_table(str(base), replace(PARTITIONED.request, type=TableType(kind.value), index=RecordIndex()))
+def _opened(base: Path, kind: Kind, version: int) -> Table:
+    request = replace(PARTITIONED.request, type=TableType(kind.value), index=RecordIndex(), version=version)
+    create_table(str(base), request)
     table = Table.open(str(base), options=OPTIONS)
     create_metadata(table, (RECORD_INDEX,))
     return table
@@ -93,9 +94,11 @@ def _agree(peer: ApacheHudi, table: Table, what: str) -> None:
         assert _looked_up(peer, table, key) == wanted, f"{what}: {key}"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
-def test_apache_hudi_looks_keys_up_in_it_after_each_action(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
-    table = _opened(workdir / "trips", kind)
+@TABLES
+def test_apache_hudi_looks_keys_up_in_it_after_each_action(
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, version: int
+) -> None:
+    table = _opened(workdir / "trips", kind, version)
     write_rows(table, rows(range(20), 1), Operation.BULK_INSERT)
     write_rows(table, rows(range(15, 32), 2), Operation.UPSERT)
     write_rows(table, rows(range(5, 6), 3), Operation.DELETE)
@@ -118,10 +121,12 @@ def test_apache_hudi_looks_keys_up_in_it_after_each_action(apache_hudi: ApacheHu
     _agree(apache_hudi, table, "restored, partition deleted, written on")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
-def test_an_index_that_lies_is_believed_found_and_repaired(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+@TABLES
+def test_an_index_that_lies_is_believed_found_and_repaired(
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, version: int
+) -> None:
     """So Apache Hudi looks keys up in it: it misses a row whose key the index puts into another file group."""
-    table = _opened(workdir / "trips", kind)
+    table = _opened(workdir / "trips", kind, version)
     write_rows(table, rows(range(12), 1), Operation.UPSERT)
     part = table.refresh().metadata.partition(RECORD_INDEX)  # type: ignore[union-attr]
     assert part is not None
@@ -131,7 +136,9 @@ def test_an_index_that_lies_is_believed_found_and_repaired(apache_hudi: ApacheHu
     content = hfile_bytes(records, {"schema": schema.encode(), "minRecordKey": b"k0004", "maxRecordKey": b"k0004"})
     block = frame_block(BlockType.HFILE, {HeaderKey.INSTANT_TIME: part.deltas[-1].instant, HeaderKey.SCHEMA: schema}, content)
     group = int(groups_of_keys(pa.array(["k0004"]), part.file_groups)[0])
-    table.storage.put(file_path(log_name(part.base, 1_000_000, file_id_of(RECORD_INDEX, group)), RECORD_INDEX), block)
+    last = part.deltas[-1]._replace(version=1_000_000)
+    name = log_name(table.timeline.format, part.base, last, file_id_of(RECORD_INDEX, group))
+    table.storage.put(file_path(name, RECORD_INDEX), block)
     assert _looked_up(apache_hudi, table, "k0004") == []
     assert len(_looked_up(apache_hudi, table, "k0005")) == 1
     assert check_table(table) != []

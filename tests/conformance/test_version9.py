@@ -18,6 +18,7 @@ from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tideline_table.action import (
     archive,
     cancel_plan,
+    create_metadata,
     create_savepoint,
     delete_savepoint,
     restore_to_savepoint,
@@ -26,6 +27,7 @@ from tideline_table.action import (
     run_compaction,
     write_rows,
 )
+from tideline_table.action.metadata.run import METADATA_TYPES
 from tideline_table.table import Table, TableType, create_table
 from tideline_table.writer import Operation
 
@@ -42,13 +44,20 @@ TABLES = pytest.mark.parametrize(
 )
 
 
+WITH_METADATA = {(9, TableType.MOR), (8, TableType.COW)}
+"""These tables have a metadata table, from which hudi-rs and Apache Hudi list files; the others are listed by folders."""
+
+
 @pytest.fixture
 def readers(
     apache_hudi: ApacheHudi, matrix: Matrix, workdir: Path, version: int, kind: TableType, request: pytest.FixtureRequest
 ) -> Readers:
     base = str(workdir / "trips")
     create_table(base, replace(BASE, type=kind, version=version))
-    return Readers(Table.open(base, options=OPTIONS), apache_hudi, matrix, f"version {version}, {request.node.name}")
+    table = Table.open(base, options=OPTIONS)
+    if (version, kind) in WITH_METADATA:
+        create_metadata(table, METADATA_TYPES)
+    return Readers(table, apache_hudi, matrix, f"version {version}, {request.node.name}")
 
 
 @TABLES

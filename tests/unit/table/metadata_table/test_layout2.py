@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
+from tests.simulation.layout2_reader import files_for_readers, keys_for_readers
 from tests.unit.table.tables import beside, cluster, compact, new_table, open_table, write
 
 from tideline_table.action import (
@@ -20,26 +21,16 @@ from tideline_table.action import (
     run_clean,
 )
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
-from tideline_table.hudi.formats import UPGRADED
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import FILES, RECORD_INDEX, Delta, DeltaKind, MetadataPartition, MetadataTable
-from tideline_table.log_format import BlockType, read_deletes, scan_log
-from tideline_table.log_format.block import read_content
-from tideline_table.log_format.hfile import HFile
 from tideline_table.metadata_table.files import files_of
-from tideline_table.metadata_table.layout import file_path, folder_of
-from tideline_table.metadata_table.reading import entries_of, live
-from tideline_table.metadata_table.record_index import decode_location
-from tideline_table.metadata_table.records import FilesRecords, decode_records, record_schema_json
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 VERSIONS = pytest.mark.parametrize("version", [8, 9])
 TYPES = pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
-TIMELINE = ".hoodie/timeline"
 SOON = {
     "hoodie.cleaner.commits.retained": 1,
     "hoodie.keep.min.commits": 2,
@@ -62,78 +53,6 @@ def indexed(version: int, kind: TableType, partitions: tuple[str, ...] = ALL, **
     create_metadata(table, partitions)
     assert isinstance(storage, MemoryStorage)
     return table, storage, clock
-
-
-def times(storage: MemoryStorage, folder: str) -> tuple[dict[str, str], set[str]]:
-    """Return instant → completion time of the completed instants in a timeline folder, and the pending instants."""
-    done, seen = {}, set()
-    for found in storage.list_folder(folder).objects:
-        parsed = UPGRADED.parse_timeline_file_name(found.path.rpartition("/")[2])
-        if parsed is not None:
-            seen.add(parsed[0].time)
-            if parsed[0].state is State.COMPLETED:
-                assert parsed[1] > parsed[0].time, f"{found.path} names a completion time"
-                done[parsed[0].time] = parsed[1]
-    return done, seen - done.keys()
-
-
-def blocks_for_readers(storage: MemoryStorage, partition: str) -> list[tuple[list[str], dict[bytes, bytes]]]:
-    """Return deleted keys and records, the oldest first.
-
-    Format reference of versions 8 and 9, 4.1, 4.2, 8.5: slices by completion time, log files in the order of their instants, no
-    instant that is pending on the table's timeline.
-    """
-    done, pending = times(storage, ".hoodie/metadata/.hoodie/timeline")[0], times(storage, TIMELINE)[1]
-    bases: dict[str, dict[str, str]] = {}
-    logs: dict[str, list[tuple[Any, str]]] = {}
-    for found in storage.list_folder(folder_of(partition)).objects:
-        name = found.path.rpartition("/")[2]
-        base, log = parse_base_file_name(name), parse_log_file_name(name)
-        if base is not None and base.instant in done:
-            bases.setdefault(base.file_id, {})[base.instant] = name
-        elif log is not None and log.instant in done:
-            logs.setdefault(log.file_id, []).append((log, name))
-    found_blocks: list[tuple[list[str], dict[bytes, bytes]]] = []
-    for file_id in sorted(bases.keys() | logs.keys()):
-        held = sorted(logs.get(file_id, ()), key=lambda one: (one[0].instant, one[0].version, one[0].write_token))
-        begun = set(bases.get(file_id, ()))
-        placed: dict[str, list[str]] = {}
-        for log, name in held:
-            before = [at for at in begun if at <= done[log.instant]]
-            begun.add(at := max(before, default=log.instant))
-            placed.setdefault(at, []).append(name)
-        newest = max(begun)
-        if newest in bases.get(file_id, {}):
-            hfile = HFile(storage.read(file_path(bases[file_id][newest], partition)))
-            found_blocks.append(([], dict(entries_of(hfile))))
-        for name in placed.get(newest, ()):
-            for block in scan_log(storage, file_path(name, partition)).blocks:
-                if block.instant not in done.keys() - pending:
-                    continue
-                if block.type is BlockType.HFILE:
-                    content = HFile(read_content(storage, block, BlockType.HFILE))
-                    found_blocks.append(([], dict(entries_of(content))))
-                else:
-                    found_blocks.append((read_deletes(storage, block).column("_hoodie_record_key").to_pylist(), {}))
-    return found_blocks
-
-
-def files_for_readers(storage: MemoryStorage) -> dict[str, dict[str, int]]:
-    merged = FilesRecords()
-    for gone, updates in blocks_for_readers(storage, FILES):
-        merged.merge(decode_records(updates.items(), record_schema_json(with_meta_fields=True), FILES))
-        merged.remove(gone)
-    there = {partition for partition, size in (merged.partitions or {}).items() if size == 0}
-    return {partition: live(names) for partition, names in merged.files.items() if partition in there and live(names)}
-
-
-def keys_for_readers(storage: MemoryStorage) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for gone, updates in blocks_for_readers(storage, RECORD_INDEX):
-        for key in gone:
-            found.pop(key, None)
-        found |= {key.decode(): decode_location(datum).file_id for key, datum in updates.items()}
-    return found
 
 
 def agree(table: Table) -> None:
