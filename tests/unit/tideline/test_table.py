@@ -335,11 +335,11 @@ def test_a_bucket_index(kind: str, tmp_path: Path) -> None:
     made.upsert(trips_of(*FIRST))
     made.insert(trips_of(*FIRST, ("z", "mon", 1.0, 2)))
     assert ids(made.read()) == ["a", "b", "c", "z"]
-    samples = [ids(made.sample([number], out_of=2).read(["id"])) for number in (0, 1)]
+    samples = [ids(made.inspect.sample([number], out_of=2).read(["id"])) for number in (0, 1)]
     assert sorted([*samples[0], *samples[1]]) == ["a", "b", "c", "z"]
-    assert ids(made.sample([0, 1, 2, 3]).read(where="id != 'a'")) == ["b", "c", "z"]
+    assert ids(made.inspect.sample([0, 1, 2, 3]).read(where="id != 'a'")) == ["b", "c", "z"]
     with pytest.raises(InvalidInput, match="out of 3; expected a divisor of the number of buckets, 4"):
-        made.sample([0], out_of=3)
+        made.inspect.sample([0], out_of=3)
     with pytest.raises(SchemaMismatch, match="keys without day, for a table with a bucket index"):
         made.delete(["a"])
     made.delete([{"id": "a", "day": "mon"}])

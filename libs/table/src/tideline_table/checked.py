@@ -54,6 +54,12 @@ def _mapping(value: Any) -> Any:
     return value
 
 
+def _columns(value: Any) -> Any:
+    if value is None:
+        raise TypeError
+    return _mapping(value)
+
+
 def _keys(value: Any) -> Any:
     if value is not None and not is_rows(value) and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
         raise TypeError
@@ -84,6 +90,8 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "float | None": (_one_of(numbers.Real, none=True), "a number"),
     "Options": (_mapping, "a mapping from keys, which are texts, to values"),
     "Mapping[str, str] | None": (_mapping, "a mapping from keys, which are texts, to values"),
+    "Assigned": (_columns, "a mapping from names of columns to values"),
+    "Assigned | None": (_mapping, "a mapping from names of columns to values"),
     "Columns": (_several(str, none=True), "a name or several names"),
     "Where": (_one_of(str, pc.Expression, none=True), "SQL text or a pyarrow.compute.Expression"),
     "ProgressStep | None": (_one_of(ProgressStep, none=True), "what `Progress.moved` returned"),

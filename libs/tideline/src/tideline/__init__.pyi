@@ -2,6 +2,7 @@ from . import errors, events
 from .engine_results import Cancelled, DataFile, MaintenanceStep, Savepoint, SkippedPartition, SkipReason
 from .inspection import Inspection
 from .maintenance import Maintenance
+from .merge import Merge
 from .opening import BloomIndex, BucketIndex, RecordIndex, create, open
 from .progress import Progress
 from .query import Query
@@ -21,6 +22,7 @@ __all__ = [
     "Inspection",
     "Maintenance",
     "MaintenanceStep",
+    "Merge",
     "Progress",
     "Query",
     "RecordIndex",

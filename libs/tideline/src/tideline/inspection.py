@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tideline.engine_results import DataFile, Savepoint
 from tideline.opened import Opened, Options
 from tideline.progress import Progress
+from tideline.query import Query
 from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.action import TableStatus
 from tideline_table.checked import checked_methods
 from tideline_table.hudi import Point
 from tideline_table.metadata_table import Finding
-from tideline_table.table import Advice, Lease
+from tideline_table.table import Advice, HeldLease, Lease
 
 
 @checked_methods
 class Inspection:
-    """What a table is and holds. Nothing here writes, and all but the definition is of the newest state."""
+    """What a table is and holds. Nothing here changes the table, and all but the definition is of the newest state."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
@@ -75,6 +78,28 @@ class Inspection:
     def leases(self) -> tuple[Lease, ...]:
         """Return the live reader leases of all readers, the one that holds cleaning back furthest first."""
         return tuple(engine.leases_of(self._table))
+
+    def sample(self, buckets: Iterable[int], out_of: int | None = None, *, as_of: Point = "", meta_fields: bool = False) -> Query:
+        """Return a query of the rows whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`.
+
+        Raises `InvalidInput` unless `out_of` divides that number, and for a table without a bucket index.
+        """
+        table = self._table
+        instant = table.instant_of(as_of)
+        found = table.snapshot(instant).sampled(set(buckets), out_of)
+        return Query(found, table.schema_at(instant), instant, meta_fields=meta_fields)
+
+    def lease(
+        self, as_of: Point = "", *, after: Point = "", holder: str = "", reads: str = "", ttl_s: float | None = None
+    ) -> HeldLease:
+        """Hold a reader lease while a `with` block runs: cleaning and archival keep what queries as of `as_of` (default: now) read.
+
+        With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease. If this process
+        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `InvalidInput` for a table that Apache
+        Hudi writes, `InstantNotFound` for a cleaned instant, `Conflict` while a pending clean or archival takes what the
+        reader needs.
+        """
+        return engine.HeldLease(self._opened.table, as_of, after=after, holder=holder, reads=reads, ttl_s=ttl_s)
 
     @property
     def _table(self) -> engine.Table:

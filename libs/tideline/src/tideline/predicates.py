@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -12,6 +13,9 @@ from tideline_table.schema import with_meta_fields
 
 Where: TypeAlias = str | pc.Expression | None
 """A filter: SQL text (comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, LIKE over columns and literals) or an Arrow expression."""
+
+Assigned: TypeAlias = Mapping[str, object]
+"""Columns with the values that they get: SQL text, or a value of another type."""
 
 
 def expression_of(where: Where, schema: pa.Schema) -> pc.Expression | None:

@@ -111,7 +111,7 @@ class TableDataset(ds.Dataset):  # type: ignore[misc]
 
 def run_sql(query: str, name: str, dataset: TableDataset, connection: duckdb.DuckDBPyConnection | None) -> duckdb.DuckDBPyRelation:
     """Return the relation of `query`, which can use `dataset` as `name`. Without a `connection` it can use no other table."""
-    _refuse_twins(dataset.schema.names)
+    refuse_twins(dataset.schema.names)
     if connection is None:
         connection = duckdb.connect()
         connection.execute("set python_enable_replacements = false; set TimeZone = 'UTC'")
@@ -119,7 +119,7 @@ def run_sql(query: str, name: str, dataset: TableDataset, connection: duckdb.Duc
     return connection.sql(query)
 
 
-def _refuse_twins(names: Sequence[str]) -> None:
+def refuse_twins(names: Sequence[str]) -> None:
     """Raise `SchemaMismatch` for names that differ by case alone: DuckDB answers with the first of them for either."""
     known: dict[str, str] = {}
     for name in names:

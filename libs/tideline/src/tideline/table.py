@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 import tideline  # its names are imported when they are used: reads and writes need neither door
 from tideline.opened import Opened, Options
-from tideline.predicates import Where, expression_of
+from tideline.predicates import Assigned, Where, expression_of
 from tideline.query import Columns, Query, chosen_columns
 from tideline.results import Commit
 from tideline.rows import Keys, Rows, column_list, keys_from, table_from
 from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.checked import checked_methods
-from tideline_table.errors import SchemaMismatch
+from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.extras import extra
 from tideline_table.hudi import Point
 from tideline_table.log import ProgressStep
 from tideline_table.schema import field_path, fit_rows, named_field, named_values
-from tideline_table.table import HeldLease
 from tideline_table.writer import Operation
 
 if TYPE_CHECKING:
     import duckdb
 
+    from tideline.expressions import Selection
     from tideline.relation import TableDataset
 
 
@@ -110,15 +110,53 @@ class Table:
         """Replace the content of the whole table with `rows`."""
         return self._write(table_from(rows), Operation.INSERT_OVERWRITE_TABLE, progress, options)
 
-    def delete(self, keys: Keys, *, progress: ProgressStep | None = None, options: Options = None) -> Commit:
-        """Delete rows by key, whatever their ordering values are.
+    def delete(
+        self, keys: Keys | None = None, *, where: Where = None, progress: ProgressStep | None = None, options: Options = None
+    ) -> Commit:
+        """Delete rows by key, or those for which `where` is true, whatever their ordering values are.
+
+        `where` is a condition as for `scan`, or other SQL that DuckDB evaluates. If another writer changes, adds or removes a row
+        for which it is true before the commit, the deletion is repeated on the new state.
 
         `keys` are rows or mappings with the key columns, or plain values if the key has one column. If a partition column is
         missing, all partitions are searched, except in a table with a bucket index: that raises `SchemaMismatch`. Keys that the
         table does not hold are ignored. Without any key, the commit deletes nothing, as each write without rows changes
         nothing.
         """
-        return self._write(self._keys(keys, self._table.schema), Operation.DELETE, progress, options)
+        if where is None:
+            return self._write(self._keys(cast(Keys, keys), self._table.schema), Operation.DELETE, progress, options)
+        if keys is not None:
+            raise InvalidOption("keys and a condition", expected="either of them")
+        from tideline.row_changes import delete_rows  # noqa: PLC0415 - other writes do without
+
+        return delete_rows(self._table, self._selection(where), progress, options)
+
+    def update(
+        self, columns: Assigned, where: Where = None, *, progress: ProgressStep | None = None, options: Options = None
+    ) -> Commit:
+        """Give the rows for which `where` is true (all rows without it) new values, in one commit.
+
+        `columns` maps names of columns to values. A text is an SQL expression over the columns, which DuckDB evaluates
+        (`{"fare": "fare * 2", "state": "'done'"}`); any other object is the value, or a `pyarrow.compute.Expression`. Rows that get
+        another value in a partition column move. Conflicts and `where` as for `delete`. Raises `SchemaMismatch` for columns of the
+        record key, and `InvalidInput` for an ordering value that is smaller than the stored one.
+        """
+        from tideline.row_changes import update_rows  # noqa: PLC0415 - other writes do without
+
+        return update_rows(self._table, columns, self._selection(where), progress, options)
+
+    def merge(self, rows: Rows, on: str | Iterable[str]) -> tideline.Merge:
+        """Return a merge of `rows` (`source` in its conditions) into this table (`target`); nothing is written before `execute`.
+
+        `on` names columns that are equal, or is an SQL condition such as `"target.id = source.trip_id"`.
+        """
+        return tideline.Merge(self._opened, table_from(rows), on)
+
+    def _selection(self, where: Where) -> Selection:
+        from tideline.expressions import selection_of  # noqa: PLC0415 - other writes do without
+
+        self._table.refresh()
+        return selection_of(where, self._table.schema)
 
     def delete_partitions(self, partitions: str | Iterable[str], *, options: Options = None) -> Commit:
         """Delete the content of these partition paths, given as in `_hoodie_partition_path`."""
@@ -180,16 +218,6 @@ class Table:
         names = chosen_columns(columns, schema, meta_fields=meta_fields)
         return self._table.look_up(wanted, names, instant, expression_of(where, schema))
 
-    def sample(self, buckets: Iterable[int], out_of: int | None = None, *, as_of: Point = "", meta_fields: bool = False) -> Query:
-        """Return a query of the rows whose bucket number modulo `out_of` (default: the number of buckets) is one of `buckets`.
-
-        Raises `InvalidInput` unless `out_of` divides that number, and for a table without a bucket index.
-        """
-        self._table.refresh()
-        instant = self._table.instant_of(as_of)
-        found = self._table.snapshot(instant).sampled(set(buckets), out_of)
-        return Query(found, self._table.schema_at(instant), instant, meta_fields=meta_fields)
-
     def incremental(self, since: Point = "", until: Point = "", *, meta_fields: bool = False) -> Query:
         """Return a query of the rows written after `since` (default: all) up to `until` (default: now), as of `until`, one per key.
 
@@ -237,15 +265,3 @@ class Table:
     def _points(self, since: Point, until: Point) -> tuple[str, str]:
         self._table.refresh()
         return self._table.point_of(since), self._table.point_of(until) or self._table.newest_point()
-
-    def lease(
-        self, as_of: Point = "", *, after: Point = "", holder: str = "", reads: str = "", ttl_s: float | None = None
-    ) -> HeldLease:
-        """Hold a reader lease while a `with` block runs: cleaning and archival keep what queries as of `as_of` (default: now) read.
-
-        With `after`, a point as for `incremental`, they keep what was written after it. A thread renews the lease. If this process
-        dies, the lease expires after `ttl_s` seconds (`tideline.lease.ttl`). Raises `InvalidInput` for a table that Apache
-        Hudi writes, `InstantNotFound` for a cleaned instant, `Conflict` while a pending clean or archival takes what the
-        reader needs.
-        """
-        return engine.HeldLease(self._table, as_of, after=after, holder=holder, reads=reads, ttl_s=ttl_s)

@@ -53,6 +53,8 @@ from .write.live_keys import all_deleted_keys, may_delete
 from .write.partition_deletion import delete_partitions
 from .write.resize import resize_buckets
 from .write.ring_resize import RingResize, SkippedPartition, SkipReason, partitions_of_same_number, resize_rings
+from .write.row_change import ChangeSource, RowChange
+from .write.row_source import Reads, RowSource, WriteInput
 from .write.run import closed_to_inserts, overwrite_of, write_context, write_partition_metafile, write_rows
 from .write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes
 from .write.write_set import MarkerCheck
@@ -66,6 +68,7 @@ __all__ = [
     "SERVICES",
     "Backlog",
     "Cancelled",
+    "ChangeSource",
     "Check",
     "CleaningPolicy",
     "ClusteredGroup",
@@ -85,9 +88,12 @@ __all__ = [
     "Preview",
     "Ran",
     "RangeSplit",
+    "Reads",
     "Rewrite",
     "RingResize",
     "RoutedWrite",
+    "RowChange",
+    "RowSource",
     "Rules",
     "Sent",
     "SkipReason",
@@ -101,6 +107,7 @@ __all__ = [
     "Trigger",
     "Verdict",
     "WriteChoices",
+    "WriteInput",
     "WriteTransaction",
     "action_name",
     "adopt",

@@ -25,6 +25,7 @@ from tideline_table.action.write.choices import (
 )
 from tideline_table.action.write.executor import RoutedWrite, ThisProcess, WriteExecutor, check_written
 from tideline_table.action.write.live_keys import key_look_up
+from tideline_table.action.write.row_source import Reads, RowSource, WriteInput
 from tideline_table.action.write.tagging import TaggedInput, tag_for_buckets, tag_in_buckets, tag_input
 from tideline_table.action.write.transaction import LookUp, WriteTransaction
 from tideline_table.config import INSERT_TO_LOG, Options
@@ -70,7 +71,7 @@ _ROUTES = 3
 
 def write_rows(
     table: Table,
-    rows: pa.Table,
+    rows: pa.Table | RowSource,
     operation: Operation | str,
     *,
     options: Mapping[str, object] | None = None,
@@ -81,7 +82,7 @@ def write_rows(
     parallelism: int = 0,
     executor: WriteExecutor | None = None,
 ) -> Committed:
-    """Write `rows` as one commit.
+    """Write `rows` as one commit. A `RowSource` makes them, and the keys to remove, from the state of the table, for each attempt.
 
     `removed` (key and partition columns): keys that an upsert deletes, too, whatever the ordering values; none may be in `rows`.
 
@@ -107,24 +108,27 @@ def write_rows(
         )
     where = executor or ThisProcess(parallelism or os.cpu_count() or 1)
 
+    given = WriteInput(rows, removed) if isinstance(rows, pa.Table) else None
+    columns = rows.schema if isinstance(rows, pa.Table) else table.schema
+
     @lru_cache(maxsize=1)
     def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
-        return WriteChoices.of(table, operation, options, rows.schema)
+        return WriteChoices.of(table, operation, options, columns)
 
     first = choices_on(index_state(table.view()))
     contention = Contention(table, first.options)
 
     @lru_cache(maxsize=1)
-    def attempt_on(schema_json: str, kept: tuple[str, bool]) -> _Attempt:
+    def attempt_on(schema_json: str, kept: tuple[str, bool], made: WriteInput) -> _Attempt:
         choices = choices_on(kept)
-        target, prepared = _prepared(rows, removed, schema_json, choices)
+        target, prepared = _prepared(made.rows, made.removed, schema_json, choices)
         added = dict(extra or {})
-        return _Attempt(table, kept, target, prepared, choices, added, where, contention, progress, NewRings(table))
+        return _Attempt(table, kept, target, prepared, choices, added, where, contention, progress, NewRings(table), made.reads)
 
     def attempt() -> _Attempt:
-        # Since the last attempt another process may have changed the schema, or created a record index.
+        # Since the last attempt another process may have changed the schema or what a source reads, or created a record index.
         view = table.view()
-        return attempt_on(view.schema_json, index_state(view))
+        return attempt_on(view.schema_json, index_state(view), given or rows(choices_on(index_state(view))))
 
     # Step 1 of a commit (docs/architecture.md, "A commit"): prepare. Schema, keys and partition paths, one row per key.
     # Reject invalid input before anything is written.
@@ -194,6 +198,7 @@ class _Attempt:
     contention: Contention
     progress: ProgressStep | None
     made: NewRings
+    reads: Reads | None
 
     def run(self) -> Committed:
         with self.made.deleted_if_undone():
@@ -202,6 +207,8 @@ class _Attempt:
 
     def _stage(self, transaction: WriteTransaction) -> Committed:
         check_index_state(self.table.view(), self.kept)
+        if self.reads is not None:
+            self.reads.check(self.table.state)
         # Steps 3 and 4: find the file group of each row, and reserve those that the write changes.
         routed = self._route_in_turn(transaction)
         # Step 5: write the files. Nothing is visible yet.
@@ -215,7 +222,15 @@ class _Attempt:
             routed.partitions,
             replaced,
             lambda extra, overwrite, rings: transaction.commit(
-                results, target.text, {**self.extra, **extra}, look_up, target.based_on, self.progress, overwrite, rings=rings
+                results,
+                target.text,
+                {**self.extra, **extra},
+                look_up,
+                target.based_on,
+                self.progress,
+                overwrite,
+                rings=rings,
+                reads=self.reads,
             ),
         )
 

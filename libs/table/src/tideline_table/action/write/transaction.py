@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow.compute as pc
 
+from tideline_table.action.write.row_source import Reads
 from tideline_table.config import SMALL_FILE_LIMIT, Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.conflict import (
@@ -135,14 +136,15 @@ class WriteTransaction:
         splits: Mapping[FileGroupId, SliceVersion] | None = None,
         splits_in: Callable[[FileGroupId], bool] | None = None,
         rings: Mapping[str, str] | None = None,
+        reads: Reads | None = None,
     ) -> Committed:
         """Check for conflicts with everything since the begin, and publish.
 
         `look_up` is None if the operation does not promise unique keys. `schema_based_on` is the schema that `schema_json` evolved
         from, if it did. `progress` moves with the commit. `overwrites` belongs to a replace commit, and so does `splits`: file
         groups that the results replace if none of them changed, and none was added for which `splits_in` is true. `rings` is as
-        in `WriteSet`. Raises `WriteConflict`, `ProgressMoved` or `TransactionRolledBack` (nothing became visible; call
-        `roll_back`), `CommitUnknown` without an answer.
+        in `WriteSet`. `reads` is what the rows were computed from. Raises `WriteConflict`, `ProgressMoved` or
+        `TransactionRolledBack` (nothing became visible; call `roll_back`), `CommitUnknown` without an answer.
         """
         written, stats = list(results), _stats(results)
         schema = SchemaStep(schema_json if schema_based_on is None else schema_based_on, schema_json)
@@ -168,7 +170,7 @@ class WriteTransaction:
                     if splits is not None:
                         own = replace(own, splits=splits, splits_in=splits_in or splits.__contains__, opens=frozenset())
                     try:
-                        entry = self._append(own, checked, written, named)
+                        entry = self._append(own, checked, written, named, reads)
                         break
                     except SliceGrew as grown:
                         if move == _MOVES:
@@ -253,10 +255,19 @@ class WriteTransaction:
         is_unique_in_table = 0 < len(of_table) == len(hashes)
         return Published(metadata, _as_text(hashes), _as_text(of_table) if is_unique_in_table else None)
 
-    def _append(self, own: WriteSet, checked: _InsertsSince, results: Sequence[FileGroupResult], extra: Mapping[str, str]) -> Entry:
+    def _append(
+        self,
+        own: WriteSet,
+        checked: _InsertsSince,
+        results: Sequence[FileGroupResult],
+        extra: Mapping[str, str],
+        reads: Reads | None,
+    ) -> Entry:
         def since_begin(state: TableState) -> tuple[list[InsertedKeys], frozenset[str]]:
             """Return the keys that other writes inserted, and the clusterings that go first."""
             check_still_own(state, self.instant)
+            if reads is not None:
+                reads.check(state)
             inserted = checked.up_to(state)
             return inserted, frozenset(c for c in clusterings_met(own, state) if self.update_strategy(state, c))
 

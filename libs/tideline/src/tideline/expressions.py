@@ -1,0 +1,199 @@
+"""Conditions and values written as SQL text: sqlglot parses them, DuckDB or Arrow evaluates them on rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tideline_table.errors import InvalidPredicate, SchemaMismatch, TidelineError
+from tideline_table.extras import extra
+from tideline_table.reader import parse_where
+from tideline_table.schema import with_meta_fields
+
+if TYPE_CHECKING:
+    import duckdb
+    from sqlglot import exp
+
+DIALECT = "duckdb"
+NUMBER = "_tideline_row"
+"""The column that numbers rows that go through DuckDB."""
+TARGET = "target"
+
+
+def parsed(text: str, what: str) -> exp.Condition:
+    """Return one SQL expression. Raises `InvalidPredicate`, which names `what` it is, for anything else."""
+    with extra("sql"):
+        import sqlglot
+        from sqlglot import exp
+    try:
+        found = sqlglot.parse(text, dialect=DIALECT)
+    except sqlglot.errors.SqlglotError as error:
+        raise InvalidPredicate(
+            f"{what} {text[:80]!r} cannot be parsed ({first_line(error)})", expected="an SQL expression"
+        ) from None
+    one = found[0] if len(found) == 1 else None
+    if not isinstance(one, exp.Condition) or isinstance(one, exp.Query):
+        raise InvalidPredicate(f"{what} {text[:80]!r}", expected="one SQL expression over the columns of the table")
+    return one
+
+
+def conjuncts(condition: exp.Expr) -> Iterable[exp.Expr]:
+    """Return the parts of a condition that are joined by AND."""
+    from sqlglot import exp
+
+    unnested = condition.unnest()
+    return tuple(unnested.flatten()) if isinstance(unnested, exp.And) else (unnested,)
+
+
+def without_table(expression: exp.Expr, names: Sequence[str]) -> exp.Expr:
+    """Return a copy whose columns are not qualified by a table named in `names`."""
+    from sqlglot import exp
+
+    known = {name.casefold() for name in names}
+
+    def plain(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and node.table.casefold() in known and not node.args.get("db"):
+            return exp.column(node.this.copy())
+        return node
+
+    return expression.transform(plain)
+
+
+@dataclass
+class Evaluator:
+    """Evaluates SQL on rows in memory. `views`: other tables that subqueries may name, as Arrow datasets or tables."""
+
+    views: Mapping[str, object] = field(default_factory=dict)
+    _connection: duckdb.DuckDBPyConnection | None = field(default=None, repr=False)
+
+    def query(self, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the rows of a query over `tables` and `views`. Raises `InvalidPredicate` with what DuckDB says."""
+        with extra("sql"):
+            import duckdb
+        if self._connection is None:
+            self._connection = duckdb.connect()
+            self._connection.execute("set python_enable_replacements = false; set TimeZone = 'UTC'")
+            for name, rows in self.views.items():
+                self._connection.register(name, rows)
+        for name, rows in tables.items():
+            self._connection.register(name, rows)
+        try:
+            return self._connection.sql(text).to_arrow_table()
+        except duckdb.Error as error:
+            cause = error.__cause__ or error.__context__
+            if isinstance(cause, TidelineError):
+                raise cause from None
+            raise InvalidPredicate(
+                f"DuckDB refuses an expression ({first_line(error)})",
+                expected="SQL that DuckDB can evaluate on the rows of the table",
+                remedy="text values are in single quotes: \"'done'\", columns are not",
+            ) from None
+
+    def kinds(self, rows: pa.Table) -> dict[str, str]:
+        """Return the names of DuckDB's types of all columns."""
+        described = self.query(
+            "select column_name, column_type from (describe _tideline_kinds)", {"_tideline_kinds": rows.slice(0, 0)}
+        )
+        return dict(zip(described.column(0).to_pylist(), described.column(1).to_pylist(), strict=True))
+
+    def mask(self, rows: pa.Table, condition: exp.Expr, name: str = TARGET) -> pa.Array:
+        """Return for each row whether `condition` is true. The rows are the table `name`."""
+        found = self.values(rows, {"met": f"({condition.sql(DIALECT)}) is true"}, name)
+        return found.column("met").combine_chunks().cast(pa.bool_())
+
+    def values(self, rows: pa.Table, expressions: Mapping[str, str], name: str = TARGET) -> pa.Table:
+        """Return the values of expressions for each row, in order. The rows are the table `name`."""
+        parts = ", ".join(f"({text}) as {quoted(column)}" for column, text in expressions.items())
+        text = f"select {NUMBER}, {parts} from {quoted(name)} order by {NUMBER}"  # noqa: S608 - parsed expressions, quoted names
+        found = self.query(text, {name: numbered(rows)})
+        if found.num_rows != rows.num_rows:
+            raise InvalidPredicate("an expression that is not one value for each row", expected="a value for each row")
+        return found.drop_columns([NUMBER])
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A condition on the rows of a table: `arrow` selects rows where they are read, `rest` decides among these."""
+
+    arrow: pc.Expression | None
+    rest: exp.Expr | None = None
+    evaluator: Evaluator = field(default_factory=Evaluator)
+    name: str = TARGET
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Return those of `rows`, which `arrow` selected, for which the condition is true."""
+        return rows if self.rest is None else rows.filter(self.evaluator.mask(rows, self.rest, self.name))
+
+    def selects(self, rows: pa.Table) -> bool:
+        """Return whether the condition is true for one of `rows`."""
+        found = rows if self.arrow is None else rows.filter(self.arrow)
+        return bool(found.num_rows and self.of(found).num_rows)
+
+
+def selection_of(where: str | pc.Expression | None, schema: pa.Schema) -> Selection:
+    """Return a condition as it is written by users. What `parse_where` does not understand is left to DuckDB.
+
+    Raises `InvalidPredicate`.
+    """
+    if where is None or isinstance(where, pc.Expression):
+        return Selection(where)
+    try:
+        return Selection(parse_where(where, with_meta_fields(schema)))
+    except InvalidPredicate:
+        return selection_of_parsed(parsed(where, "condition"), schema)
+
+
+def selection_of_parsed(
+    condition: exp.Expr | None, schema: pa.Schema, name: str = TARGET, evaluator: Evaluator | None = None
+) -> Selection:
+    """Return a parsed condition, whose columns may be qualified by `name`. Parts that `parse_where` understands prune files."""
+    given = evaluator or Evaluator()
+    if condition is None:
+        return Selection(None, None, given, name)
+    arrow, rest = arrow_part(conjuncts(condition), schema, name)
+    return Selection(arrow, condition if rest else None, given, name)
+
+
+def arrow_part(parts: Iterable[exp.Expr], schema: pa.Schema, name: str) -> tuple[pc.Expression | None, bool]:
+    """Return those of `parts`, joined by AND, that Arrow can evaluate, and whether there are others."""
+    found, rest = [], False
+    for part in parts:
+        try:
+            found.append(parse_where(without_table(part, [name]).sql(DIALECT), with_meta_fields(schema)))
+        except InvalidPredicate:
+            rest = True
+    return (reduce(and_, found) if found else None), rest
+
+
+def numbered(rows: pa.Table) -> pa.Table:
+    """Return rows with the column `NUMBER`. Raises `SchemaMismatch` for columns that SQL does not tell apart."""
+    from tideline.relation import refuse_twins
+
+    refuse_twins(rows.schema.names)
+    return rows.append_column(NUMBER, pa.array(range(rows.num_rows), pa.int64()))
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def fitted(column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
+    """Return values in the type of a column. Raises `SchemaMismatch` for values that it cannot hold."""
+    try:
+        return column if column.type == wanted.type else column.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(
+            f"values for column {wanted.name!r} that do not fit ({first_line(error)})", expected=f"values of type {wanted.type}"
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the message of an error of a library."""
+    return str(error).strip().split("\n", 1)[0]
