@@ -83,3 +83,15 @@ def test_keys_inside_of_structs(done, tmp_path, gone):
     done("write", path, "--from", keys, "--operation", "delete")
     assert Table.open(str(path)).read(["a.id", "v"]).to_pylist() == [{"a.id": 2, "v": "y"}]
     assert b"y" in done("read", path, "--key", "2").stdout
+
+
+def test_options_of_hudi_define_the_table(done, refused, rows):
+    named = ("hoodie.datasource.write.recordkey.field=id", "hoodie.datasource.write.partitionpath.field=city")
+    bucketed = ("hoodie.index.type=BUCKET_HASH_INDEX", "hoodie.bucket.index.num.buckets=4", "hoodie.upsert.shuffle.parallelism=9")
+    options = [text for option in (*named, *bucketed) for text in ("--option", option)]
+    path = rows.parent / "t"
+    told = done("create", path, "--schema-from", rows, *options, "--json").document
+    assert (told["key_fields"], told["partition_fields"], told["index"], told["buckets"]) == (["id"], ["city"], "BUCKET", 4)
+    done("write", path, "--from", rows)
+    assert "expected one of them" in refused("create", rows.parent / "u", "--schema-from", rows, "--key", "city", *options)
+    assert "--key" in refused("create", rows.parent / "u", "--schema-from", rows, *options[4:])

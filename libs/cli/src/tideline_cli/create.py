@@ -31,6 +31,9 @@ tideline create ./visits --schema-from visits.parquet --key id --partition day -
 
 tideline create ./users --schema-from users.parquet --key id --partition country --index global_bloom
 
+tideline create ./fares --schema-from fares.parquet --option hoodie.datasource.write.recordkey.field=id \
+  --option hoodie.index.type=BUCKET --option hoodie.bucket.index.num.buckets=8
+
 tideline create ./rides --schema-from rides.parquet --key id --partition at --key-generator timestamp \
   --key-option hoodie.keygen.timebased.timestamp.type=UNIX_TIMESTAMP --key-option hoodie.keygen.timebased.output.dateformat=yyyy/MM/dd"""
 
@@ -51,7 +54,7 @@ _SchemaFile = Annotated[
     ),
 ]
 _KeyColumns = Annotated[
-    list[str],
+    list[str] | None,
     option(metavar="COLUMNS", help="Record key columns; address.id is a field of a struct, here and below. Repeatable or a,b."),
 ]
 _PartitionColumns = Annotated[
@@ -129,6 +132,15 @@ _TableVersion = Annotated[
         help="The version of the table format: 6 (default), which all engines read, or 8 or 9, for engines with Hudi 1.x.",
     ),
 ]
+_Options = Annotated[
+    list[str] | None,
+    option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="An option of Apache Hudi that defines the table (docs/hudi-options.md), such as "
+        "hoodie.datasource.write.recordkey.field, in place of an argument; or one of the engine. Repeatable.",
+    ),
+]
 _PartitionBuckets = Annotated[
     str,
     option(
@@ -144,7 +156,7 @@ def create(
     path: TablePath,
     *,
     schema_from: _SchemaFile,
-    key: _KeyColumns,
+    key: _KeyColumns = None,
     partition: _PartitionColumns = None,
     ordering: _OrderingColumn = "",
     table_type: _TableType = "cow",
@@ -161,6 +173,7 @@ def create(
     partition_buckets: _PartitionBuckets = "",
     several_file_groups: _SeveralFileGroups = False,
     table_version: _TableVersion = 0,
+    options: _Options = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty Hudi table that Tideline writes. If any part of the request is invalid, nothing is created."""
@@ -178,6 +191,7 @@ def create(
         key_settings=settings_from(key_option, "--key-option"),
         meta_fields=meta_fields,
         table_version=table_version,
+        options=settings_from(options),
         index=_key_index(
             index, BucketIndex(buckets, column_names(hash_fields), partition_buckets, consistent, several_file_groups)
         ),

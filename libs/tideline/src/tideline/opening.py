@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tideline.opened import Options
 from tideline.rows import Schema, column_list, schema_from
@@ -13,9 +14,11 @@ from tideline_table import config
 from tideline_table import table as engine
 from tideline_table.checked import checked
 from tideline_table.errors import InvalidOption
+from tideline_table.hudi_options import named_request, parse_hudi_options
 from tideline_table.table import BloomIndex, BucketIndex, KeyIndex, RecordIndex
 
 __all__ = ["BloomIndex", "BucketIndex", "RecordIndex", "create", "open"]
+_DEFAULT_TYPE = "COW"
 
 
 @checked
@@ -23,7 +26,7 @@ def create(
     path: str | os.PathLike[str],
     *,
     schema: Schema,
-    key: str | Iterable[str],
+    key: str | Iterable[str] = (),
     partition: str | Iterable[str] = (),
     ordering: str = "",
     type: str = "cow",  # noqa: A002 - the option's name in Hudi
@@ -50,34 +53,40 @@ def create(
 
     `table_version` is 6 by default, which all engines read; with 9 or 8, engines with Apache Hudi 1.x read the table.
 
+    `options` are those of `open`, and Apache Hudi's own, which define the table in place of arguments
+    (`hoodie.datasource.write.recordkey.field`, `hoodie.index.type=BUCKET` and others, docs/hudi-options.md). One with another value
+    than its argument is refused.
+
     Raises `TableExists`, `SchemaMismatch` or `InvalidInput`, and then creates nothing.
     """
     if type.upper() not in engine.TableType.__members__:
         raise InvalidOption(f"table type {type!r}", expected="cow or mor")
-    config.Options(options)  # validate before the table is created
+    found = parse_hudi_options(options or {})
+    engine_options = config.Options(found.write_options()).given()  # validated before the table is created
     base_path = os.fspath(path)
-    request = engine.TableRequest(
-        name=name or engine.default_name(base_path),
-        schema=schema_from(schema),
-        key_fields=column_list(key),
-        partition_fields=column_list(partition),
-        ordering_field=ordering,
-        type=engine.TableType[type.upper()],
-        hive_style=hive_style,
-        url_encode=url_encode,
-        key_generator=key_generator.upper().replace("-", "_"),
-        key_settings=key_settings or {},
-        meta_fields=meta_fields,
-        version=table_version,
-        index=index,
-    )
+    arguments: dict[str, Any] = {
+        "name": name,
+        "key_fields": column_list(key),
+        "partition_fields": column_list(partition),
+        "ordering_field": ordering,
+        "type": engine.TableType[type.upper()] if type.upper() != _DEFAULT_TYPE else "",
+        "hive_style": hive_style,
+        "url_encode": url_encode,
+        "key_generator": key_generator.upper().replace("-", "_"),
+        "key_settings": key_settings or {},
+        "version": table_version,
+        **({} if meta_fields else {"meta_fields": False}),
+        "index": index,
+    }
+    request = named_request(found, arguments, engine.default_name(base_path), schema_from(schema))
     engine.create_table(base_path, request)
-    table = open(base_path, options=options, locks=locks)
-    if isinstance(index, RecordIndex):
+    found.warn()
+    table = open(base_path, options=engine_options, locks=locks)
+    if isinstance(request.index, RecordIndex):
         table.maintenance.create_metadata("record_index")
-    elif config.Options(options)[config.METADATA_ENABLE]:
+    elif config.Options(engine_options)[config.METADATA_ENABLE]:
         table.maintenance.create_metadata()
-    if config.Options(options)[config.METADATA_COLUMN_STATISTICS]:
+    if config.Options(engine_options)[config.METADATA_COLUMN_STATISTICS]:
         table.maintenance.create_metadata("column_stats")
     return table
 

@@ -65,6 +65,11 @@ def declare_options(*options: AnyOption) -> None:
     _BY_KEY.update({key: option for option in options for key in (option.key, *option.aliases)})
 
 
+def is_declared(key: str) -> bool:
+    """Return whether `Options` accepts `key`."""
+    return key in _BY_KEY
+
+
 class Options:
     """A validated set of options. An option without a value has its default.
 

@@ -91,7 +91,15 @@ def _declared_type(properties: Mapping[str, str]) -> KeyGeneratorType | None:
     class_name = properties.get(p.KEYGEN_CLASS, "")
     if not class_name:
         return None
-    package, _, short = class_name.rpartition(".")
+    return key_generator_named(class_name) if "." in class_name else KeyGeneratorType.OTHER
+
+
+def key_generator_named(name: str) -> KeyGeneratorType:
+    """Return the key generator that a class of Hudi, or a name of its type, stands for; OTHER for one outside Hudi."""
+    package, _, short = name.rpartition(".")
+    if not package:
+        kind = name.upper().removesuffix("_AVRO")
+        return KeyGeneratorType(kind) if kind in set(KeyGeneratorType) else KeyGeneratorType.OTHER
     return _CLASSES.get(short, KeyGeneratorType.OTHER) if f"{package}." in _PACKAGES else KeyGeneratorType.OTHER
 
 

@@ -1,0 +1,208 @@
+"""The table that a job written for Apache Hudi defines: created, or compared with the one that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from tideline_table.config import column_list
+from tideline_table.errors import InvalidOption
+from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD
+from tideline_table.hudi_options.parse import Given, HudiOptions
+from tideline_table.index import RECORD_INDEX, Engine
+from tideline_table.keygen import KeyGeneratorType
+from tideline_table.merge import MergeMode
+from tideline_table.table import BucketIndex, RecordIndex, TableDefinition, TableRequest, TableType
+from tideline_table.table.declared_keys import key_generator_named
+
+HUDI_BUCKETS = 256
+"""Buckets of each partition if a job names the index BUCKET without their number: Hudi's default."""
+_BUCKET = "BUCKET"
+
+
+def request_fields(options: HudiOptions) -> dict[str, Any]:
+    """Return the fields of a `TableRequest` that the options name. Raises `InvalidOption` for values that are not supported."""
+    given, fields = options.table, dict[str, Any]()
+    for target in ("name", "database"):
+        if target in given:
+            fields[target] = given[target].value
+    if "key" in given:
+        fields["key_fields"] = column_list(given["key"].value)
+    if "partition" in given:
+        fields["partition_fields"] = column_list(given["partition"].value)
+    if "ordering" in given:
+        fields["ordering_field"] = _ordering(given["ordering"])
+    if "type" in given:
+        fields["type"] = _type(given["type"])
+    for target in ("hive_style", "url_encode", "meta_fields"):
+        if target in given:
+            fields[target] = _flag(given[target])
+    if "key_generator" in given:
+        kind = _key_generator(given["key_generator"])
+        fields["key_generator"] = kind.value
+        if kind is KeyGeneratorType.NON_PARTITION:
+            # Hudi's generator of this name leaves partition columns out.
+            fields["partition_fields"] = ()
+    if "version" in given:
+        fields["version"] = _number(given["version"])
+    if options.settings:
+        fields["key_settings"] = dict(options.settings)
+    return {**fields, **_index_fields(given)}
+
+
+def _index_fields(given: Mapping[str, Given]) -> dict[str, Any]:
+    kind = given["index"].value.upper() if "index" in given else ""
+    if kind == RECORD_INDEX:
+        return {"index": RecordIndex()}
+    if kind != _BUCKET:
+        return {}
+    consistent = False
+    if "bucket_engine" in given:
+        engine = given["bucket_engine"].value.upper()
+        if engine not in set(Engine):
+            raise InvalidOption(f"{given['bucket_engine']}", expected=" or ".join(Engine))
+        consistent = Engine(engine) is Engine.CONSISTENT
+    return {
+        "index": BucketIndex(
+            _number(given["buckets"]) if "buckets" in given else HUDI_BUCKETS,
+            column_list(given["hash_fields"].value) if "hash_fields" in given else (),
+            given["partition_buckets"].value if "partition_buckets" in given else "",
+            consistent,
+        )
+    }
+
+
+def table_request(options: HudiOptions, name: str, schema: pa.Schema, partition_by: tuple[str, ...] = ()) -> TableRequest:
+    """Return the table to create: named `name` unless the options name it, with the columns of `schema`.
+
+    `partition_by` are the partition columns if the options name none. Raises `InvalidOption` for options that do not define a
+    table that can be created here, and without a record key.
+    """
+    partitions = {} if "partition" in options.table else {"partition_fields": partition_by}
+    return named_request(options, partitions, name, schema)
+
+
+def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str, schema: pa.Schema) -> TableRequest:
+    """Return the table that `arguments` (fields of a `TableRequest`; empty ones count as not given) and `options` define.
+
+    Raises `InvalidOption` if both name one thing with different values, and if neither names a record key.
+    """
+    given = {field: value for field, value in arguments.items() if value or field == "meta_fields"}
+    fields = request_fields(options)
+    for field in given.keys() & fields.keys():
+        if given[field] != fields[field]:
+            raise InvalidOption(
+                f"{field.replace('_', ' ')} {_shown(given[field])} by argument and {_shown(fields[field])} by an option of Hudi",
+                expected="one of them",
+            )
+    request = TableRequest(**{"name": name, "key_fields": (), **fields, **given, "schema": schema})
+    if not request.key_fields:
+        raise InvalidOption(
+            "no record key columns",
+            expected="the argument key (--key), or the option hoodie.datasource.write.recordkey.field",
+            remedy="name the columns that identify a row: this engine makes no keys up",
+        )
+    mode = MergeMode.EVENT_TIME if request.ordering_field else MergeMode.COMMIT_TIME
+    for said in _merging(options):
+        _check_merging(said, mode, "a new table")
+    return request
+
+
+def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tuple[str, ...] = ()) -> list[str]:
+    """Compare the table that the options define with the one that exists, as Hudi's writers do.
+
+    Returns what the options name otherwise without a consequence: the table stays as it is. Raises `InvalidOption` for another
+    name, keys, partitions, ordering or merging.
+    """
+    asked, keygen, given = request_fields(options), found.keygen, options.table
+    if partition_by and "partition_fields" not in asked:
+        asked["partition_fields"] = partition_by
+    names = tuple(name.partition(":")[0] for name in asked.get("partition_fields", keygen.partition_fields))
+    held: list[tuple[str, object, object]] = [
+        ("name", asked.get("name", found.name).casefold(), found.name.casefold()),
+        ("key", asked.get("key_fields", keygen.key_fields), keygen.key_fields),
+        ("partition", names, keygen.partition_fields),
+        ("ordering", asked.get("ordering_field", found.ordering_field), found.ordering_field),
+        ("hive_style", asked.get("hive_style", keygen.hive_style), keygen.hive_style),
+        ("url_encode", asked.get("url_encode", keygen.url_encode), keygen.url_encode),
+        ("key_generator", asked.get("key_generator", keygen.type.value), keygen.type.value),
+    ]
+    for target, wanted, present in held:
+        if wanted != present:
+            said = given.get(target, Given("partitionBy", ",".join(names)))
+            raise InvalidOption(
+                f"{said} for table {found.name!r}",
+                expected=f"{_shown(present)}, as the table was created",
+                remedy="leave the option out, or write another table",
+            )
+    for said in _merging(options):
+        _check_merging(said, found.merge_mode, f"table {found.name!r}")
+    differs = {
+        "type": asked.get("type", found.type) is not found.type,
+        "version": asked.get("version", found.version) != found.version,
+    }
+    return [str(given[target]) for target, is_other in differs.items() if is_other]
+
+
+def _merging(options: HudiOptions) -> list[Given]:
+    return [given for key, given in options.table.items() if key.startswith("hoodie.")]
+
+
+def _check_merging(given: Given, mode: MergeMode, of: str) -> None:
+    text = given.value
+    if text in (DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD):
+        # The first one compares ordering values if the table has an ordering column.
+        agrees = text == DEFAULT_PAYLOAD or mode is MergeMode.COMMIT_TIME
+    else:
+        agrees = text.upper() == mode.value
+    if not agrees:
+        raise InvalidOption(
+            f"{given} for {of}, whose rows are merged by {mode.value}",
+            expected=f"{mode.value}, or {DEFAULT_PAYLOAD}",
+            remedy="name a precombine column for event time, and none for commit time",
+        )
+
+
+def _ordering(given: Given) -> str:
+    columns = column_list(given.value)
+    if len(columns) > 1:
+        raise InvalidOption(f"{given}", expected="one column", remedy="compute one column from both, such as a struct's or a sum")
+    return columns[0] if columns else ""
+
+
+def _type(given: Given) -> TableType:
+    if given.value.upper() not in set(TableType):
+        raise InvalidOption(f"{given}", expected=" or ".join(TableType))
+    return TableType(given.value.upper())
+
+
+def _key_generator(given: Given) -> KeyGeneratorType:
+    found = key_generator_named(given.value)
+    if found in (KeyGeneratorType.OTHER, KeyGeneratorType.GLOBAL_DELETE):
+        kinds = [kind.value for kind in KeyGeneratorType if kind not in (KeyGeneratorType.OTHER, KeyGeneratorType.GLOBAL_DELETE)]
+        raise InvalidOption(
+            f"{given}, code that cannot run here",
+            expected=f"a class of Hudi for {', '.join(kinds)}",
+            remedy="compute the key and partition columns in the DataFrame",
+        )
+    return found
+
+
+def _flag(given: Given) -> bool:
+    if given.value.lower() not in ("true", "false"):
+        raise InvalidOption(f"{given}", expected="true or false")
+    return given.value.lower() == "true"
+
+
+def _number(given: Given) -> int:
+    if not (given.value.isascii() and given.value.isdecimal()):
+        raise InvalidOption(f"{given}", expected="a whole number")
+    return int(given.value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return (",".join(value) if isinstance(value, tuple) else str(value)) or "none"
