@@ -15,7 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.plans import schedule_compaction
 from tests.spark.tables import Tables, rows
 
-from tideline_spark.data_source import NAME, TidelineDataSource, register
+from tideline_spark.data_source import TidelineDataSource, register
+from tideline_spark.frames import NAME
 from tideline_table.action import run_compaction, write_rows
 from tideline_table.hudi import time_from_instant
 from tideline_table.schema import MetaField

@@ -15,13 +15,22 @@ from pyspark.sql import functions as f
 from tests.spark.tables import Tables, rows
 
 import tideline
-from tideline_spark.data_source import NAME, register
+from tideline_spark.data_source import register
+from tideline_spark.frames import NAME
 from tideline_spark.session import use_this_python
 from tideline_table.action import write_rows
-from tideline_table.errors import SourceFailed
+from tideline_table.errors import InvalidOption, SchemaMismatch, SourceFailed, TableExists, TableNotFound, TidelineError
 from tideline_table.storage import STAGING
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
+
+JOB = {
+    "hoodie.table.name": "trips",
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.partitionpath.field": "region",
+    "hoodie.datasource.write.precombine.field": "ts",
+    "hoodie.upsert.shuffle.parallelism": "2",
+}
 
 
 @pytest.fixture
@@ -77,31 +86,115 @@ def test_an_append_is_one_upsert_and_an_overwrite_replaces_everything(source: Sp
         ("append", {"colour": "red"}, "option 'colour' of a write"),
         ("append", {"hoodie.nothing": "1"}, "unknown option 'hoodie.nothing'"),
         ("append", {"query_id": "q"}, "query_id of a batch write"),
-        ("append", {"tideline.spark.collect.bytes": "8"}, "use tideline_spark.write.write_dataframe"),
-        ("ignore", {}, "IGNORE"),
+        ("errorifexists", {}, "a table at .*errorifexists is Spark's default mode"),
+        ("overwrite", {"operation": "delete"}, "operation 'delete' in mode overwrite"),
+        ("append", {"operation": "upsert", "hoodie.datasource.write.operation": "insert"}, "expected one of them"),
+        ("append", {"hoodie.table.name": "other"}, "hoodie.table.name=other for table 't'"),
+        (
+            "append",
+            {"hoodie.datasource.write.payload.class": "com.example.Mine"},
+            "hoodie.datasource.write.payload.class=com.example",
+        ),
+        ("append", {"hoodie.table.cdc.enabled": "true"}, "expected false"),
+        ("append", {"hoodie.index.type": "BUCKET"}, "table without a bucket index"),
     ],
 )
 def test_what_is_refused_writes_nothing(source: SparkSession, table: Table, mode: str, options: dict[str, str], told: str) -> None:
     before = content(table)
-    with pytest.raises(PySparkException, match=f"(?i){told}"):
+    with pytest.raises(TidelineError, match=told):
         source.createDataFrame(rows(3, 9, 6)).write.format(NAME).mode(mode).options(**options).save(table.storage.root)
     assert content(table) == before
     assert staged(table) == []
 
 
-def test_a_missing_table_is_refused_before_the_job(source: SparkSession, tmp_path: Path) -> None:
-    ran = source.sparkContext.accumulator(0)
+@pytest.mark.parametrize(
+    ("place", "mode", "options", "error", "told"),
+    [
+        ("missing", "append", {}, TableNotFound, r"hoodie\.datasource\.write\.recordkey\.field"),
+        ("missing", "append", {**JOB, "hoodie.datasource.write.operation": "delete"}, TableNotFound, "a table for delete"),
+        ("missing", "append", {"hoodie.table.name": "m"}, InvalidOption, "no record key columns"),
+        ("missing", "append", {**JOB, "hoodie.datasource.write.recordkey.field": "nothing"}, SchemaMismatch, "'nothing'"),
+        ("missing", "append", {**JOB, "hoodie.datasource.write.precombine.field": "nothing"}, SchemaMismatch, "'nothing'"),
+        ("t", "append", {}, SchemaMismatch, "'more'"),
+        ("t", "errorifexists", JOB, TableExists, "errorifexists"),
+    ],
+)
+def test_what_is_wrong_is_found_before_the_job(
+    source: SparkSession,
+    table: Table,
+    place: str,
+    mode: str,
+    options: dict[str, str],
+    error: type[TidelineError],
+    told: str,
+) -> None:
+    ran, before = source.sparkContext.accumulator(0), content(table)
 
     def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         ran.add(1)
         yield from batches
 
-    missing = tmp_path / "missing"
-    df = source.createDataFrame(rows(0, 3, 1))
-    with pytest.raises(PySparkException, match="TableNotFound"):
-        df.mapInArrow(counted, df.schema).write.format(NAME).mode("append").save(str(missing))
+    base = Path(table.storage.root.removeprefix("file://")).parent / place
+    df = source.createDataFrame(rows(0, 3, 1)).withColumn("more", f.lit(1))
+    with pytest.raises(error, match=told):
+        df.mapInArrow(counted, df.schema).write.format(NAME).mode(mode).options(**options).save(str(base))
     assert ran.value == 0
-    assert not missing.exists()
+    assert content(table) == before
+    assert not (base.parent / "missing").exists()
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_one_write_of_any_size_creates_the_table_and_writes_it(source: SparkSession, tmp_path: Path, is_small: bool) -> None:
+    base = str(tmp_path / "made")
+    frame = source.createDataFrame(rows(0, 40, 1)).repartition(3)
+    frame = frame.withColumn("filler", f.expr("repeat(id, 3)"))
+    size = {} if is_small else {"tideline.spark.collect.bytes": "8"}
+    frame.write.format(NAME).options(**JOB, **size).save(base)
+    made = Table.open(base)
+    assert (made.definition.name, made.definition.ordering_field) == ("trips", "ts")
+    assert len(content(made)) == 40
+    changed = frame.where("amount < 10").withColumn("ts", f.lit(5).cast("bigint")).withColumn("note", f.lit("late"))
+    changed.write.format(NAME).mode("append").options(**JOB, **size).save(base)
+    found = content(made)
+    assert len(found) == 40
+    assert sum(row["note"] == "late" for row in found) == changed.count()
+    frame.write.format(NAME).mode("ignore").options(**JOB, **size).save(base)
+    assert content(made) == found
+    assert (commits(made), staged(made)) == (2, [])
+
+
+def test_partition_by_names_the_partitions_of_a_new_table(source: SparkSession, tmp_path: Path) -> None:
+    base = str(tmp_path / "made")
+    frame = source.createDataFrame(rows(0, 6, 1))
+    job = {key: value for key, value in JOB.items() if "partitionpath" not in key}
+    frame.write.format(NAME).options(**job).partitionBy("region").save(base)
+    assert Table.open(base).definition.keygen.partition_fields == ("region",)
+    with pytest.raises(InvalidOption, match="partitionBy=ts for table 'trips'"):
+        frame.write.format(NAME).options(**job).partitionBy("ts").mode("append").save(base)
+    frame.write.save(path=str(tmp_path / "other"), format="parquet", mode="overwrite", partitionBy=["region"])
+    assert source.read.parquet(str(tmp_path / "other")).count() == 6, "other formats are written by Spark"
+
+
+def test_a_reader_takes_the_queries_of_hudi(source: SparkSession, tmp_path: Path) -> None:
+    base = str(tmp_path / "made")
+    for ts in (1, 2):
+        source.createDataFrame(rows(2 * ts, 6, ts)).write.format(NAME).mode("append").options(**JOB).save(base)
+    instants = [write.instant for write in Table.open(base).state.completed_writes()]
+
+    def read(**options: str) -> int:
+        return source.read.format(NAME).options(**options).load(base).count()
+
+    kind, begin = "hoodie.datasource.query.type", "hoodie.datasource.read.begin.instanttime"
+    assert read(**{"as.of.instant": instants[0]}) == 4
+    assert read(**{kind: "incremental", begin: instants[0]}) == 2
+    assert read(**{kind: "incremental", begin: "000"}) == 4
+    assert read(**{kind: "read_optimized"}) == 4
+    with pytest.raises(PySparkException, match=r"begin\.instanttime"):
+        read(**{kind: "incremental"})
+    with pytest.raises(PySparkException, match="together with Hudi's"):
+        read(**{"as.of.instant": instants[0], "as_of": instants[1]})
+    with pytest.raises(PySparkException, match=r"incr\.filters"):
+        read(**{"hoodie.datasource.read.incr.filters": "ts > 1"})
 
 
 def test_a_failed_job_of_the_source_is_no_fault_of_the_rows(spark: SparkSession, table: Table) -> None:
@@ -127,12 +220,27 @@ def test_a_stream_writes_each_batch_once(source: SparkSession, table: Table, tmp
     assert len(content(table)) == 9
     run("a")
     assert commits(table) == first + 1, "nothing new"
-    run("b")
+    with pytest.raises(PySparkException, match="StreamReplaced"):
+        run("b")
     assert commits(table) == first + 1, "batch 0 of the query is in the table"
-    with pytest.raises(PySparkException, match="query_id"):
+    with pytest.raises(InvalidOption, match="query_id"):
         source.readStream.schema(frame.schema).parquet(str(folder)).writeStream.format(NAME).option(
             "checkpointLocation", str(tmp_path / "c")
         ).start(table.storage.root).awaitTermination()
+
+
+def test_a_stream_creates_its_table_and_its_batches_may_be_large(source: SparkSession, tmp_path: Path) -> None:
+    base, folder = str(tmp_path / "made"), tmp_path / "source"
+    frame = source.createDataFrame(rows(0, 30, 1))
+    frame.repartition(3).write.parquet(str(folder))
+    stream = source.readStream.schema(frame.schema).parquet(str(folder)).writeStream.format(NAME)
+    options = {**JOB, "query_id": "q", "checkpointLocation": str(tmp_path / "c"), "tideline.spark.collect.bytes": "8"}
+    with pytest.raises(InvalidOption, match="output mode Complete"):
+        stream.options(**options).outputMode("complete").start(base)
+    stream.options(**options).outputMode("append").trigger(availableNow=True).queryName("loads").start(base).awaitTermination()
+    made = Table.open(base)
+    assert len(content(made)) == 30
+    assert (commits(made), staged(made)) == (1, [])
 
 
 def test_workers_run_the_python_of_the_driver(source: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from pyspark.sql import functions as f
 from tests.spark.tables import SCHEMA, Tables, content, rows
 
 from tideline_spark import small_source, write
-from tideline_spark.data_source import NAME, register
+from tideline_spark.data_source import register
+from tideline_spark.frames import NAME
 from tideline_spark.report import WriteReport
 from tideline_spark.small_source import DriverLimits
 from tideline_spark.write import write_dataframe

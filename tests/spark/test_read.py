@@ -19,7 +19,8 @@ from tests.spark.tables import Tables, content, rows
 from tests.unit.table.fixtures import unpacked
 from tests.unit.table.tables import declare
 
-from tideline_spark.data_source import NAME, register
+from tideline_spark.data_source import register
+from tideline_spark.frames import NAME
 from tideline_spark.read import read
 from tideline_table.action import run_clustering, write_rows
 from tideline_table.errors import SchemaMismatch

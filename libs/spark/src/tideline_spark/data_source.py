@@ -31,22 +31,24 @@ from pyspark.sql.types import StructType
 
 from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
 from tideline_spark.data_source_write import StreamWriter, WriteOptions, Writer
+from tideline_spark.frames import NAME, install
 from tideline_spark.read import part_rows, query_of
 from tideline_spark.session import use_this_python
 from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InvalidOption, SchemaMismatch, UnsupportedTable
+from tideline_table.hudi_options import HudiOptions, is_hudi_option, parse_hudi_options
 from tideline_table.reader import parse_where
 from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write
 
-NAME = "tideline"
 _OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes", "where")
 _SEQUENCE = "sequence"
 _LEAST_TASKS = 16
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `tideline` in a session."""
+    """Register the format `tideline` in a session. Its `save` then runs on the driver, see `tideline_spark.frames`."""
     use_this_python(spark)
     spark.dataSource.register(TidelineDataSource)
+    install()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,13 @@ class _Options:
                 f"CREATE TABLE … USING {NAME}: Spark would read the table without giving this data source its path",
                 expected=f"CREATE TEMPORARY VIEW … USING {NAME} OPTIONS (path '…'), or spark.read.format({NAME!r}).load('…')",
             )
-        unknown = sorted(name for name in given if name.lower() not in _OPTIONS)
+        hudi = parse_hudi_options({name: value for name, value in given.items() if is_hudi_option(name)})
+        unknown = sorted(name for name in given if name.lower() not in _OPTIONS and not is_hudi_option(name))
         if unknown:
-            raise InvalidOption(f"option {unknown[0]!r} of format {NAME!r}", expected=f"one of {', '.join(_OPTIONS)}")
+            raise InvalidOption(
+                f"option {unknown[0]!r} of format {NAME!r}", expected=f"one of {', '.join(_OPTIONS)}, or one of Hudi's"
+            )
+        asked = _query_by_hudi(hudi, given)
         if not given.get("path"):
             raise InvalidOption(
                 f"format {NAME!r} without a path",
@@ -76,16 +82,26 @@ class _Options:
             )
         found = cls(
             given["path"],
-            given.get("as_of", ""),
-            _flag(given, "read_optimized"),
-            given.get("since", ""),
-            given.get("until", ""),
+            asked.get("as_of", given.get("as_of", "")),
+            "read_optimized" in asked or _flag(given, "read_optimized"),
+            asked.get("since", given.get("since", "")),
+            asked.get("until", given.get("until", "")),
             _flag(given, "changes"),
             given.get("where", ""),
         )
         if found.changes and (found.as_of or found.read_optimized or found.where):
             raise InvalidOption("changes together with as_of, read_optimized or where", expected="options of one kind of query")
         return found
+
+
+def _query_by_hudi(hudi: HudiOptions, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the query that options of Hudi name, by this source's options. Raises `InvalidOption` if both name one."""
+    asked = hudi.query()
+    twice = [name for name in asked if given.get(name)]
+    if twice:
+        raise InvalidOption(f"option {twice[0]!r} together with Hudi's", expected="one of them")
+    hudi.warn()
+    return asked
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from tideline_spark.sink import BatchMark, progress_key, write_once
 from tideline_table.action import write_rows
 from tideline_table.config import Options
 from tideline_table.errors import InvalidOption, TidelineError
+from tideline_table.hudi_options import HudiOptions, check_agrees, is_hudi_option, parse_hudi_options
 from tideline_table.log import ProgressStep
 from tideline_table.storage import STAGING, open_storage
 from tideline_table.table import Table
@@ -36,9 +37,8 @@ _LOGGER = logging.getLogger(__name__)
 _APPENDS = (Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.DELETE)
 _OVERWRITES = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
 _NAMES = ("path", "operation", "locks", "query_id")
-_OF_SPARK = ("checkpointlocation",)
+_OF_SPARK = ("checkpointlocation", "queryname")
 """Options of streams that Spark itself reads and passes on to the writer, in lower case."""
-_ENGINE = ("hoodie.", "tideline.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class WriteOptions:
     locks: str | None = None
     query_id: str = ""
     engine: Mapping[str, str] | None = None
+    hudi: HudiOptions = field(default_factory=HudiOptions)
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> WriteOptions:
@@ -57,9 +58,10 @@ class WriteOptions:
 
         Raises `InvalidOption` for unknown ones, and for an operation that the mode excludes.
         """
-        engine = {name: value for name, value in given.items() if name.startswith(_ENGINE)}
-        known = {*_NAMES, *engine, *(_OF_SPARK if is_stream else ())}
-        unknown = sorted(name for name in given if name not in known)
+        hudi = parse_hudi_options({name: value for name, value in given.items() if is_hudi_option(name)})
+        engine = hudi.write_options()
+        of_spark = _OF_SPARK if is_stream else ()
+        unknown = sorted(n for n in given if n not in _NAMES and n.lower() not in of_spark and not is_hudi_option(n))
         if unknown:
             expected = f"one of {', '.join(_NAMES)}, or an engine option (hoodie.…, tideline.…)"
             raise InvalidOption(f"option {unknown[0]!r} of a write in format 'tideline'", expected=expected)
@@ -67,7 +69,8 @@ class WriteOptions:
         if not given.get("path"):
             raise InvalidOption("format 'tideline' without a path", expected='the base path of a table: .save("/data/trips")')
         allowed = _OVERWRITES if overwrite else _APPENDS
-        operation = given.get("operation", allowed[0].value)
+        named = given.get("operation") or (hudi.operation.value if hudi.write and not overwrite else "")
+        operation = named or allowed[0].value
         if operation not in allowed:
             mode = "overwrite" if overwrite else "append"
             raise InvalidOption(f"operation {operation!r} in mode {mode}", expected=f"one of {', '.join(allowed)}")
@@ -82,11 +85,17 @@ class WriteOptions:
             raise InvalidOption("query_id of a batch write", expected="query_id for writeStream only")
         if is_stream and overwrite:
             raise InvalidOption("output mode complete", expected="append", remedy="tideline_spark.sink takes other operations")
-        return cls(given["path"], Operation(operation), given.get("locks"), query_id, engine)
+        return cls(given["path"], Operation(operation), given.get("locks"), query_id, engine, hudi)
 
     def check_table(self) -> None:
-        """Open the table, before Spark runs a job for it. Raises what `Table.open` and `Table.check_writable` raise."""
-        _opened(self).check_writable()
+        """Open the table, before Spark runs a job for it.
+
+        Raises what `Table.open` and `Table.check_writable` raise, and `InvalidOption` if options of Hudi name another table.
+        """
+        table = _opened(self)
+        table.check_writable()
+        check_agrees(self.hudi, table.definition)
+        self.hudi.warn()
 
     @property
     def limit_bytes(self) -> int:
