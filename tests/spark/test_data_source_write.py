@@ -21,7 +21,7 @@ from tideline_spark.session import use_this_python
 from tideline_table.action import write_rows
 from tideline_table.errors import InvalidOption, SchemaMismatch, SourceFailed, TableExists, TableNotFound, TidelineError
 from tideline_table.storage import STAGING
-from tideline_table.table import Table, TableType
+from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 JOB = {
@@ -166,11 +166,11 @@ def test_one_write_of_any_size_creates_the_table_and_writes_it(source: SparkSess
 def test_partition_by_names_the_partitions_of_a_new_table(source: SparkSession, tmp_path: Path) -> None:
     base = str(tmp_path / "made")
     frame = source.createDataFrame(rows(0, 6, 1))
-    job = {key: value for key, value in JOB.items() if "partitionpath" not in key}
-    frame.write.format(NAME).options(**job).partitionBy("region").save(base)
+    bare = {key: value for key, value in JOB.items() if "partitionpath" not in key}
+    frame.write.format(NAME).options(**bare).partitionBy("region").save(base)
     assert Table.open(base).definition.keygen.partition_fields == ("region",)
     with pytest.raises(InvalidOption, match="partitionBy=ts for table 'trips'"):
-        frame.write.format(NAME).options(**job).partitionBy("ts").mode("append").save(base)
+        frame.write.format(NAME).options(**bare).partitionBy("ts").mode("append").save(base)
     frame.write.save(path=str(tmp_path / "other"), format="parquet", mode="overwrite", partitionBy=["region"])
     assert source.read.parquet(str(tmp_path / "other")).count() == 6, "other formats are written by Spark"
 
@@ -241,6 +241,59 @@ def test_a_stream_creates_its_table_and_its_batches_may_be_large(source: SparkSe
     made = Table.open(base)
     assert len(content(made)) == 30
     assert (commits(made), staged(made)) == (1, [])
+
+
+BY_DAY = {
+    **JOB,
+    "hoodie.datasource.write.partitionpath.field": "ts",
+    "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.TimestampBasedKeyGenerator",
+    "hoodie.keygen.timebased.timestamp.type": "SCALAR",
+    "hoodie.keygen.timebased.timestamp.scalar.time.unit": "DAYS",
+    "hoodie.keygen.timebased.output.dateformat": "yyyy-MM-dd",
+    "tideline.spark.collect.bytes": "8",
+}
+
+
+def test_folders_by_time_are_written_by_the_driver(source: SparkSession, tmp_path: Path) -> None:
+    base, folder = str(tmp_path / "made"), tmp_path / "source"
+    source.createDataFrame(rows(0, 20, 1)).write.format(NAME).options(**BY_DAY).save(base)
+    frame = source.createDataFrame(rows(10, 30, 2))
+    frame.write.parquet(str(folder))
+    stream = source.readStream.schema(frame.schema).parquet(str(folder)).writeStream.format(NAME)
+    options = {**BY_DAY, "query_id": "q", "checkpointLocation": str(tmp_path / "c")}
+    stream.options(**options).trigger(availableNow=True).start(base).awaitTermination()
+    made = Table.open(base)
+    assert {s.group.partition_path for s in made.slices()} == {"1970-01-02", "1970-01-03"}
+    assert len(content(made)) == 40
+    deletion = {"hoodie.datasource.write.operation": "delete_partition"}
+    frame.limit(1).write.format(NAME).mode("append").options(**{**BY_DAY, **deletion}).save(base)
+    assert {row["ts"] for row in content(made)} == {1}
+
+
+def test_an_overwrite_with_a_record_index_has_no_limit(source: SparkSession, tmp_path: Path) -> None:
+    base, indexed = str(tmp_path / "made"), {**JOB, "hoodie.index.type": "RECORD_INDEX", "tideline.spark.collect.bytes": "8"}
+    source.createDataFrame(rows(0, 9, 1)).write.format(NAME).options(**indexed).save(base)
+    made = Table.open(base)
+    assert made.has_record_index
+    source.createDataFrame(rows(4, 7, 2)).write.format(NAME).mode("overwrite").options(**indexed).save(base)
+    assert sorted(str(row["id"]) for row in content(made)) == [f"k{n:06d}" for n in range(4, 7)]
+
+
+def test_a_table_that_another_job_creates_meanwhile_is_written(
+    source: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = str(tmp_path / "made")
+
+    def later(path: str, request: TableRequest) -> None:
+        create_table(path, request)
+        create_table(path, request)
+
+    monkeypatch.setattr("tideline_spark.job.create_table", later)
+    frame = source.createDataFrame(rows(0, 3, 1))
+    with pytest.raises(TableExists):
+        frame.write.format(NAME).options(**JOB).save(str(tmp_path / "other"))
+    frame.write.format(NAME).mode("append").options(**JOB).save(base)
+    assert len(content(Table.open(base))) == 3
 
 
 def test_workers_run_the_python_of_the_driver(source: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,14 +17,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tideline_locks import attach_lock, open_hudi_lock
+from tideline_spark.collected import needs_driver, write_collected
 from tideline_spark.data_source_write import WriteOptions
 from tideline_spark.errors import translated
-from tideline_spark.inline import run_inline_on_executors
 from tideline_spark.sink import WriteBatch, sink
-from tideline_spark.small_source import DriverAndTasks
 from tideline_spark.tagging import arrow_schema
 from tideline_spark.write import write_dataframe
-from tideline_table.action import create_metadata, delete_partitions, write_rows
+from tideline_table.action import create_metadata, delete_partitions
 from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, METADATA_ENABLE, SCHEMA_EVOLUTION, Options
 from tideline_table.errors import InvalidOption, TableExists, TableNotFound
 from tideline_table.hudi_options import HudiOptions, check_agrees, is_hudi_option, parse_hudi_options, table_request
@@ -133,18 +132,10 @@ def save(df: DataFrame, job: SaveJob) -> None:
     attach_lock(table, job.locks)
     if operation is Operation.DELETE_PARTITION:
         _delete_partitions(table, df, job)
-    elif table.definition.keygen.has_plain_paths:
-        write_dataframe(table, df, operation)
+    elif needs_driver(table, operation):
+        write_collected(table, df, operation)
     else:
-        _write_collected(table, df, operation)
-
-
-def _write_collected(table: Table, df: DataFrame, operation: Operation) -> None:
-    """Write through the driver, whatever the size: Spark's own expressions do not derive partition paths from times."""
-    with translated():
-        rows = df.toArrow()
-    write_rows(table, rows, operation, executor=DriverAndTasks(df.sparkSession, lambda: None))
-    run_inline_on_executors(df.sparkSession, table, None)
+        write_dataframe(table, df, operation)
 
 
 def stream_sink(df: DataFrame, given: Mapping[str, str]) -> WriteBatch:
@@ -185,7 +176,14 @@ def _created(job: SaveJob, df: DataFrame, operation: Operation) -> Table:
         )
     schema = storable_schema(arrow_schema(df))
     request = table_request(job.options, default_name(job.path), schema, job.partition_by)
-    create_table(job.path, request)
+    try:
+        create_table(job.path, request)
+    except TableExists:
+        # Another job created it since this one looked.
+        found = _existing(job)
+        if found is None or job.mode not in (SaveMode.APPEND, SaveMode.OVERWRITE):
+            raise
+        return _ready(job, found, df, operation)
     table = Table.open(job.path, options=job.write_options(), hudi_lock=open_hudi_lock)
     if request.index_type == RECORD_INDEX:
         create_metadata(table, ("record_index",))

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 
 from tideline_locks import open_hudi_lock
 from tideline_locks.table_lock import attach_lock
+from tideline_spark.collected import needs_driver, write_collected
 from tideline_spark.write import OnReport, write_dataframe
 from tideline_table.action import OnConflict, write_rows
 from tideline_table.errors import CommitUnknown, CorruptMetadata, ProgressMoved, Recovery, TidelineError
@@ -186,6 +187,9 @@ class _Sink:
         if batch.isEmpty():
             # Always an insert: an overwrite without rows would empty the table.
             write_rows(self.table, self.table.schema.empty_table(), Operation.INSERT, progress=step, on_conflict=self.on_conflict)
+            return
+        if needs_driver(self.table, self.operation):
+            write_collected(self.table, batch, self.operation, step, self.on_conflict)
             return
         write_dataframe(
             self.table,
