@@ -111,7 +111,10 @@ class Fleet:
 
     def examine(self, base_path: str, services: Iterable[TableService] = tuple(TableService)) -> TableStatus:
         """Return the status of one table, as the services decide about it. Raises as `open` and `rules` do."""
-        table = self.open(base_path)
+        return self.examine_table(self.open(base_path), services)
+
+    def examine_table(self, table: Table, services: Iterable[TableService] = tuple(TableService)) -> TableStatus:
+        """Return the status of an open table in its last refreshed state. Raises as `rules` does."""
         status = examine(table, self.rules(table), services)
         verdicts = tuple(self._as_services_decide(table, verdict) for verdict in status.verdicts)
         return replace(status, verdicts=verdicts, findings=(*status.findings, *self._lock_finding(table)))

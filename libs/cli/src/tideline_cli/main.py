@@ -46,6 +46,7 @@ COMMANDS = {
     "policy": "policies",
     "webhooks": "webhooks",
     "up": "platform",
+    "console": "platform",
 }
 """The module that defines each command in its `app`. A module is imported when its command is run or described."""
 

@@ -1,4 +1,4 @@
-"""`tideline up`. It runs another program in place of this process, so that other commands start fast."""
+"""`tideline up` and `tideline console`. They run another program in place of this process, so that other commands start fast."""
 
 from __future__ import annotations
 
@@ -24,11 +24,37 @@ def up(
         Path | None, typer.Option(help="Folder for logs, the embedded event log and the addresses of the services.")
     ] = None,
 ) -> None:
-    """Run all services (mirror, planner, launcher, cleaner, lock service) for some tables until Ctrl-C.
+    """Run all services (mirror, planner, launcher, cleaner, lock service) for some tables until Ctrl-C, and the console.
 
     Without settings they use embedded defaults: an event log in SQLite, leases beside the tables, Spark as local processes.
     `event_log = "kafka://host:9092"` and `locks = "redis://host:6379/0"` in the settings file select Kafka and Redis instead.
     """
+    _replace("tideline_cli.up", _environment(tables, settings, state_folder))
+
+
+@app.command(epilog="Example: tideline console --tables '/data/lake/*'")
+def console(
+    *,
+    tables: Annotated[
+        list[str] | None, typer.Option(help="Base path of a table, or a pattern such as /data/lake/*. Repeatable.")
+    ] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (TOML); docs/settings.md lists all settings.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the pages; 0: a free one.", show_default="8380")
+    ] = None,
+) -> None:
+    """Show tables in a browser, without services and without an event log: it reads the tables alone, until Ctrl-C.
+
+    It prints the address of its pages, which only this machine can reach. `tideline up` has a console of its own.
+    """
+    environment = _environment(tables, settings, None)
+    if port is not None:
+        environment["TIDELINE_CONSOLE__LISTEN_PORT"] = str(port)
+    _replace("tideline_console.alone", environment)
+
+
+def _environment(tables: list[str] | None, settings: Path | None, state_folder: Path | None) -> dict[str, str]:
+    """Return the variables that give the program its settings."""
     environment: dict[str, str] = {}
     if tables:
         paths = [os.path.abspath(os.path.expanduser(path)) if ":" not in path and path[:1] != "!" else path for path in tables]
@@ -37,6 +63,9 @@ def up(
         environment["TIDELINE_SETTINGS_FILE"] = str(settings)
     if state_folder:
         environment["TIDELINE_STATE_FOLDER"] = os.path.abspath(os.path.expanduser(state_folder))
+    return environment
+
+
+def _replace(module: str, environment: dict[str, str]) -> None:
     sys.stdout.flush()
-    command = [sys.executable, "-m", "tideline_cli.up"]
-    os.execve(sys.executable, command, {**os.environ, **environment})  # noqa: S606 - a module of this package
+    os.execve(sys.executable, [sys.executable, "-m", module], {**os.environ, **environment})  # noqa: S606 - a module of ours

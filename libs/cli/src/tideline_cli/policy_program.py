@@ -39,7 +39,7 @@ def explain(arguments: argparse.Namespace) -> int:
     identity = read_identity(storage)
     uid = identity.uid if identity is not None else ""
     own = policies.of(storage.root, uid)
-    document = _explained(policies, own)
+    document = explained(policies, own)
     if arguments.json:
         print_json(document)
         return 0
@@ -51,12 +51,13 @@ def explain(arguments: argparse.Namespace) -> int:
         ("tags", tags),
     ]
     print_facts([*facts, ("rules", "; ".join(document["rules"]) or "none"), *document["now"].items()])
-    rows = [(one["field"], _shown(one["value"]), one["rule"], one["line"] or "") for one in document["values"]]
+    rows = [(one["field"], value_text(one["value"]), one["rule"], one["line"] or "") for one in document["values"]]
     print_listing(("field", "value", "rule", "line"), rows, right=("line",))
     return 0
 
 
-def _explained(policies: Policies, own: TablePolicy) -> dict[str, Any]:
+def explained(policies: Policies, own: TablePolicy) -> dict[str, Any]:
+    """Return the policy of a table now as a document: each value with the rule and the line that give it."""
     now = SystemClock().now()
     given = {name: (value.value, value.origin) for name, value in own.given.items()}
     values = {**{name: (value, BUILT_IN) for name, value in _DEFAULTS.items()}, **given}
@@ -89,7 +90,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value of the document of `explained` as text."""
     if isinstance(value, list):
         return "; ".join(f"{w['from']}-{w['to']} {w['time_zone']}" for w in value) or "always"
     if isinstance(value, dict):

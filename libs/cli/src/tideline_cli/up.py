@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
 
+import contextlib
+import importlib.util
 import os
 import sys
+import threading
+from pathlib import Path
 
 from tideline_cli.failure import report_failure
 from tideline_runtime.errors import InvalidSetting
@@ -33,9 +37,32 @@ def run_services() -> int:
     arguments = ("--settings", settings_file) if settings_file else ()
     _check_services()
     make_state_folder(settings)
-    children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments)) for name in PLATFORM]
+    children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments)) for name in _services()]
+    _print_address(settings.state_folder / "console.url")
     with logs("up", level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
         return Supervisor(children, settings.state_folder, grace_s=settings.stop_grace_s + _KILL_GRACE_S).run()
+
+
+def _services() -> tuple[str, ...]:
+    """Return the services to run: the console too, if what it needs is installed."""
+    has_console = all(importlib.util.find_spec(name) is not None for name in ("tideline_console", "starlette", "uvicorn", "jinja2"))
+    return (*PLATFORM, "console") if has_console else PLATFORM
+
+
+def _print_address(file: Path) -> None:
+    """Print the address of the console once it has written it to its file."""
+    file.unlink(missing_ok=True)
+
+    def wait() -> None:
+        never = threading.Event()
+        while not never.wait(0.1):
+            with contextlib.suppress(FileNotFoundError):
+                if text := file.read_text().strip():
+                    sys.stdout.write(f"console: {text}\n")
+                    sys.stdout.flush()
+                    return
+
+    threading.Thread(target=wait, name="console-address", daemon=True).start()
 
 
 def _check_services() -> None:
@@ -44,11 +71,11 @@ def _check_services() -> None:
     The usual cause of the latter is a shared setting `http_port`.
     """
     classes = {
-        of.section: of for name in PLATFORM if import_declarations(f"{PREFIX}{name}", "settings") for of in declared_settings()
+        of.section: of for name in _services() if import_declarations(f"{PREFIX}{name}", "settings") for of in declared_settings()
     }
     users: dict[tuple[str, int], list[str]] = {}
     origins: dict[tuple[str, int], str] = {}
-    for name in PLATFORM:
+    for name in _services():
         if name in classes:
             own = classes[name].load()
             check_settings(own)

@@ -1,0 +1,168 @@
+"""The JSON API: what the pages show, for machines, and the OpenAPI document that describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tideline_console import queries
+from tideline_console.follower import Follower
+from tideline_console.model import ReadModel, Row
+from tideline_console.one_table import all_instants, opened
+from tideline_console.openapi import OPENAPI, PREFIX
+from tideline_console.table_page import facts_document, facts_of
+from tideline_table.action import verdict_document
+from tideline_table.clock import Clock
+from tideline_table.errors import TidelineError
+
+_COLUMNS = [
+    "key",
+    "base_path",
+    "uid",
+    "name",
+    "folder",
+    "type",
+    "version",
+    "mode",
+    "verdict",
+    "state",
+    "sequence",
+    "size_bytes",
+    "file_groups",
+    "small_files",
+    "log_files",
+    "log_bytes",
+    "pending",
+    "findings",
+    "last_write_s",
+    "tags",
+    "examined_s",
+]
+
+
+class Api:
+    """Answers the requests of the API."""
+
+    def __init__(self, model: ReadModel, follower: Follower, clock: Clock) -> None:
+        self._model, self._follower, self._clock = model, follower, clock
+
+    def overview(self, _request: Request) -> Any:
+        """Return verdicts, findings, pending plans and the last day by the hour."""
+        model = self._model
+        return {
+            "verdicts": queries.verdicts(model),
+            "findings": [_without_document(one) for one in queries.findings(model)],
+            "work": [_without_document({**one, "findings": sorted(one["findings"])}) for one in queries.work(model)],
+            "hours": queries.hourly(model, self._clock.now().timestamp()),
+            "is_complete": self._follower.is_complete,
+            "events_failure": self._follower.events_failure,
+        }
+
+    def tables(self, request: Request) -> Any:
+        """Return the tables of a view."""
+        asked = queries.Asked.of(request.query_params)
+        rows, total = queries.tables(self._model, asked, queries.PAGE)
+        shown = [{name: row[name] for name in _COLUMNS} for row in rows]
+        return {"tables": shown, "total": total, "page": asked.page, "page_size": queries.PAGE}
+
+    def table(self, request: Request) -> Any:
+        """Return the status of one table, as `tideline status --json`, and the facts of its page."""
+        row = self._row(request)
+        table, failure = opened(row, self._follower)
+        facts = None
+        if table is not None:
+            try:
+                facts = facts_document(facts_of(table, self._follower.fleet()))
+            except TidelineError as error:
+                failure = str(error)
+        return {"key": row["key"], "status": row["document"], "facts": facts, "failure": failure or None}
+
+    def why(self, request: Request) -> Any:
+        """Return the verdicts about the services of a table, decided now."""
+        row = self._row(request)
+        table, failure = opened(row, self._follower)
+        if table is None:
+            raise HTTPException(409, failure)
+        status = self._follower.fleet().examine_table(table)
+        return {
+            "key": row["key"],
+            "verdict": status.verdict,
+            "verdicts": [verdict_document(verdict) for verdict in status.verdicts],
+        }
+
+    def timeline(self, request: Request) -> Any:
+        """Return the instants of a table, the newest first."""
+        row = self._row(request)
+        table, _ = opened(row, self._follower)
+        limit = _whole(request.query_params, "limit", 100, 20_000)
+        found = all_instants(row, table, self._model)
+        return {"key": row["key"], "total": len(found), "instants": [one.to_json() for one in reversed(found[-limit:])]}
+
+    def work(self, _request: Request) -> Any:
+        """Return pending plans, what is due or held, and what services did in the last seven days."""
+        since_s = self._clock.now().timestamp() - 7 * 86_400
+        return {
+            "pending": [{**one, "findings": sorted(one["findings"])} for one in queries.work(self._model)],
+            "due": queries.due(self._model),
+            "done": queries.done(self._model, since_s),
+        }
+
+    def events(self, request: Request) -> Any:
+        """Return steps and events, the newest first."""
+        return {"events": queries.events(self._model, request.query_params, _whole(request.query_params, "limit", 100, 1000))}
+
+    def event(self, request: Request) -> Any:
+        """Return one event."""
+        found = queries.event(self._model, request.path_params["id"])
+        if found is None:
+            raise HTTPException(404, "no such event")
+        return found
+
+    def openapi(self, _request: Request) -> Any:
+        """Return the description of the API."""
+        return OPENAPI
+
+    def _row(self, request: Request) -> Row:
+        row = queries.table_by_key(self._model, request.path_params["key"])
+        if row is None:
+            raise HTTPException(404, "no such table")
+        return row
+
+
+def api_routes(model: ReadModel, follower: Follower, clock: Clock) -> list[Route]:
+    """Return the routes of the API."""
+    api = Api(model, follower, clock)
+    by_path: Mapping[str, Callable[[Request], Any]] = {
+        "/overview": api.overview,
+        "/tables": api.tables,
+        "/tables/{key}": api.table,
+        "/tables/{key}/why": api.why,
+        "/tables/{key}/timeline": api.timeline,
+        "/work": api.work,
+        "/events": api.events,
+        "/events/{id:path}": api.event,
+        "/openapi.json": api.openapi,
+    }
+    return [Route(f"{PREFIX}{path}", _json(of), methods=["GET"]) for path, of in by_path.items()]
+
+
+def _json(of: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(of, request))
+
+    return answer
+
+
+def _whole(given: Mapping[str, str], name: str, default: int, most: int) -> int:
+    value = given.get(name, "")
+    return max(1, min(most, int(value))) if value.isascii() and value.isdigit() and len(value) < 10 else default
+
+
+def _without_document(row: Mapping[str, Any]) -> Row:
+    return {name: value for name, value in row.items() if name != "document"}

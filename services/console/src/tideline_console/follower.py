@@ -1,0 +1,249 @@
+"""Keeps the read model up to date: finds tables, follows events or looks at the tables, examines what changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from tideline_cli.fleet import PARALLEL, Fleet
+from tideline_cli.inspection import mode_of
+from tideline_console.event_rows import event_row
+from tideline_console.model import URGENCY, ReadModel
+from tideline_console.settings import ConsoleSettings
+from tideline_events import CATALOG, DECISIONS, JOBS, LOCKS, TABLES, TIMELINE, EventLog, PoisonEvent, Tail, Transition, decode
+from tideline_locks import LockProbe
+from tideline_planner.settings import PlannerSettings
+from tideline_runtime.cleaner_settings import CleanerSettings
+from tideline_runtime.logging import get_logger
+from tideline_runtime.policy.live import LivePolicies
+from tideline_runtime.registry import PROPERTIES
+from tideline_table.action import failure_document, status_document
+from tideline_table.clock import Clock
+from tideline_table.errors import TidelineError
+from tideline_table.hudi import time_from_instant
+from tideline_table.table import Finding, FindingKind, Table
+
+_log = get_logger(__name__)
+TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JOBS, LOCKS))
+"""The topics that the console reads."""
+_STEPS = 2000
+"""Steps that are stored at once."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A table that was found."""
+
+    table: Table | None = None
+    sequence: int = -1
+    examined_s: float = float("-inf")
+    is_hinted: bool = True
+
+
+class Follower:
+    """Fills a read model. One thread calls `turn`; other threads may call `opened`, `fleet` and read the attributes."""
+
+    def __init__(
+        self,
+        settings: ConsoleSettings,
+        model: ReadModel,
+        clock: Clock,
+        open_log: Callable[[], EventLog] | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings, self._model, self._clock, self._open_log, self._beat = settings, model, clock, open_log, beat
+        planner, self._cleaner = settings.of(PlannerSettings), settings.of(CleanerSettings)
+        self._planner = planner.model_copy(update={"tables": settings.tables})
+        self._policies = LivePolicies(settings.policy_file, clock)
+        self._probe = LockProbe(settings.locks, clock)
+        self._known: dict[str, _Known] = {}
+        self._bases: dict[str, str] = {}
+        """The base path of each table that is open, by uid."""
+        self._scan_at_s = float("-inf")
+        self._tail: Tail | None = None
+        self._pool = ThreadPoolExecutor(PARALLEL, "examine")
+        self._guard = threading.Lock()
+        self.failures: list[dict[str, Any]] = []
+        """Documents of patterns that select no table or cannot be searched."""
+        self.events_failure = ""
+        """Why the event log cannot be read; empty if it can, or if none is read."""
+        self.is_complete = False
+        """Whether all tables were examined since the start."""
+        self.checked_s = clock.now().timestamp()
+        """When the last turn ended, in seconds since the epoch."""
+
+    @property
+    def policy_refusal(self) -> str:
+        """Why the present policy file is not in force; empty if it is."""
+        return self._policies.refusal
+
+    @property
+    def tables(self) -> int:
+        """Number of tables that were found."""
+        return len(self._known)
+
+    def fleet(self) -> Fleet:
+        """Return the settings and policies by which tables are judged now."""
+        return Fleet(self._planner, self._cleaner, {}, policies=self._policies.current(), probe=self._probe)
+
+    def opened(self, base_path: str) -> Table:
+        """Return the table, refreshed. Raises as `Fleet.open`, and `ObjectNotFound` for one that was deleted."""
+        with self._guard:
+            known = self._known.get(base_path)
+        table = known.table if known is not None else None
+        if table is None:
+            return self.fleet().open(base_path)
+        table.storage.stat(PROPERTIES)  # A deleted table has no new entry, which alone is no sign.
+        table.refresh()
+        return table
+
+    def close(self) -> None:
+        """Release threads and connections."""
+        self._pool.shutdown()
+        self._drop_tail()
+        self._probe.close()
+
+    def turn(self, wait_s: float = 0.0) -> None:
+        """Do what is due. Waits up to `wait_s` for an event, if events are read."""
+        now_s = self._clock.monotonic_s()
+        fleet = self.fleet()
+        if now_s >= self._scan_at_s:
+            self._scan(fleet)
+            self._scan_at_s = now_s + self._settings.tables_rescan_s
+        if self._open_log is not None:
+            self._read_events(self._open_log, wait_s if self.is_complete else 0.0)
+        for _ in self._pool.map(lambda path: self._looked(fleet, path), list(self._known)):
+            self._beat()
+        self.is_complete = True
+        self.checked_s = self._clock.now().timestamp()
+
+    def _scan(self, fleet: Fleet) -> None:
+        found, self.failures = fleet.find()
+        with self._guard:
+            self._known = {base_path: self._known.get(base_path) or _Known() for base_path in found}
+            self._bases = {uid: base_path for uid, base_path in self._bases.items() if base_path in self._known}
+        unfound = {document["base_path"]: document for document in self.failures}
+        self._model.keep_tables([*found, *unfound])
+        for base_path, document in unfound.items():
+            self._model.put_table(table_row(base_path, document, self._clock.now().timestamp()))
+
+    def _read_events(self, open_log: Callable[[], EventLog], wait_s: float) -> None:
+        try:
+            if self._tail is None:
+                self._tail = open_log().tail(TOPICS)
+            while records := self._tail.poll(wait_s):
+                wait_s = 0.0
+                steps, others = [], []
+                for record in records:
+                    try:
+                        event = decode(record)
+                    except PoisonEvent:
+                        continue  # Consumers of the topic move it to the dead letters.
+                    if isinstance(event, Transition):
+                        steps.append(event)
+                    elif (row := event_row(event, record)) is not None:
+                        others.append(row)
+                self._model.add_steps(steps)
+                self._model.add_events(others)
+                self._hint({step.table.base_path for step in steps} | {row["base_path"] for row in others})
+                self._hint(self._bases.get(row["uid"], "") for row in others)
+            self.events_failure = ""
+        except TidelineError as error:
+            if not self.events_failure:
+                _log.warning("events cannot be read", reason=str(error))
+            self.events_failure = str(error)
+            self._drop_tail()
+
+    def _hint(self, base_paths: Iterable[str]) -> None:
+        for base_path in base_paths:
+            if (known := self._known.get(base_path)) is not None:
+                known.is_hinted = True
+
+    def _drop_tail(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()
+
+    def _looked(self, fleet: Fleet, base_path: str) -> None:
+        """Examine a table if it changed, an event names it, or the last examination is old."""
+        known, now_s = self._known[base_path], self._clock.monotonic_s()
+        is_old = now_s - known.examined_s >= self._settings.examine_interval_s
+        looks_itself = self._open_log is None or bool(self.events_failure)
+        if not (known.is_hinted or is_old or looks_itself):
+            return
+        known.is_hinted = False
+        table = None
+        try:
+            table = known.table or fleet.open(base_path)
+            sequence = table.refresh().sequence if known.table is not None else table.state.sequence
+            if known.table is not None and sequence == known.sequence and table.capabilities.keeps_log and not is_old:
+                return
+            document = status_document(fleet.examine_table(table))
+            self._add_steps(table)
+        except TidelineError as error:
+            table, document = None, failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, str(error)))
+        except Exception as error:  # noqa: BLE001 - a table that breaks the engine must not hide the others
+            _log.warning("table cannot be examined", base_path=base_path, exc_info=error)
+            found = f"unexpected {type(error).__name__}: {error}"
+            table, document = None, failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, found))
+        known.table, known.examined_s = table, now_s
+        known.sequence = -1 if table is None else table.state.sequence
+        tags = () if table is None else fleet.policies.tags_of(base_path, table.uid)
+        row = table_row(base_path, document, self._clock.now().timestamp(), table)
+        with self._guard:
+            if base_path in self._known:
+                self._bases |= {row["uid"]: base_path} if row["uid"] else {}
+                self._model.put_table({**row, "tags": ", ".join(tags)})
+
+    def _add_steps(self, table: Table) -> None:
+        if not table.capabilities.keeps_log:
+            return
+        from tideline_events.transitions import backfill
+
+        last = table.state.sequence
+        first = max(self._model.last_sequence(table.uid) + 1, last - self._settings.history_steps + 1)
+        batch: list[Transition] = []
+        for step in backfill(table, first, last):
+            batch.append(step)
+            if len(batch) == _STEPS:
+                self._model.add_steps(batch)
+                batch = []
+        self._model.add_steps(batch)
+
+
+def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Table | None = None) -> dict[str, Any]:
+    """Return the row of a table from its document, of which `table` is the state."""
+    backlog = document["backlog"] or dict.fromkeys(("file_groups", "small_files", "log_files", "log_bytes", "base_bytes"))
+    writes = table.state.completed_writes() if table is not None else []
+    size_bytes = None if backlog["base_bytes"] is None else backlog["base_bytes"] + backlog["log_bytes"]
+    # A pattern that selects no table is shown as it was written; paths of files on disk are quoted.
+    path = unquote(base_path) if base_path.startswith("file:") else base_path
+    folder, _, last = path.rstrip("/").rpartition("/")
+    return {
+        "base_path": base_path,
+        "uid": document["uid"],
+        "name": last,
+        "folder": folder.rpartition("/")[2],
+        "type": document["type"],
+        "version": None if table is None else table.definition.version,
+        "mode": "" if table is None else mode_of(table),
+        "verdict": document["verdict"],
+        "urgency": URGENCY.get(document["verdict"], 0),
+        "state": document["state"],
+        "sequence": document["sequence"],
+        "size_bytes": size_bytes,
+        "file_groups": backlog["file_groups"],
+        "small_files": backlog["small_files"],
+        "log_files": backlog["log_files"],
+        "log_bytes": backlog["log_bytes"],
+        "pending": len(document["pending"]),
+        "findings": len(document["findings"]),
+        "last_write_s": None if table is None or not writes else time_from_instant(writes[-1].instant, table.zone).timestamp(),
+        "tags": "",
+        "examined_s": now_s,
+        "document": document,
+    }

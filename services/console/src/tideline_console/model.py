@@ -1,0 +1,145 @@
+"""The read model: tables, their steps and events in a SQLite file. Nothing in it is truth; it is rebuilt at any time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tideline_events import Transition
+
+_SCHEMA = """
+CREATE TABLE tables (
+  base_path TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, uid TEXT NOT NULL, name TEXT NOT NULL, folder TEXT NOT NULL,
+  type TEXT, version INTEGER, mode TEXT NOT NULL, verdict TEXT NOT NULL, urgency INTEGER NOT NULL, state TEXT, sequence INTEGER,
+  size_bytes INTEGER, file_groups INTEGER, small_files INTEGER, log_files INTEGER, log_bytes INTEGER, pending INTEGER NOT NULL,
+  findings INTEGER NOT NULL, last_write_s REAL, tags TEXT NOT NULL, examined_s REAL NOT NULL, document TEXT NOT NULL);
+CREATE INDEX tables_by_uid ON tables (uid);
+CREATE TABLE steps (
+  uid TEXT NOT NULL, sequence INTEGER NOT NULL, instant TEXT NOT NULL, action TEXT NOT NULL, operation TEXT, from_state TEXT,
+  to_state TEXT NOT NULL, time_s REAL NOT NULL, requested_s REAL NOT NULL, completed_s REAL, writer TEXT NOT NULL, undone TEXT,
+  rows_inserted INTEGER, rows_updated INTEGER, rows_deleted INTEGER, files_added INTEGER NOT NULL, files_deleted INTEGER NOT NULL,
+  bytes_added INTEGER NOT NULL, partitions TEXT NOT NULL, timeline_file TEXT NOT NULL, PRIMARY KEY (uid, sequence)) WITHOUT ROWID;
+CREATE INDEX steps_by_time ON steps (time_s);
+CREATE INDEX steps_by_instant ON steps (uid, instant);
+CREATE TABLE events (
+  id TEXT PRIMARY KEY, uid TEXT NOT NULL, base_path TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, instant TEXT NOT NULL,
+  text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
+CREATE INDEX events_by_time ON events (time_s);
+"""
+URGENCY = {"cannot_open": 0, "attention": 1, "working": 2, "due": 3, "idle": 4, "unmanaged": 5}
+"""Order of the verdicts: what needs a person comes first."""
+MOST_EVENTS = 50_000
+Row = dict[str, Any]
+
+
+def key_of(base_path: str) -> str:
+    """Return the name of a table in addresses of pages: short, and without any character of the path, which is hostile input."""
+    return hashlib.sha256(base_path.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+class ReadModel:
+    """The read model in a file, which is replaced. Thread-safe: calls are serialized."""
+
+    def __init__(self, file: Path) -> None:
+        for left in (file, file.with_name(f"{file.name}-journal")):
+            left.unlink(missing_ok=True)
+        self._guard = threading.RLock()
+        self._connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        # A file that a crash damages is replaced at the next start.
+        self._connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;" + _SCHEMA)
+        self.revision = 0
+        """A number that grows with each change."""
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._guard:
+            self._connection.close()
+
+    def query(self, sql: str, *values: Any) -> list[Row]:
+        """Return the rows of a statement that only reads. `sql` is the console's own text, never input."""
+        with self._guard:
+            return [dict(row) for row in self._connection.execute(sql, values)]
+
+    def put_table(self, row: Mapping[str, Any]) -> None:
+        """Store what is known of a table; `row` has the columns of `tables` but `key`, with `document` as a mapping."""
+        values = {**row, "key": key_of(row["base_path"]), "document": json.dumps(row["document"], sort_keys=True)}
+        self._write(f"INSERT OR REPLACE INTO tables ({', '.join(values)}) VALUES ({_marks(values)})", [tuple(values.values())])  # noqa: S608 - names of columns
+
+    def keep_tables(self, base_paths: Iterable[str]) -> None:
+        """Forget all other tables, and their steps."""
+        kept = set(base_paths)
+        gone = [(row["base_path"],) for row in self.query("SELECT base_path FROM tables") if row["base_path"] not in kept]
+        if gone:
+            self._write("DELETE FROM tables WHERE base_path = ?", gone)
+
+    def add_steps(self, transitions: Iterable[Transition]) -> None:
+        """Store steps; one that is known is left as it is."""
+        rows = [tuple(step_row(one).values()) for one in transitions]
+        if rows:
+            self._write(f"INSERT OR IGNORE INTO steps VALUES ({_marks(rows[0])})", rows)  # noqa: S608 - only marks
+
+    def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Store events with the columns of `events`; the oldest beyond `MOST_EVENTS` are forgotten."""
+        if events:
+            rows = [tuple({**one, "document": json.dumps(one["document"], sort_keys=True)}.values()) for one in events]
+            self._write(f"INSERT OR IGNORE INTO events VALUES ({_marks(rows[0])})", rows)  # noqa: S608 - only marks
+            self._write(
+                "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY time_s DESC LIMIT -1 OFFSET ?)", [(MOST_EVENTS,)]
+            )
+
+    def last_sequence(self, uid: str) -> int:
+        """Return up to which sequence the steps of a table are known without a gap behind the first known one; 0 for none."""
+        found = self.query("SELECT max(sequence) AS last, min(sequence) AS first, count(*) AS known FROM steps WHERE uid = ?", uid)[
+            0
+        ]
+        if not found["known"]:
+            return 0
+        has_gap = found["last"] - found["first"] + 1 != found["known"]
+        return int(found["first"] - 1 if has_gap else found["last"])
+
+    def _write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        with self._guard:
+            self._connection.execute("BEGIN")
+            try:
+                self._connection.executemany(sql, rows)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+            self.revision += 1
+
+
+def step_row(one: Transition) -> Row:
+    """Return the row of a step, in the order of the columns. It does not depend on who observed the step."""
+    return {
+        "uid": one.table.uid,
+        "sequence": one.sequence,
+        "instant": one.instant,
+        "action": one.action,
+        "operation": one.operation,
+        "from_state": one.from_state,
+        "to_state": one.to_state,
+        "time_s": one.time.timestamp(),
+        "requested_s": one.requested_time.timestamp(),
+        "completed_s": None if one.completion_time is None else one.completion_time.timestamp(),
+        "writer": one.writer_id,
+        "undone": one.undone_instant,
+        "rows_inserted": one.rows_inserted,
+        "rows_updated": one.rows_updated,
+        "rows_deleted": one.rows_deleted,
+        "files_added": one.files_added,
+        "files_deleted": one.files_deleted,
+        "bytes_added": one.bytes_added,
+        "partitions": json.dumps(one.partitions[:100]),
+        "timeline_file": one.timeline_file,
+    }
+
+
+def _marks(values: Iterable[Any]) -> str:
+    return ", ".join("?" for _ in values)

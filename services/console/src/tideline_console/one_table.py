@@ -1,0 +1,89 @@
+"""What the page of one table gets: its status from the read model, its timeline drawn, its facts from the table itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from tideline_console.follower import Follower
+from tideline_console.instants import Instant, instants_of, instants_on_timeline
+from tideline_console.model import ReadModel, Row
+from tideline_console.table_page import durations_chart, facts_of, kept_of
+from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw
+from tideline_runtime.logging import get_logger
+from tideline_table.errors import TidelineError
+from tideline_table.table import Table
+
+_log = get_logger(__name__)
+SHOWN = 15
+"""Instants that the list under the drawing shows."""
+
+
+def all_instants(row: Row, table: Table | None, model: ReadModel) -> list[Instant]:
+    """Return the instants of a table: from its steps or, if Apache Hudi writes it, from its timeline."""
+    known = instants_of(model, row["uid"]) if row["uid"] else []
+    return known or (instants_on_timeline(table) if table is not None else [])
+
+
+def opened(row: Row, follower: Follower) -> tuple[Table | None, str]:
+    """Return the table and an empty text, or None and why it cannot be opened."""
+    try:
+        return follower.opened(row["base_path"]), ""
+    except TidelineError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 - a damaged table must not take the page away
+        _log.warning("table cannot be opened", base_path=row["base_path"], exc_info=error)
+        return None, f"unexpected {type(error).__name__}: {error}"
+
+
+def table_context(row: Row, model: ReadModel, follower: Follower, given: Mapping[str, str], now_s: float) -> dict[str, Any]:
+    """Return what the template of a table's page shows."""
+    table, failure = opened(row, follower)
+    facts: dict[str, Any] | None = None
+    kept: list[Kept] = []
+    if table is not None:
+        try:
+            facts, kept = facts_of(table, follower.fleet()), kept_of(table)
+        except TidelineError as error:
+            failure = str(error)
+    instants = all_instants(row, table, model)
+    window = given.get("window", "")
+    window = window if window in WINDOWS or window == ALL else ""
+    try:
+        until_s = float(given["until"]) if given.get("until") else None
+        until_s = until_s if until_s is None or 0 < until_s < now_s else None
+    except ValueError:
+        until_s = None
+    if until_s is None and not window and instants and now_s - instants[-1].begun_s > WINDOWS["30d"]:
+        until_s = instants[-1].begun_s + 60.0
+    window, span = choose_span(instants, window, now_s, until_s)
+    chosen = next((one for one in reversed(instants) if one.instant == given.get("instant", "")), None)
+    document = row["document"]
+    return {
+        "title": row["name"],
+        "row": row,
+        "document": document,
+        "failure": failure,
+        "facts": facts,
+        "drawing": draw(instants, kept, span),
+        "window": window,
+        "windows": [*WINDOWS, ALL],
+        "kept": kept,
+        "instants": [one for one in reversed(instants) if one.begun_s <= span.end_s][:SHOWN],
+        "instant_total": len(instants),
+        "chosen": chosen,
+        "chosen_text": given.get("instant", "") if chosen is None else "",
+        "link": lambda **changes: _link(window, until_s, given, changes),
+        "earlier_s": span.end_s - (span.end_s - span.begin_s) / 2,
+        "later_s": until_s + (span.end_s - span.begin_s) / 2 if until_s is not None else None,
+        "until_s": until_s,
+        "durations": durations_chart(instants),
+        "ladder": document["services"].get(given.get("service", "")),
+    }
+
+
+def _link(window: str, until_s: float | None, given: Mapping[str, str], changes: dict[str, Any]) -> str:
+    """Return the parameters of this page with changes; None removes one."""
+    own = {"window": window, "until": until_s, "instant": given.get("instant"), "service": given.get("service"), **changes}
+    return f"?{urlencode({name: value for name, value in own.items() if value not in (None, '')})}"

@@ -1,0 +1,288 @@
+"""What the pages ask of the read model: lists of tables, findings, series, work and events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from tideline_console.instants import SERVICES, WRITES
+from tideline_console.model import URGENCY, ReadModel, Row
+
+PAGE = 50
+SORTS = {
+    "state": "urgency",
+    "table": "name COLLATE NOCASE",
+    "type": "type",
+    "version": "version",
+    "mode": "mode",
+    "size": "size_bytes",
+    "groups": "file_groups",
+    "small": "small_files",
+    "logs": "log_bytes",
+    "pending": "pending",
+    "last": "last_write_s",
+}
+"""Sorts of the list of tables, by their names in addresses."""
+_DESCENDING = frozenset(("size", "groups", "small", "logs", "pending", "last"))
+"""Sorts whose first direction is from the largest on."""
+EQUALS = {"state": "verdict", "type": "type", "version": "version", "mode": "mode", "folder": "folder"}
+"""Filters by their names in addresses."""
+LEAST = {"size_min": "size_bytes", "small_min": "small_files", "logs_min": "log_bytes"}
+_DEEP = 20_000
+"""Steps and events among which a filter of the page of events looks, the newest ones."""
+_STEP_SOURCE = (
+    "SELECT * FROM (SELECT 'step' AS kind, uid, '' AS base_path, action || ' ' || to_state AS what, instant, "
+    "'by ' || writer AS text, time_s, uid || '/' || sequence AS id FROM steps WHERE time_s < ? ORDER BY time_s DESC LIMIT ?)"
+)
+_EVENT_SOURCE = (
+    "SELECT * FROM (SELECT kind, uid, base_path, what, instant, text, time_s, id FROM events WHERE time_s < ? "
+    "AND (kind = ? OR ? = '') ORDER BY time_s DESC LIMIT ?)"
+)
+EVENT_KINDS = ("step", "job", "decision", "finding", "lock", "table")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A view of the list of tables, as the address gives it. Unknown values are left out: an old address still shows a page."""
+
+    query: str
+    filters: Mapping[str, str]
+    least: Mapping[str, int]
+    sort: str
+    is_descending: bool
+    page: int
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Asked:
+        """Read the parameters of an address."""
+        sort = given.get("sort", "state")
+        sort = sort if sort in SORTS else "state"
+        order = given.get("order", "")
+        least = {name: int(given[name]) for name in LEAST if given.get(name, "").isascii() and given.get(name, "").isdigit()}
+        page = given.get("page", "1")
+        return cls(
+            given.get("q", "")[:200],
+            {name: given[name][:200] for name in EQUALS if given.get(name)},
+            {name: min(value, 1 << 60) for name, value in least.items()},
+            sort,
+            order == "desc" if order in ("asc", "desc") else sort in _DESCENDING,
+            min(int(page), 1_000_000) if page.isascii() and page.isdigit() and int(page) > 0 else 1,
+        )
+
+    def address(self, **changes: Any) -> str:
+        """Return the parameters of this view with `changes`; an empty value removes one. A change goes back to the first page."""
+        order = "desc" if self.is_descending else "asc"
+        own: dict[str, Any] = {"q": self.query, **self.filters, **self.least, "sort": self.sort, "order": order}
+        if self.sort == "state" and not self.is_descending:
+            del own["sort"], own["order"]
+        own |= changes
+        text = urlencode({name: value for name, value in own.items() if value not in ("", None)})
+        return f"?{text}" if text else "?"
+
+    def by(self, sort: str) -> str:
+        """Return the parameters that sort by a column: the other way round if this view is sorted by it."""
+        down = not self.is_descending if sort == self.sort else sort in _DESCENDING
+        return self.address(sort=sort, order="desc" if down else "asc")
+
+
+def tables(model: ReadModel, asked: Asked, limit: int | None) -> tuple[list[Row], int]:
+    """Return the tables of a page of a view, without their documents, and how many the view has. `limit` None: all."""
+    where, values = _where(asked)
+    total = model.query(f"SELECT count(*) AS n FROM tables WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
+    column, order = SORTS[asked.sort], "DESC" if asked.is_descending else "ASC"
+    sql = f"SELECT * FROM tables WHERE {where} ORDER BY {column} IS NULL, {column} {order}, urgency, name, base_path"  # noqa: S608 - own text
+    if limit is None:
+        return model.query(sql, *values), total
+    return model.query(f"{sql} LIMIT ? OFFSET ?", *values, limit, (asked.page - 1) * limit), total
+
+
+def _where(asked: Asked) -> tuple[str, list[Any]]:
+    parts: list[str] = ["1"]
+    values: list[Any] = []
+    for word in asked.query.split():
+        escaped = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        parts.append("(name || ' ' || base_path || ' ' || tags || ' ' || uid) LIKE ? ESCAPE '\\'")
+        values.append(f"%{escaped}%")
+    for name, value in asked.filters.items():
+        parts.append(f"{EQUALS[name]} = ?")
+        values.append(int(value) if name == "version" and value.isascii() and value.isdigit() else value)
+    for name, least in asked.least.items():
+        parts.append(f"{LEAST[name]} >= ?")
+        values.append(least)
+    return " AND ".join(parts), values
+
+
+def table_by_key(model: ReadModel, key: str) -> Row | None:
+    """Return a table by its key or uid, with its document; None if there is none."""
+    found = model.query(
+        "SELECT * FROM tables WHERE key = ? OR (uid = ? AND uid != '') ORDER BY key = ? DESC LIMIT 1", key, key, key
+    )
+    return {**found[0], "document": json.loads(found[0]["document"])} if found else None
+
+
+def documents(model: ReadModel) -> list[dict[str, Any]]:
+    """Return the documents of all tables, as `tideline status --json`, by base path."""
+    return [json.loads(row["document"]) for row in model.query("SELECT document FROM tables ORDER BY base_path")]
+
+
+def counts(model: ReadModel, column: str) -> list[tuple[Any, int]]:
+    """Return how many tables have each value of a column of `EQUALS`."""
+    name = EQUALS[column]
+    rows = model.query(f"SELECT {name} AS value, count(*) AS n FROM tables GROUP BY {name} ORDER BY {name}")  # noqa: S608 - own text
+    return [(row["value"], row["n"]) for row in rows if row["value"] not in (None, "")]
+
+
+def verdicts(model: ReadModel) -> dict[str, int]:
+    """Return how many tables have each verdict, also none."""
+    found = dict(counts(model, "state"))
+    return {verdict: found.get(verdict, 0) for verdict in URGENCY}
+
+
+def folders(model: ReadModel) -> list[tuple[str, list[Row]]]:
+    """Return the tables of each folder, those that need attention first: what the map of the fleet draws."""
+    rows = model.query("SELECT key, name, folder, verdict, urgency FROM tables ORDER BY folder, urgency, name")
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["folder"], []).append(row)
+    return sorted(found.items())
+
+
+def findings(model: ReadModel, limit: int = 200) -> list[Row]:
+    """Return findings with their table: those that a person must end first, then by age, the oldest first."""
+    rows = model.query(
+        "SELECT key, name, folder, base_path, verdict, uid, document FROM tables WHERE findings > 0 ORDER BY urgency, name LIMIT ?",
+        limit,
+    )
+    found = []
+    for row in rows:
+        for finding in json.loads(row.pop("document"))["findings"]:
+            found.append({**row, **finding})
+    return sorted(found, key=lambda one: (one["ends_in_s"] is not None, one["verdict"] != "cannot_open", -(one["age_s"] or 0)))
+
+
+def hourly(model: ReadModel, now_s: float, hours: int = 24) -> dict[str, list[float]]:
+    """Return what completed in each of the last hours, oldest first: commits, bytes and rows of writers, and of services."""
+    first = int(now_s // 3600) - hours + 1
+    rows = model.query(
+        "SELECT CAST(time_s / 3600 AS INTEGER) AS hour, action, count(*) AS n, sum(bytes_added) AS bytes, "
+        "sum(COALESCE(rows_inserted, 0) + COALESCE(rows_updated, 0) + COALESCE(rows_deleted, 0)) AS rows FROM steps "
+        "WHERE time_s >= ? AND to_state = 'completed' GROUP BY hour, action",
+        first * 3600,
+    )
+    names = ("commits", "bytes", "rows", "services", "rewritten")
+    series: dict[str, list[float]] = {name: [0.0] * hours for name in names}
+    for row in rows:
+        at = row["hour"] - first
+        if not 0 <= at < hours:
+            continue
+        if row["action"] in WRITES:
+            series["commits"][at] += row["n"]
+            series["bytes"][at] += row["bytes"]
+            series["rows"][at] += row["rows"]
+        elif row["action"] in SERVICES:
+            series["services"][at] += row["n"]
+            series["rewritten"][at] += row["bytes"]
+    return series
+
+
+def commits_per_hour(model: ReadModel, uids: list[str], now_s: float, hours: int = 24) -> dict[str, list[int]]:
+    """Return the completed writes of tables in each of the last hours, oldest first."""
+    first = int(now_s // 3600) - hours + 1
+    found = {uid: [0] * hours for uid in uids if uid}
+    marks = ", ".join("?" for _ in found)
+    writes = ", ".join(f"'{action}'" for action in sorted(WRITES))
+    for row in model.query(
+        f"SELECT uid, CAST(time_s / 3600 AS INTEGER) AS hour, count(*) AS n FROM steps WHERE uid IN ({marks}) AND time_s >= ? "  # noqa: S608 - marks and own text
+        f"AND to_state = 'completed' AND action IN ({writes}) GROUP BY uid, hour",
+        *found,
+        first * 3600,
+    ):
+        if 0 <= row["hour"] - first < hours:
+            found[row["uid"]][row["hour"] - first] = row["n"]
+    return found
+
+
+def work(model: ReadModel) -> list[Row]:
+    """Return the pending plans and rollbacks of all tables with their table, the oldest first."""
+    found = []
+    for row in model.query("SELECT key, name, folder, uid, document FROM tables WHERE pending > 0"):
+        document = json.loads(row.pop("document"))
+        given_up = {f["kind"] for f in document["findings"]}
+        for job in document["pending"]:
+            found.append({**row, **job, "findings": given_up})
+    return sorted(found, key=lambda one: -one["age_s"])
+
+
+def due(model: ReadModel, limit: int = 500) -> list[Row]:
+    """Return the services that are due or held, with table and reason."""
+    found = []
+    for row in model.query("SELECT key, name, folder, document FROM tables ORDER BY urgency, name"):
+        for service in json.loads(row.pop("document"))["services"].values():
+            if service["outcome"] in ("due", "held", "failed"):
+                found.append({**row, **service})
+    return found[:limit]
+
+
+def done(model: ReadModel, since_s: float, limit: int = 200) -> list[Row]:
+    """Return what services completed and what was rolled back, newest first."""
+    actions = ", ".join(f"'{service}'" for service in sorted(SERVICES))
+    return model.query(
+        "SELECT s.*, t.key, t.name, t.folder, "  # noqa: S608 - own text
+        "(SELECT min(time_s) FROM steps b WHERE b.uid = s.uid AND b.instant = s.instant) AS begun_s "
+        "FROM (SELECT * FROM steps WHERE time_s >= ? AND to_state IN ('completed', 'rolledback') "
+        f"AND action IN ({actions}) ORDER BY time_s DESC LIMIT ?) s "
+        "JOIN tables t ON t.uid = s.uid GROUP BY s.uid, s.sequence ORDER BY s.time_s DESC",
+        since_s,
+        limit,
+    )
+
+
+def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list[Row]:
+    """Return steps and events, newest first: of a kind, a table (key), with a text, before a time."""
+    kind, key, text = given.get("kind", ""), given.get("table", ""), given.get("q", "")[:200].strip()
+    kind = kind if kind in EVENT_KINDS else ""
+    try:
+        before_s = float(given.get("before", "") or 1e12)
+    except ValueError:
+        before_s = 1e12
+    parts: list[str] = ["1"]
+    values: list[Any] = []
+    if key:
+        table = table_by_key(model, key)
+        parts.append("(e.uid = ? AND e.uid != '' OR e.base_path = ? AND e.base_path != '')")
+        values += [table["uid"], table["base_path"]] if table else ["", ""]
+    if text:
+        escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        parts.append(
+            "(e.what || ' ' || e.instant || ' ' || e.text || ' ' || COALESCE(t.name, '') || ' ' || e.base_path) LIKE ? ESCAPE '\\'"
+        )
+        values.append(f"%{escaped}%")
+    # Of each source no more than the page needs, unless a filter looks for something further back.
+    deep = _DEEP if key or text else limit
+    sources = [_STEP_SOURCE] * (kind in ("", "step")) + [_EVENT_SOURCE] * (kind != "step")
+    inner = " UNION ALL ".join(sources)
+    given_values: list[Any] = []
+    for source in sources:
+        given_values += [before_s, deep] if source is _STEP_SOURCE else [before_s, kind, kind, deep]
+    return model.query(
+        f"SELECT e.*, t.key, t.name, t.folder FROM ({inner}) e LEFT JOIN tables t ON t.base_path = CASE WHEN e.uid = '' THEN "  # noqa: S608 - own text
+        "e.base_path ELSE (SELECT min(base_path) FROM tables WHERE uid = e.uid) END "
+        f"WHERE {' AND '.join(parts)} ORDER BY e.time_s DESC, e.id DESC LIMIT ?",
+        *given_values,
+        *values,
+        limit,
+    )
+
+
+def event(model: ReadModel, name: str) -> dict[str, Any] | None:
+    """Return a step (`<uid>/<sequence>`) or an event by its id, as a document; None if it is not known."""
+    uid, slash, sequence = name.partition("/")
+    if slash and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
+        steps = model.query("SELECT * FROM steps WHERE uid = ? AND sequence = ?", uid, int(sequence))
+        if steps:
+            return {**steps[0], "partitions": json.loads(steps[0]["partitions"])}
+    found = model.query("SELECT document FROM events WHERE id = ?", name)
+    return json.loads(found[0]["document"]) if found else None

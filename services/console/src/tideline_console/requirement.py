@@ -1,0 +1,9 @@
+"""Imported first by the entries of the console: says which extra is missing."""
+
+import tideline_runtime.requirement  # noqa: F401
+from tideline_table.extras import extra
+
+with extra("console"):
+    import jinja2  # noqa: F401
+    import starlette  # noqa: F401
+    import uvicorn  # noqa: F401

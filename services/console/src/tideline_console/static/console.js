@@ -1,0 +1,48 @@
+"use strict";
+// Shows times in the viewer's zone, asks for fresh parts of the page, and lets "/" reach the search.
+const REFRESH_MS = 2000;
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const brief = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
+
+function showTimes(root) {
+  const today = day.format(new Date());
+  for (const each of root.querySelectorAll("time[datetime]:not(.ago):not([data-shown])")) {
+    const at = new Date(each.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    each.title = each.textContent;
+    each.textContent = (day.format(at) === today ? "" : day.format(at) + ", ") + clock.format(at);
+    each.dataset.shown = "";
+  }
+  for (const each of root.querySelectorAll("text[data-at]")) {
+    if (!each.textContent.includes(":")) continue;
+    const at = new Date(each.dataset.at);
+    each.textContent = each.textContent.length > 5 ? clock.format(at) : brief.format(at);
+  }
+}
+
+function isInUse() {
+  // What a person points at, reads with the keyboard, opened or selected must not be replaced.
+  const live = document.getElementById("live");
+  if (!live || document.hidden) return true;
+  if (live.contains(document.activeElement) || live.querySelector("details[open], .rows:hover, .lanes:hover")) return true;
+  const selected = window.getSelection();
+  return Boolean(selected && !selected.isCollapsed && live.contains(selected.anchorNode));
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  showTimes(document);
+  document.body.addEventListener("htmx:afterSettle", () => showTimes(document));
+  let isWaiting = false;
+  document.body.addEventListener("htmx:beforeRequest", () => { isWaiting = true; });
+  document.body.addEventListener("htmx:afterRequest", () => { isWaiting = false; });
+  setInterval(() => { if (!isWaiting && !isInUse()) document.body.dispatchEvent(new Event("refresh")); }, REFRESH_MS);
+});
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target instanceof HTMLInputElement;
+  if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    document.querySelector(".top .find input").focus();
+  }
+});

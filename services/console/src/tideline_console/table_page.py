@@ -1,0 +1,172 @@
+"""Facts of one table, read from the table itself: files, partitions, slices, columns, properties, policy, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from tideline_cli.fleet import Fleet
+from tideline_cli.inspection import mode_of
+from tideline_cli.policy_program import explained, value_text
+from tideline_cli.savepoints import savepoint_documents
+from tideline_cli.tables import column_documents
+from tideline_console.charts import BarChart, bars, quantile, size_histogram
+from tideline_console.instants import Instant
+from tideline_console.text import bytes_text, count_text, duration_text
+from tideline_console.timeline import Kept
+from tideline_table.config import MAX_FILE_SIZE, SMALL_FILE_LIMIT
+from tideline_table.errors import TidelineError
+from tideline_table.file_group import FileSlice
+from tideline_table.hudi import time_from_instant
+from tideline_table.table import Lease, Table, leases_of
+
+MOST_PARTITIONS = 90
+"""Partitions that the chart draws."""
+LISTED = 20
+"""Rows of the lists of a table's page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The newest files of one partition."""
+
+    path: str
+    file_groups: int
+    size_bytes: int
+    log_bytes: int
+
+
+def partitions_of(slices: list[FileSlice]) -> list[Partition]:
+    """Return the partitions of slices, the largest first."""
+    found: dict[str, list[FileSlice]] = {}
+    for one in slices:
+        found.setdefault(one.group.partition_path, []).append(one)
+    named = [
+        Partition(path, len(own), sum(s.total_bytes for s in own), sum(s.total_bytes - s.size_bytes for s in own))
+        for path, own in found.items()
+    ]
+    return sorted(named, key=lambda one: (-one.size_bytes, one.path))
+
+
+def kept_of(table: Table) -> list[Kept]:
+    """Return savepoints and reader leases of a table. Raises `StorageError`."""
+    kept = [
+        Kept(
+            "Savepoints",
+            saved["comment"] or f"savepoint by {saved['user'] or 'unknown'}",
+            datetime.fromisoformat(saved["created"]).timestamp()
+            if saved["created"]
+            else time_from_instant(saved["instant"], table.zone).timestamp(),
+            None,
+            saved["instant"],
+        )
+        for saved in savepoint_documents(table)
+    ]
+    leases: list[Lease] = leases_of(table) if table.capabilities.keeps_leases else []
+    kept += [
+        Kept(
+            "Reader leases",
+            lease.reads or lease.holder,
+            datetime.fromisoformat(lease.since).timestamp(),
+            None if lease.expires is None else lease.expires.timestamp(),
+            lease.instant,
+        )
+        for lease in leases
+    ]
+    return kept
+
+
+def facts_of(table: Table, fleet: Fleet) -> dict[str, Any]:
+    """Return what the page of a table shows beside its status and timeline. Raises `StorageError`."""
+    slices = table.state.latest_slices()
+    partitions = partitions_of(slices)
+    base_sizes = [s.size_bytes for s in slices if s.base_file]
+    limit, target = table.options[SMALL_FILE_LIMIT], table.options[MAX_FILE_SIZE]
+    definition = table.definition
+    sizes = [one.size_bytes for one in partitions]
+    median = quantile(sizes, 0.5) or 0
+    policy = explained(fleet.policies, fleet.policies.of(table.storage.root, table.uid))
+    return {
+        "mode": mode_of(table),
+        "version": definition.version,
+        "type": definition.type.value,
+        "key": definition.keygen.key_fields,
+        "partitioned_by": definition.keygen.partition_fields,
+        "ordering": definition.ordering_field,
+        "files": sum(len(s.paths) for s in slices),
+        "rows": None if any(s.rows < 0 or s.log_files for s in slices) else sum(s.rows for s in slices),
+        "slices": len(slices),
+        "quantiles": [(name, quantile(base_sizes, share)) for name, share in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))],
+        "size_chart": size_histogram(base_sizes, limit),
+        "small_limit": limit,
+        "target": target,
+        "partitions": partitions[:LISTED],
+        "partition_count": len(partitions),
+        "skew": sizes[0] / median if median else None,
+        "partition_chart": _partition_chart(partitions),
+        "most_logs": [slice_row(s) for s in sorted(slices, key=lambda s: -len(s.log_files))[:8] if s.log_files],
+        "log_chart": _log_chart(slices),
+        "columns": column_documents(table.schema) if table.schema_json else [],
+        "properties": sorted(definition.properties.items()),
+        "policy": {**policy, "values": [{**one, "text": value_text(one["value"])} for one in policy["values"]]},
+    }
+
+
+def facts_document(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts as JSON, without charts."""
+    named = {name: value for name, value in facts.items() if not isinstance(value, BarChart)}
+    return {
+        **named,
+        "partitions": [asdict(one) for one in named["partitions"]],
+        "properties": dict(named["properties"]),
+        "quantiles": dict(named["quantiles"]),
+    }
+
+
+def slice_row(one: FileSlice) -> dict[str, Any]:
+    """Return the row of a slice with log files."""
+    log_bytes = one.total_bytes - one.size_bytes
+    return {
+        "partition": one.group.partition_path,
+        "file_id": one.group.file_id,
+        "log_files": len(one.log_files),
+        "log_bytes": log_bytes,
+        "ratio": log_bytes / one.size_bytes if one.size_bytes else None,
+        "base_instant": one.base_instant,
+    }
+
+
+def _partition_chart(partitions: list[Partition]) -> BarChart:
+    shown = partitions[:MOST_PARTITIONS]
+    titles = [
+        f"{one.path or 'no partition'}: {bytes_text(one.size_bytes)}, {count_text(one.file_groups)} file groups" for one in shown
+    ]
+    return bars([one.size_bytes for one in shown], titles, labels=[(0, "largest")], sizes=True)
+
+
+def _log_chart(slices: list[FileSlice]) -> BarChart:
+    most = max((len(s.log_files) for s in slices), default=0)
+    counts = [0] * (min(most, 40) + 1)
+    for one in slices:
+        counts[min(len(one.log_files), len(counts) - 1)] += 1
+    titles = [f"{count_text(n)} slices with {at}{' or more' if at == 40 else ''} log files" for at, n in enumerate(counts)]
+    step = max(1, len(counts) // 6)
+    labels = [(at * 100 / len(counts), str(at)) for at in range(0, len(counts), step)]
+    return bars(counts, titles, labels=labels)
+
+
+def durations_chart(instants: list[Instant]) -> BarChart | None:
+    """Return how long the last writes took; None without one that ended."""
+    ended = [one for one in instants if one.is_write and one.ended_s is not None][-60:]
+    if not ended:
+        return None
+    lasted = [(one.ended_s or 0.0) - one.begun_s for one in ended]
+    titles = [f"{one.instant}: {duration_text(seconds)}" for one, seconds in zip(ended, lasted, strict=True)]
+    return bars([seconds * 1000 for seconds in lasted], titles)
+
+
+def failure_of(error: TidelineError) -> str:
+    """Return an error as the page shows it."""
+    return str(error)

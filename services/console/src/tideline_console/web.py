@@ -1,0 +1,270 @@
+"""The pages: routes, what each template gets, and the headers that browsers enforce."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from tideline_console import charts, queries, text
+from tideline_console.api import api_routes
+from tideline_console.follower import Follower
+from tideline_console.headers import SecurityHeaders
+from tideline_console.model import ReadModel
+from tideline_console.one_table import table_context
+from tideline_console.settings import ConsoleSettings
+from tideline_runtime.logging import get_logger
+from tideline_table.clock import Clock
+
+_log = get_logger(__name__)
+_HERE = Path(__file__).parent
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_CSV = [
+    "base_path",
+    "name",
+    "uid",
+    "type",
+    "version",
+    "mode",
+    "verdict",
+    "size_bytes",
+    "file_groups",
+    "small_files",
+    "log_files",
+    "log_bytes",
+    "pending",
+    "findings",
+    "last_write",
+    "tags",
+]
+Context = dict[str, Any]
+
+
+class Pages:
+    """Renders the pages from the read model and the tables."""
+
+    def __init__(self, settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> None:
+        self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "count": text.count_text,
+            "bytes": text.bytes_text,
+            "duration": text.duration_text,
+            "short": text.short_text,
+            "when": text.time_text,
+            "iso": text.time_iso,
+        }
+        self._templates.globals["base"] = settings.path_prefix
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the pages."""
+        pages = {
+            "/": ("overview.html", self.overview),
+            "/tables": ("tables.html", self.tables),
+            "/tables/{key}": ("table.html", self.table),
+            "/work": ("work.html", self.work),
+            "/events": ("events.html", self.events),
+            "/events/{id:path}": ("event.html", self.event),
+        }
+        return [
+            *(Route(path, self._page(template, of), methods=["GET"]) for path, (template, of) in pages.items()),
+            Route("/tables.csv", self._csv, methods=["GET"]),
+        ]
+
+    def _page(self, template: str, of: Callable[[Request], Context]) -> Callable[[Request], Awaitable[Response]]:
+        async def page(request: Request) -> Response:
+            return await run_in_threadpool(self._rendered, template, of, request)
+
+        return page
+
+    def _rendered(self, template: str, of: Callable[[Request], Context], request: Request) -> Response:
+        return HTMLResponse(self.render(template, request, of(request)))
+
+    def render(self, template: str, request: Request, context: Context) -> str:
+        """Return a page."""
+        return self._templates.get_template(template).render({**self._shell(request), **context})
+
+    def _shell(self, request: Request) -> Context:
+        verdicts, now_s = queries.verdicts(self._model), self.now_s()
+        follower = self._follower
+        return {
+            "path": request.url.path.removeprefix(self._settings.path_prefix),
+            "verdicts": verdicts,
+            "table_total": sum(verdicts.values()),
+            "found_total": follower.tables,
+            "attention": verdicts["attention"] + verdicts["cannot_open"],
+            "pending_total": self._model.query("SELECT COALESCE(sum(pending), 0) AS n FROM tables")[0]["n"],
+            "now_s": now_s,
+            "lag_s": max(0.0, now_s - follower.checked_s),
+            "is_complete": follower.is_complete,
+            "events_failure": follower.events_failure,
+            "policy_refusal": follower.policy_refusal,
+            "source": self._settings.source,
+            "patterns": self._settings.tables,
+            "q": request.query_params.get("q", "") if request.url.path.endswith("/tables") else "",
+            "asset": lambda name: f"{self._settings.path_prefix}/static/{name}",
+        }
+
+    def now_s(self) -> float:
+        """Return the time in seconds since the epoch."""
+        return self._clock.now().timestamp()
+
+    def overview(self, _request: Request) -> Context:
+        """Return what the overview shows."""
+        model, now_s = self._model, self.now_s()
+        series, hours = queries.hourly(model, now_s), 24
+        titles = [text.time_text((now_s // 3600 - hours + 1 + at) * 3600)[:16] + " UTC" for at in range(hours)]
+
+        def chart(name: str, *, sizes: bool = False) -> charts.BarChart:
+            shown = text.bytes_text if sizes else text.count_text
+            named = [f"{at}: {shown(value)}" for at, value in zip(titles, series[name], strict=True)]
+            return charts.bars(series[name], named, height=96, sizes=sizes, labels=_hour_labels(now_s))
+
+        return {
+            "title": "Overview",
+            "folders": queries.folders(model),
+            "findings": queries.findings(model),
+            "jobs": queries.work(model),
+            "due": queries.due(model, 8),
+            "done": queries.done(model, now_s - 86_400, 8),
+            "series": series,
+            "commits_chart": chart("commits"),
+            "bytes_chart": chart("bytes", sizes=True),
+            "rows_chart": chart("rows"),
+            "failures": self._follower.failures,
+        }
+
+    def tables(self, request: Request) -> Context:
+        """Return what the list of tables shows."""
+        asked = queries.Asked.of(request.query_params)
+        rows, total = queries.tables(self._model, asked, queries.PAGE)
+        largest = max([row["size_bytes"] or 0 for row in rows], default=0)
+        return {
+            "title": "Tables",
+            "asked": asked,
+            "rows": rows,
+            "total": total,
+            "largest": largest,
+            "commits": queries.commits_per_hour(self._model, [row["uid"] for row in rows], self.now_s()),
+            "choices": {name: queries.counts(self._model, name) for name in ("state", "type", "version", "mode", "folder")},
+            "first": (asked.page - 1) * queries.PAGE + 1,
+            "has_next": asked.page * queries.PAGE < total,
+            "csv": f"{self._settings.path_prefix}/tables.csv{asked.address()}",
+        }
+
+    def table(self, request: Request) -> Context:
+        """Return what the page of one table shows. Raises `HTTPException` 404 for a table that is not known."""
+        row = queries.table_by_key(self._model, request.path_params["key"])
+        if row is None:
+            raise HTTPException(404, "There is no such table among those that this console shows.")
+        return table_context(row, self._model, self._follower, request.query_params, self.now_s())
+
+    def work(self, _request: Request) -> Context:
+        """Return what the page of work shows."""
+        now_s = self.now_s()
+        return {
+            "title": "Work",
+            "jobs": queries.work(self._model),
+            "due": queries.due(self._model),
+            "done": queries.done(self._model, now_s - 7 * 86_400),
+            "job_events": queries.events(self._model, {"kind": "job"}, 50),
+        }
+
+    def events(self, request: Request) -> Context:
+        """Return what the page of events shows."""
+        given = dict(request.query_params)
+        rows = queries.events(self._model, given)
+        key = given.get("table", "")
+        return {
+            "title": "Events",
+            "rows": rows,
+            "given": {name: given.get(name, "") for name in ("kind", "table", "q", "before")},
+            "kinds": queries.EVENT_KINDS,
+            "of_table": queries.table_by_key(self._model, key) if key else None,
+            "is_full": len(rows) == 100,
+        }
+
+    def event(self, request: Request) -> Context:
+        """Return one event as JSON text. Raises `HTTPException` 404."""
+        found = queries.event(self._model, request.path_params["id"])
+        if found is None:
+            raise HTTPException(404, "There is no such event in the read model; old ones are forgotten.")
+        return {"title": "Event", "json_text": json.dumps(found, indent=2, ensure_ascii=False), "id": request.path_params["id"]}
+
+    async def _csv(self, request: Request) -> Response:
+        asked = queries.Asked.of(request.query_params)
+        rows, _ = await run_in_threadpool(queries.tables, self._model, asked, None)
+        out = io.StringIO()
+        writer = csv.writer(out)
+        writer.writerow(_CSV)
+        for row in rows:
+            named = {**row, "last_write": text.time_iso(row["last_write_s"])}
+            writer.writerow([_cell(named[name]) for name in _CSV])
+        body = out.getvalue().encode(errors="replace")
+        return Response(
+            body, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": 'attachment; filename="tables.csv"'}
+        )
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell that a spreadsheet does not run: names of tables are hostile input."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+
+
+def _hour_labels(now_s: float) -> list[tuple[float, str]]:
+    first = int(now_s // 3600) - 23
+    return [(at * 100 / 24, f"{(first + at) % 24:02d}:00") for at in range(24) if (first + at) % 8 == 0 and 0 < at < 22]
+
+
+def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> Starlette:
+    """Return the ASGI application of the pages and the API."""
+    pages = Pages(settings, model, follower, clock)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException), "registered for it"
+        if request.url.path.startswith(f"{settings.path_prefix}/api/"):
+            return JSONResponse({"error": "InvalidRequest", "found": str(error.detail)}, error.status_code)
+        context = {"title": f"{error.status_code}", "status": error.status_code, "text": error.detail}
+        return HTMLResponse(pages.render("error.html", request, context), error.status_code)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        _log.error("a page failed", path=request.url.path, exc_info=error)
+        context = {
+            "title": "Error",
+            "status": 500,
+            "text": f"The console failed on this page: {type(error).__name__}. Its log has more.",
+        }
+        return HTMLResponse(pages.render("error.html", request, context), 500)
+
+    routes = [*pages.routes(), *api_routes(model, follower, clock), Mount("/static", StaticFiles(directory=_HERE / "static"))]
+    inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes
+    return Starlette(
+        routes=inner,
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, *settings.host_names], www_redirect=False),
+            Middleware(GZipMiddleware),
+        ],
+        exception_handlers={HTTPException: refused, 500: failed},
+    )

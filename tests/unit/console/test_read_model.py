@@ -1,0 +1,163 @@
+"""The read model: built anew it says what it said while the fleet lived, by events or by looks at the tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, update, write
+
+from tideline_console import queries
+from tideline_events import EventLogUnavailable
+from tideline_table.action import create_savepoint, roll_back_dead
+
+
+def told(model):
+    """What a model says, without ages, which differ between two looks, also those in texts of findings."""
+
+    def timeless(value):
+        if isinstance(value, dict):
+            return {name: timeless(each) for name, each in value.items() if name not in {"age_s", "ends_in_s", "oldest_log_s"}}
+        if isinstance(value, str):
+            return re.sub(r"\d+ s\b", "N s", value)
+        return [timeless(each) for each in value] if isinstance(value, list) else value
+
+    tables = model.query("SELECT * FROM tables ORDER BY base_path")
+    shown = [{**row, "document": timeless(json.loads(row["document"])), "examined_s": 0} for row in tables]
+    return shown, model.query("SELECT * FROM steps ORDER BY uid, sequence")
+
+
+def live(consoles, monkeypatch, after_each):
+    """A short life of two tables; `after_each` runs after each step."""
+    date_files_by(consoles.clock, monkeypatch)
+    trips = consoles.create("trips")
+    after_each()
+    for number in range(3):
+        write(trips, 10 * number)
+        after_each()
+    fares = consoles.create("fares")
+    write(fares, 0)
+    create_savepoint(fares, user="someone", comment="before")
+    after_each()
+    update(trips, 0)
+    die(trips)
+    after_each()
+    consoles.clock.advance(HEARTBEAT_GONE_S)
+    trips.refresh()
+    roll_back_dead(trips)
+    after_each()
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_rebuilt_is_lived(consoles, monkeypatch, events):
+    follower, lived, _ = consoles.follower(events=events)
+
+    def after_each():
+        if events:
+            consoles.publish()
+        follower.turn()
+
+    live(consoles, monkeypatch, after_each)
+    rebuilder, rebuilt, _ = consoles.follower(events=events)
+    rebuilder.turn()
+    assert told(lived) == told(rebuilt)
+    tables, steps = told(lived)
+    assert [row["name"] for row in tables] == ["fares", "trips"]
+    assert [step["action"] for step in steps if step["undone"]] != []
+
+
+def test_events_and_tables_say_the_same(consoles, monkeypatch):
+    live(consoles, monkeypatch, consoles.publish)
+    by_events, told_by_events, _ = consoles.follower(events=True)
+    by_tables, told_by_tables, _ = consoles.follower(events=False)
+    by_events.turn()
+    by_tables.turn()
+    for by_event, by_look in zip(told(told_by_events), told(told_by_tables), strict=True):
+        assert by_event == by_look
+
+
+def test_steps_that_the_event_log_has_lost_come_from_the_table_log(consoles):
+    trips = consoles.create("trips")
+    write(trips, 0)
+    consoles.publish()
+    follower, model, _ = consoles.follower(events=True)
+    follower.turn()
+    write(trips, 10)  # never published
+    consoles.clock.advance(100)
+    follower.turn()
+    steps = model.query("SELECT sequence FROM steps ORDER BY sequence")
+    assert [step["sequence"] for step in steps] == list(range(1, trips.refresh().sequence + 1))
+
+
+def test_gap_in_the_known_steps_is_filled(consoles):
+    trips = consoles.create("trips")
+    for number in range(3):
+        write(trips, 10 * number)
+    follower, model, _ = consoles.follower()
+    follower.turn()
+    model._write("DELETE FROM steps WHERE sequence = ?", [(3,)])
+    consoles.clock.advance(100)
+    follower.turn()
+    assert len(model.query("SELECT 1 FROM steps")) == trips.refresh().sequence
+
+
+def test_a_table_that_is_gone_is_forgotten(consoles):
+    consoles.create("trips")
+    consoles.create("fares")
+    follower, model, _ = consoles.follower()
+    follower.turn()
+    shutil.rmtree(consoles.path("fares"))
+    consoles.clock.advance(100)
+    follower.turn()
+    assert [row["name"] for row in model.query("SELECT name FROM tables")] == ["trips"]
+
+
+def test_a_commit_is_seen_by_the_next_look(consoles):
+    trips = consoles.create("trips")
+    follower, model, _ = consoles.follower(examine_interval_s=3600.0)
+    follower.turn()
+    before = model.query("SELECT sequence FROM tables")[0]["sequence"]
+    write(trips, 0)
+    follower.turn()
+    assert model.query("SELECT sequence FROM tables")[0]["sequence"] == trips.refresh().sequence > before
+
+
+def test_the_document_is_that_of_tideline_status(consoles):
+    write(consoles.create("trips"), 0)
+    follower, model, _ = consoles.follower()
+    follower.turn()
+    (shown,) = queries.documents(model)
+    asked = follower.fleet().status(shown["base_path"])
+    assert {name: shown[name] for name in ("verdict", "sequence", "backlog", "pending")} == {
+        name: asked[name] for name in ("verdict", "sequence", "backlog", "pending")
+    }
+
+
+def test_history_begins_where_the_setting_says(consoles):
+    trips = consoles.create("trips")
+    for number in range(4):
+        write(trips, 10 * number)
+    follower, model, _ = consoles.follower(history_steps=3)
+    follower.turn()
+    last = trips.refresh().sequence
+    assert [s["sequence"] for s in model.query("SELECT sequence FROM steps ORDER BY sequence")] == [last - 2, last - 1, last]
+
+
+def test_an_event_log_that_is_away_leaves_the_tables(consoles):
+    trips = consoles.create("trips")
+    follower, model, _ = consoles.follower(events=True, examine_interval_s=3600.0)
+
+    def away():
+        raise EventLogUnavailable("the event log", expected="an answer")
+
+    follower._open_log = away
+    follower.turn()
+    write(trips, 0)
+    follower.turn()
+    assert "event log" in follower.events_failure
+    assert model.query("SELECT sequence FROM tables")[0]["sequence"] == trips.refresh().sequence
+    follower._open_log = lambda: consoles.event_log
+    follower.turn()
+    assert follower.events_failure == ""
