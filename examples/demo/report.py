@@ -92,3 +92,5 @@ def print_report(console: Console, outcome: Outcome, folder: Path) -> None:
         f"read {tables}/aircraft --where \"last_carrier = 'UA'\" --limit 5",
     ):
         console.print(f"  .venv/bin/tideline {command}", highlight=False, markup=False)
+    console.print("\nTo look at the tables in a browser:")
+    console.print(f"  .venv/bin/tideline console --tables '{tables}/*'", highlight=False, markup=False)

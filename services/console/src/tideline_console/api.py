@@ -54,12 +54,12 @@ class Api:
 
     def overview(self, _request: Request) -> Any:
         """Return verdicts, findings, pending plans and the last day by the hour."""
-        model = self._model
+        model, now_s = self._model, self._now_s()
         return {
             "verdicts": queries.verdicts(model),
-            "findings": [_without_document(one) for one in queries.findings(model)],
-            "work": [_without_document({**one, "findings": sorted(one["findings"])}) for one in queries.work(model)],
-            "hours": queries.hourly(model, self._clock.now().timestamp()),
+            "findings": [_without_document(one) for one in queries.findings(model, now_s)],
+            "work": [_without_document({**one, "findings": sorted(one["findings"])}) for one in queries.work(model, now_s)],
+            "hours": queries.hourly(model, now_s),
             "is_complete": self._follower.is_complete,
             "events_failure": self._follower.events_failure,
         }
@@ -106,11 +106,11 @@ class Api:
 
     def work(self, _request: Request) -> Any:
         """Return pending plans, what is due or held, and what services did in the last seven days."""
-        since_s = self._clock.now().timestamp() - 7 * 86_400
+        now_s = self._now_s()
         return {
-            "pending": [{**one, "findings": sorted(one["findings"])} for one in queries.work(self._model)],
+            "pending": [{**one, "findings": sorted(one["findings"])} for one in queries.work(self._model, now_s)],
             "due": queries.due(self._model),
-            "done": queries.done(self._model, since_s),
+            "done": queries.done(self._model, now_s - 7 * 86_400),
         }
 
     def events(self, request: Request) -> Any:
@@ -127,6 +127,9 @@ class Api:
     def openapi(self, _request: Request) -> Any:
         """Return the description of the API."""
         return OPENAPI
+
+    def _now_s(self) -> float:
+        return self._clock.now().timestamp()
 
     def _row(self, request: Request) -> Row:
         row = queries.table_by_key(self._model, request.path_params["key"])

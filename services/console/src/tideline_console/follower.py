@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from tideline_cli.fleet import PARALLEL, Fleet
 from tideline_cli.inspection import mode_of
@@ -25,11 +24,14 @@ from tideline_table.action import failure_document, status_document
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 from tideline_table.hudi import time_from_instant
+from tideline_table.storage import hudi_root
 from tideline_table.table import Finding, FindingKind, Table
 
 _log = get_logger(__name__)
 TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JOBS, LOCKS))
 """The topics that the console reads."""
+LOOK_AT_PENDING_S = 10.0
+"""Longest time between two examinations of a table with a pending action: its process may die without an entry in the log."""
 _STEPS = 2000
 """Steps that are stored at once."""
 
@@ -42,6 +44,7 @@ class _Known:
     sequence: int = -1
     examined_s: float = float("-inf")
     is_hinted: bool = True
+    is_pending: bool = False
 
 
 class Follower:
@@ -171,7 +174,8 @@ class Follower:
     def _looked(self, fleet: Fleet, base_path: str) -> None:
         """Examine a table if it changed, an event names it, or the last examination is old."""
         known, now_s = self._known[base_path], self._clock.monotonic_s()
-        is_old = now_s - known.examined_s >= self._settings.examine_interval_s
+        interval_s = self._settings.examine_interval_s
+        is_old = now_s - known.examined_s >= (min(interval_s, LOOK_AT_PENDING_S) if known.is_pending else interval_s)
         looks_itself = self._open_log is None or bool(self.events_failure)
         if not (known.is_hinted or is_old or looks_itself):
             return
@@ -190,7 +194,7 @@ class Follower:
             _log.warning("table cannot be examined", base_path=base_path, exc_info=error)
             found = f"unexpected {type(error).__name__}: {error}"
             table, document = None, failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, found))
-        known.table, known.examined_s = table, now_s
+        known.table, known.examined_s, known.is_pending = table, now_s, bool(document["pending"])
         known.sequence = -1 if table is None else table.state.sequence
         tags = () if table is None else fleet.policies.tags_of(base_path, table.uid)
         row = table_row(base_path, document, self._clock.now().timestamp(), table)
@@ -221,7 +225,7 @@ def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Tab
     writes = table.state.completed_writes() if table is not None else []
     size_bytes = None if backlog["base_bytes"] is None else backlog["base_bytes"] + backlog["log_bytes"]
     # A pattern that selects no table is shown as it was written; paths of files on disk are quoted.
-    path = unquote(base_path) if base_path.startswith("file:") else base_path
+    path = hudi_root(base_path)
     folder, _, last = path.rstrip("/").rpartition("/")
     return {
         "base_path": base_path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tideline_events import Transition
+from tideline_runtime.state_folder import PRIVATE_FILE
 
 _SCHEMA = """
 CREATE TABLE tables (
@@ -48,6 +50,7 @@ class ReadModel:
     def __init__(self, file: Path) -> None:
         for left in (file, file.with_name(f"{file.name}-journal")):
             left.unlink(missing_ok=True)
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
         self._guard = threading.RLock()
         self._connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         self._connection.row_factory = sqlite3.Row

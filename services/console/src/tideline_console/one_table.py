@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from tideline_console.follower import Follower
 from tideline_console.instants import Instant, instants_of, instants_on_timeline
 from tideline_console.model import ReadModel, Row
+from tideline_console.queries import aged
 from tideline_console.table_page import durations_chart, facts_of, kept_of
 from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw
 from tideline_runtime.logging import get_logger
@@ -59,7 +60,9 @@ def table_context(row: Row, model: ReadModel, follower: Follower, given: Mapping
         until_s = instants[-1].begun_s + 60.0
     window, span = choose_span(instants, window, now_s, until_s)
     chosen = next((one for one in reversed(instants) if one.instant == given.get("instant", "")), None)
-    document = row["document"]
+    passed_s, document = now_s - row["examined_s"], dict(row["document"])
+    for name in ("findings", "pending"):
+        document[name] = [aged(one, passed_s) for one in document[name]]
     return {
         "title": row["name"],
         "row": row,
@@ -79,11 +82,10 @@ def table_context(row: Row, model: ReadModel, follower: Follower, given: Mapping
         "later_s": until_s + (span.end_s - span.begin_s) / 2 if until_s is not None else None,
         "until_s": until_s,
         "durations": durations_chart(instants),
-        "ladder": document["services"].get(given.get("service", "")),
     }
 
 
 def _link(window: str, until_s: float | None, given: Mapping[str, str], changes: dict[str, Any]) -> str:
     """Return the parameters of this page with changes; None removes one."""
-    own = {"window": window, "until": until_s, "instant": given.get("instant"), "service": given.get("service"), **changes}
+    own = {"window": window, "until": until_s, "instant": given.get("instant"), **changes}
     return f"?{urlencode({name: value for name, value in own.items() if value not in (None, '')})}"

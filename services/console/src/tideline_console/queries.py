@@ -150,16 +150,17 @@ def folders(model: ReadModel) -> list[tuple[str, list[Row]]]:
     return sorted(found.items())
 
 
-def findings(model: ReadModel, limit: int = 200) -> list[Row]:
+def findings(model: ReadModel, now_s: float, limit: int = 200) -> list[Row]:
     """Return findings with their table: those that a person must end first, then by age, the oldest first."""
     rows = model.query(
-        "SELECT key, name, folder, base_path, verdict, uid, document FROM tables WHERE findings > 0 ORDER BY urgency, name LIMIT ?",
+        "SELECT key, name, folder, base_path, verdict, uid, examined_s, document FROM tables WHERE findings > 0 "
+        "ORDER BY urgency, name LIMIT ?",
         limit,
     )
     found = []
     for row in rows:
         for finding in json.loads(row.pop("document"))["findings"]:
-            found.append({**row, **finding})
+            found.append({**row, **aged(finding, now_s - row["examined_s"])})
     return sorted(found, key=lambda one: (one["ends_in_s"] is not None, one["verdict"] != "cannot_open", -(one["age_s"] or 0)))
 
 
@@ -205,14 +206,25 @@ def commits_per_hour(model: ReadModel, uids: list[str], now_s: float, hours: int
     return found
 
 
-def work(model: ReadModel) -> list[Row]:
+def aged(document: Mapping[str, Any], passed_s: float) -> Row:
+    """Return a finding, a plan or a last run `passed_s` seconds after it was examined: it is older, and nearer to its end."""
+    passed_s = max(0.0, passed_s)
+    found = dict(document)
+    if found.get("age_s") is not None:
+        found["age_s"] += passed_s
+    if found.get("ends_in_s") is not None:
+        found["ends_in_s"] = max(0.0, found["ends_in_s"] - passed_s)
+    return found
+
+
+def work(model: ReadModel, now_s: float) -> list[Row]:
     """Return the pending plans and rollbacks of all tables with their table, the oldest first."""
     found = []
-    for row in model.query("SELECT key, name, folder, uid, document FROM tables WHERE pending > 0"):
+    for row in model.query("SELECT key, name, folder, uid, examined_s, document FROM tables WHERE pending > 0"):
         document = json.loads(row.pop("document"))
         given_up = {f["kind"] for f in document["findings"]}
         for job in document["pending"]:
-            found.append({**row, **job, "findings": given_up})
+            found.append({**row, **aged(job, now_s - row["examined_s"]), "findings": given_up})
     return sorted(found, key=lambda one: -one["age_s"])
 
 

@@ -144,8 +144,8 @@ class Pages:
         return {
             "title": "Overview",
             "folders": queries.folders(model),
-            "findings": queries.findings(model),
-            "jobs": queries.work(model),
+            "findings": queries.findings(model, now_s),
+            "jobs": queries.work(model, now_s),
             "due": queries.due(model, 8),
             "done": queries.done(model, now_s - 86_400, 8),
             "series": series,
@@ -185,7 +185,7 @@ class Pages:
         now_s = self.now_s()
         return {
             "title": "Work",
-            "jobs": queries.work(self._model),
+            "jobs": queries.work(self._model, now_s),
             "due": queries.due(self._model),
             "done": queries.done(self._model, now_s - 7 * 86_400),
             "job_events": queries.events(self._model, {"kind": "job"}, 50),

@@ -1,0 +1,175 @@
+"""The console in a real browser, Debian's Chromium: each page over tables of all kinds, narrow and wide, light and dark, live."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pyarrow as pa
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from tests.real.debian import found_or_installed
+
+import tideline
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+WIDTHS = ((390, 844), (1280, 900), (2560, 1440))
+HOSTILE = "<img src=x onerror=alert(1)> עברית 🚀"
+
+
+def rows(first: int, count: int = 200) -> pa.Table:
+    ids = list(range(first, first + count))
+    days = [f"2026-11-{20 + each % 5}" for each in ids]
+    return pa.table({"id": ids, "day": days, "fare": [each * 1.5 for each in ids], "at": [first] * count})
+
+
+def make_tables(lake: Path) -> tideline.Table:
+    """Tables of both types, one empty, one damaged, one with a hostile name. Returns the one that the test writes to."""
+    kinds = {"shop/orders": "mor", "shop/returns": "cow", f"iot/{HOSTILE}": "cow", "shop/damaged": "cow", "iot/empty": "cow"}
+    for place, kind in kinds.items():
+        table = tideline.create(str(lake / place), schema=rows(0).schema, key="id", partition="day", ordering="at", type=kind)
+        for number in range(0 if place == "iot/empty" else 4):
+            table.upsert(rows(100 * number))
+        if place == "shop/orders":
+            table.maintenance.create_savepoint(comment="before the import")
+            table.maintenance.compact()
+    (lake / "shop/damaged/.hoodie/hoodie.properties").write_bytes(b"\xff nothing")
+    return tideline.open(str(lake / "shop/orders"))
+
+
+@contextmanager
+def running_console(lake: Path) -> Iterator[str]:
+    """The address of `tideline console`, as a person starts it."""
+    command = [sys.executable, "-m", "tideline_cli.main", "console", "--tables", f"{lake}/*/*", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("console: http://127.0.0.1:"), line
+            yield line.split()[1].rstrip("/")
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory) -> Iterator[tuple[str, tideline.Table]]:
+    folder = tmp_path_factory.mktemp("lake")
+    orders = make_tables(folder)
+    with running_console(folder) as address:
+        yield address, orders
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = found_or_installed(lambda: shutil.which("chromium"), "chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Watched:
+    """A page of the browser, and what went wrong on it: messages of errors, failed answers, requests to other hosts, alerts."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.wrong: list[str] = []
+        page.on("console", lambda message: message.type in ("error", "warning") and self.wrong.append(message.text))
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (self.wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("response", lambda answer: answer.status >= 400 and self.wrong.append(f"{answer.status} {answer.url}"))
+        host = urlsplit(address).netloc
+        page.on("request", lambda asked: urlsplit(asked.url).netloc != host and self.wrong.append(f"request to {asked.url}"))
+
+
+@contextmanager
+def watched(browser: Browser, address: str, **look) -> Iterator[Watched]:
+    context = browser.new_context(locale="en-GB", timezone_id="Europe/Berlin", **look)
+    try:
+        yield Watched(context.new_page(), address)
+    finally:
+        context.close()
+
+
+def keys(address: str) -> dict[str, str]:
+    found = httpx.get(f"{address}/api/v1/tables").json()["tables"]
+    return {row["name"]: row["key"] for row in found}
+
+
+def await_tables(watch: Watched, address: str, number: int) -> None:
+    watch.page.goto(address)
+    expect(watch.page.locator(".nav a", has_text="Tables").locator(".count")).to_have_text(str(number), timeout=60_000)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_page_is_sound_at_each_width(lake, browser, scheme):
+    address, _ = lake
+    with watched(browser, address, color_scheme=scheme) as watch:
+        await_tables(watch, address, 5)
+        by_name = keys(address)
+        assert HOSTILE in by_name
+        pages = ["/", "/tables", "/work", "/events", *(f"/tables/{key}" for key in by_name.values())]
+        for path in pages:
+            for width, height in WIDTHS:
+                watch.page.set_viewport_size({"width": width, "height": height})
+                watch.page.goto(f"{address}{path}")
+                expect(watch.page.locator("h1")).to_be_visible()
+                assert watch.page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+        assert watch.wrong == []
+
+
+def test_a_commit_appears_without_a_reload(lake, browser):
+    address, orders = lake
+    with watched(browser, address) as watch:
+        await_tables(watch, address, 5)
+        watch.page.goto(f"{address}/tables/{keys(address)['orders']}")
+        sequence = watch.page.locator(".kpis > div", has_text="Sequence").locator(".big")
+        before = sequence.inner_text()
+        orders.upsert(rows(5000))
+        expect(sequence).not_to_have_text(before, timeout=15_000)
+        assert watch.wrong == []
+
+
+def test_the_timeline_leads_to_an_instant(lake, browser):
+    address, _ = lake
+    with watched(browser, address) as watch:
+        await_tables(watch, address, 5)
+        watch.page.goto(f"{address}/tables/{keys(address)['orders']}")
+        watch.page.locator(".lanes a:has(.m-service)").first.click()
+        expect(watch.page.locator("#instant h3")).to_contain_text("compaction")
+        expect(watch.page.locator(".lanes")).to_contain_text("before the import")
+        assert watch.wrong == []
+
+
+def test_times_are_those_of_the_viewer(lake, browser):
+    address, _ = lake
+    with watched(browser, address) as watch:
+        await_tables(watch, address, 5)
+        watch.page.goto(f"{address}/events")
+        shown = watch.page.locator("time[data-shown]").first
+        hour_utc, hour = int(shown.get_attribute("title").split()[1][:2]), int(shown.inner_text().split(", ")[-1][:2])
+        assert (hour - hour_utc) % 24 in (1, 2)
+
+
+def test_search_by_keyboard_and_filters(lake, browser):
+    address, _ = lake
+    with watched(browser, address) as watch:
+        await_tables(watch, address, 5)
+        watch.page.keyboard.press("/")
+        watch.page.keyboard.type("returns")
+        watch.page.keyboard.press("Enter")
+        expect(watch.page.locator("tbody tr")).to_have_count(1)
+        watch.page.locator(".chip.on", has_text="returns").click()
+        watch.page.locator("summary.chip", has_text="Type").click()
+        watch.page.locator(".menu[open] a", has_text="mor").click()
+        expect(watch.page.locator("tbody tr")).to_have_count(1)
+        expect(watch.page.locator("tbody .name")).to_have_text("orders")
+        assert watch.wrong == []
