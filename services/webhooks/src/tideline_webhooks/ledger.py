@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 
 from tideline_events import DeadLetter, EventLog, Publisher, PublisherFenced, PublishUnknown, Record, encode
 from tideline_events.positions import position_record
@@ -27,16 +28,33 @@ class Ledger:
 
     def positions(self) -> Mapping[str, int]:
         """Return the last delivered sequence of each table. A group that begins now has what was published before behind it."""
-        stored = self._log.positions(self._group)
-        if not stored:
-            known = [] if self._from_oldest else list(self._log.table_records())
-            stored = {BEGUN: 0, **{record.table_uid: record.sequence for record in known}}
-            self.store(stored)
-        return stored
+        return self._log.positions(self._group) or self._begun()
+
+    def _begun(self) -> Mapping[str, int]:
+        """Begin the group, unless another instance has begun it; return its positions.
+
+        All instances begin with one writer id, and read again once they have it: of two at the same moment, one has begun before
+        the other reads, or can no longer publish.
+        """
+        for is_last in (False, True):
+            with closing(self._log.publisher(f"{self._group}-begin")) as publisher:
+                stored: Mapping[str, int] = self._log.positions(self._group)
+                if stored:
+                    return stored
+                known = [] if self._from_oldest else list(self._log.table_records())
+                stored = {BEGUN: 0, **{record.table_uid: record.sequence for record in known}}
+                try:
+                    publisher.publish(*self._records(stored))
+                except (PublisherFenced, PublishUnknown):
+                    if is_last:
+                        raise
+                else:
+                    return stored
+        raise AssertionError("the last attempt returns or raises")
 
     def store(self, positions: Mapping[str, int]) -> None:
         """Store positions of tables."""
-        self._publish(*(position_record(self._group, uid, sequence) for uid, sequence in sorted(positions.items())))
+        self._publish(*self._records(positions))
 
     def give_up(self, record: Record, reason: str) -> None:
         """Publish a dead letter for an event."""
@@ -57,6 +75,9 @@ class Ledger:
         """Close the publisher."""
         with self._turn:
             self._drop()
+
+    def _records(self, positions: Mapping[str, int]) -> list[Record]:
+        return [position_record(self._group, uid, sequence) for uid, sequence in sorted(positions.items())]
 
     def _publish(self, *records: Record) -> None:
         with self._turn:
