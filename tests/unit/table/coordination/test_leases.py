@@ -232,6 +232,34 @@ def test_refusals():
         schedule_clean(open_table(storage, clock), KEEP_ONE)
 
 
+@pytest.mark.parametrize(
+    ("lease", "message"),
+    [
+        ({"ttl_s": 1e8}, "at most 31622400 s"),
+        ({"ttl_s": 10**400}, "at most 31622400 s"),
+        ({"ttl_s": float("inf")}, "at most 31622400 s"),
+        ({"ttl_s": float("nan")}, "at least 1 s"),
+        ({"holder": "caf\udce9"}, "UTF-8"),
+        ({"reads": "\ud800"}, "UTF-8"),
+    ],
+)
+def test_a_lease_that_nobody_could_read_is_not_stored(lease, message):
+    """It would hold up cleaning until somebody repairs its file."""
+    table, storage, _, _ = written(4)
+    with pytest.raises(InvalidOption, match=message):
+        take_lease(table, **lease)
+    assert not storage.list_folder(LEASE_FOLDER).objects
+    assert schedule_clean(table, KEEP_ONE)
+
+
+def test_the_option_of_leases_has_the_same_limit():
+    table, storage, clock, _ = written(1)
+    with pytest.raises(InvalidOption, match=r"tideline\.lease\.ttl"):
+        open_table(storage, clock, **{"tideline.lease.ttl": 1e8})
+    longest = 366 * 24 * 3600
+    assert take_lease(table, ttl_s=longest) == known_lease(table, leases_of(table)[0].lease_id)
+
+
 def test_a_table_that_hudi_writes_has_no_leases(monkeypatch):
     table, _, _, _ = written(1)
     monkeypatch.setattr(type(table.timeline), "capabilities", SHARED)

@@ -44,12 +44,15 @@ CLEAN_MAX_SHARE = Option(
     unit="share",
     minimum=0,
 )
+MOST_LEASE_S = 366 * 24 * 3600.0
+"""A lease lasts at most this long without renewal."""
 LEASE_TTL_S = Option(
     "tideline.lease.ttl",
     300.0,
     "A reader lease expires this long after its holder last renewed it. The library renews it three times in that period.",
     unit="seconds",
     minimum=1,
+    maximum=MOST_LEASE_S,
 )
 KEEP_MIN_COMMITS = Option(
     "hoodie.keep.min.commits",

@@ -14,10 +14,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from tideline_table.config import MOST_LEASE_S
 from tideline_table.coordination.heartbeat import store_time
-from tideline_table.errors import ObjectNotFound, WriteConflict, parsing
+from tideline_table.errors import CorruptMetadata, InvalidOption, ObjectNotFound, WriteConflict, parsing
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action
 from tideline_table.json_text import parse_json
@@ -27,7 +28,6 @@ from tideline_table.storage import Storage
 
 LEASE_FOLDER = ".hoodie/.tideline/leases"
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_MOST_TTL_S = 366 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,22 @@ def parse_lease(content: bytes, path: str, modified: datetime) -> Lease:
     with parsing(path, "a reader lease"):
         document: Mapping[str, object] = parse_json(content)
         ttl_s = float(str(document["ttl_s"]))
-        if not 0 < ttl_s <= _MOST_TTL_S:
+        if not 0 < ttl_s <= MOST_LEASE_S:
             raise ValueError(f"a duration of {ttl_s} s")
         holder, instant, since, reads = (str(document[key]) for key in ("holder", "instant", "since", "reads"))
         if not re.fullmatch(r"\d{17}", instant, re.ASCII):
             raise ValueError(f"instant {instant!r}")
         return Lease(str(document["id"]), holder, instant, since, ttl_s, reads, modified + timedelta(seconds=ttl_s))
+
+
+def check_storable(lease: Lease) -> None:
+    """Raise `InvalidOption` if the file of this lease could not be read again: cleaning would wait for its repair."""
+    try:
+        parse_lease(lease.to_bytes(), lease.path, datetime.fromtimestamp(0, UTC))
+    except CorruptMetadata:
+        raise InvalidOption(
+            f"the holder {lease.holder!r} of a lease that reads {lease.reads!r}", expected="texts that UTF-8 can encode"
+        ) from None
 
 
 def every_lease(storage: Storage) -> list[Lease]:

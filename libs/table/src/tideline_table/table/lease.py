@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 
-from tideline_table.config import LEASE_TTL_S
-from tideline_table.coordination.leases import Lease, check_lease, every_lease, leased_instant, live_leases
+from tideline_table.config import LEASE_TTL_S, MOST_LEASE_S
+from tideline_table.coordination.leases import Lease, check_lease, check_storable, every_lease, leased_instant, live_leases
 from tideline_table.errors import InstantNotFound, InvalidOption, TidelineError, UnsupportedTable
 from tideline_table.hudi.point import Point
 from tideline_table.table.facade import Table
@@ -40,8 +40,8 @@ def take_lease(
             remedy="keep a savepoint (procedure create_savepoint of Apache Hudi) while the reader runs",
         )
     ttl_s = table.options[LEASE_TTL_S] if ttl_s is None else ttl_s
-    if not ttl_s >= 1:
-        raise InvalidOption(f"a lease of {ttl_s} s", expected="at least 1 s")
+    if not 1 <= ttl_s <= MOST_LEASE_S:
+        raise InvalidOption(f"a lease of {ttl_s} s", expected=f"at least 1 s and at most {MOST_LEASE_S:.0f} s")
     state = table.refresh()
     asked = table.instant_of(as_of)
     table.slices(asked)  # raises for an instant whose files were cleaned
@@ -52,6 +52,7 @@ def take_lease(
         raise InstantNotFound("a reader lease of a table without a completed write", expected="a completed write")
     since = table.timeline.time.now().isoformat(timespec="milliseconds")
     lease = Lease(uuid.uuid4().hex, holder or _holder(), instant, since, float(ttl_s), reads)
+    check_storable(lease)
     stored = renew_lease(table, lease)
     try:
         # Read after the lease was stored: a service that did not see the lease has published its plan by now.
