@@ -24,6 +24,7 @@ from tideline_spark.arrow_rows import map_snapshots, spark_batches, spread
 from tideline_spark.options import SPARK_SCAN_KEYS_BYTES, SPARK_SCAN_LOG_BYTES
 from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.tagging import scan_files
+from tideline_spark.unpushed import scanned_columns
 from tideline_table.config import Options
 from tideline_table.file_group import FileSlice
 from tideline_table.table import Snapshot
@@ -103,7 +104,7 @@ def scan_merged(spark: SparkSession, snapshot: Snapshot, schema: StructType) -> 
     with planning_settings(spark, known_files(root)):
         base = scan_files(spark, root, paths, schema)
     file = f.shiftleft(f.crc32(f.col(f"{_METADATA}.file_name")), 32)
-    base = base.select(*columns, file.bitwiseOR(f.col(f"{_METADATA}.row_index")).alias(_POSITION))
+    base = base.select(*scanned_columns(schema), file.bitwiseOR(f.col(f"{_METADATA}.row_index")).alias(_POSITION))
     numbered = StructType(list(schema)).add(_POSITION, LongType())
     log = map_snapshots(spark, parts, partial(_log_rows, schema=schema), numbered)
     kept = [rows.join(superseded, _POSITION, "left_anti").select(*columns) for rows in (base, log)]

@@ -27,6 +27,7 @@ from tideline_spark.planning import known_files, planning_settings
 from tideline_spark.pruning import implied
 from tideline_spark.session import use_this_python
 from tideline_spark.tagging import scan_files
+from tideline_spark.unpushed import scanned_columns
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import CREATE_SCHEMA, Point
@@ -208,10 +209,10 @@ def _scanned(spark: SparkSession, snapshot: Snapshot, schema: StructType, keys: 
     condition, column = _condition(snapshot.commit_times, keys)
     with planning_settings(spark, known_files(root)):
         if condition is None:
-            return scan_files(spark, root, paths, schema)
+            return scan_files(spark, root, paths, schema).select(*scanned_columns(schema))
         scanned = schema if column in schema.names else StructType(list(schema)).add(column, "string")
         rows = scan_files(spark, root, paths, scanned).where(condition)
-        return rows.select(*(f.col(f"`{name}`") for name in schema.names))
+        return rows.select(*scanned_columns(schema))
 
 
 def _condition(times: CommitTimes | None, keys: pa.Array | None) -> tuple[Column | None, str]:

@@ -48,6 +48,7 @@ from tideline_table.schema.arrow import field_of, field_path
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD, MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector, is_supported
 from tideline_table.storage import ByteRange, Storage, digest_of, record_text
+from tideline_table.writer.footer_statistics import footer_statistics
 
 META_COLUMNS = (MetaField.COMMIT_TIME.value, MetaField.PARTITION_PATH.value, MetaField.RECORD_KEY.value)
 """The meta fields that always have statistics, as in Apache Hudi."""
@@ -235,11 +236,19 @@ class BaseFileRows:
 
 @contextmanager
 def open_base_file(
-    storage: Storage, path: str, first: pa.Table, avro_schema: str, options: Options, known: Mapping[bytes, bytes] | None = None
+    storage: Storage,
+    path: str,
+    first: pa.Table,
+    avro_schema: str,
+    options: Options,
+    known: Mapping[bytes, bytes] | None = None,
+    *,
+    is_whole: bool = False,
 ) -> Iterator[BaseFileRows]:
     """Open a base file that appears at the end of the context, or not at all if the context ends with an error.
 
     `first`: the first rows to be written, which give the schema and choose the encodings. `known`: as of `key_pairs`.
+    `is_whole`: no other rows follow, so that floating columns without a NaN have statistics in the footer.
     """
     schema = first.schema
     codec = options[COMPRESSION_CODEC]
@@ -252,6 +261,7 @@ def open_base_file(
             compression=codec,
             compression_level=_ZSTD_LEVEL if codec == "zstd" else None,
             use_dictionary=dictionary_columns(first),
+            write_statistics=footer_statistics(first, is_whole=is_whole),
             store_schema=False,
             write_page_index=True,
             write_page_checksum=True,
@@ -284,7 +294,7 @@ def write_base_file(
     storage: Storage, path: str, rows: pa.Table, avro_schema: str, options: Options, known: Mapping[bytes, bytes] | None = None
 ) -> WrittenFile:
     """Write `rows` (meta fields first) as a base file that appears as a whole or not at all. `known`: as of `key_pairs`."""
-    with open_base_file(storage, path, rows, avro_schema, options, known) as file:
+    with open_base_file(storage, path, rows, avro_schema, options, known, is_whole=True) as file:
         file.write(rows)
     return WrittenFile(file.size_bytes, file.statistics, file.bloom, file.record)
 

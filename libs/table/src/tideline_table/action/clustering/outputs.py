@@ -35,20 +35,22 @@ class Outputs:
         """Write the rows and return the files."""
         cut = _cut(ordered, self._schema, self._per_file, self._options[ROW_GROUP_ROWS])
         files = itertools.groupby(cut, key=lambda numbered: numbered[0])
-        return [self._write_file(number, (rows for _, rows in numbered)) for number, numbered in files]
+        return [self._write_file(number, (rows for _, rows in numbered), self._per_file) for number, numbered in files]
 
     def written_as(self, number: int, ordered: Iterable[pa.Table]) -> WriteStat:
         """Write all rows into the output file with this number."""
         cut = _cut(ordered, self._schema, sys.maxsize, self._options[ROW_GROUP_ROWS])
-        return self._write_file(number, (rows for _, rows in cut))
+        return self._write_file(number, (rows for _, rows in cut), sys.maxsize)
 
-    def _write_file(self, number: int, row_groups: Iterator[pa.Table]) -> WriteStat:
+    def _write_file(self, number: int, row_groups: Iterator[pa.Table], per_file: int) -> WriteStat:
         task, storage = self._task, self._storage
         file_id, path = task.output(number)
         create_marker(storage, task.instant, path, MarkerType.CREATE)
         named = map(partial(_named, path.rsplit("/", 1)[-1]), row_groups)
         first = next(named)
-        with open_base_file(storage, path, first, task.avro_schema, self._options) as file:
+        # Only the last row group of a file is not full.
+        is_whole = first.num_rows < min(self._options[ROW_GROUP_ROWS], per_file) or first.num_rows == per_file
+        with open_base_file(storage, path, first, task.avro_schema, self._options, is_whole=is_whole) as file:
             for rows in itertools.chain([first], named):
                 file.write(rows)
         # By its footer, because the commit publishes the file and not what was meant to be in it.
