@@ -52,6 +52,8 @@ _EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 def cast_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast texts to the non-nested type `kind`; null stays null. Raises one of `REFUSALS` for a value that does not fit."""
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        values = _without_zeros(values, kind.unit)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return _with_zone(values).cast(kind)
     if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
@@ -60,6 +62,15 @@ def cast_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
         # Cast through a timestamp: Arrow cannot parse times, and Python's parser drops zones and excess digits.
         return pc.binary_join_element_wise("1970-01-01", values, "T").cast(pa.timestamp(kind.unit)).cast(kind)
     return values.cast(kind)
+
+
+def _without_zeros(values: pa.Array, unit: str) -> pa.Array:
+    """Return texts of times without zeros behind the last digit that `unit` has: Arrow refuses them, whatever they say."""
+    digits = {"s": 0, "ms": 3, "us": 6}.get(unit)
+    if digits is None:
+        return values
+    kept, cut = (rf"(\.[0-9]{{{digits}}})", "0+") if digits else ("()", r"\.0+")
+    return pc.replace_substring_regex(values, rf"{kept}{cut}([Zz]|[+-][0-9:]+)?$", r"\1\2")
 
 
 def _with_zone(values: pa.Array) -> pa.Array:
