@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.unit.tideline.conftest import FIRST, SCHEMA, trips_of
 
 import tideline
-from tideline.errors import TidelineError
+from tideline.errors import InvalidInput, SchemaMismatch, TidelineError
 
 REQUIRED: dict[str, Any] = {
     "rows": trips_of(("z", "mon", 1.0, 1)),
@@ -105,3 +106,27 @@ def test_names_may_come_one_by_one(opened: tideline.Table) -> None:
 def test_the_table_itself_reads_and_writes() -> None:
     """Services and administration are behind `maintenance`, looking behind `inspect`."""
     assert len([name for name in dir(tideline.Table) if not name.startswith("_")]) <= 21
+
+
+@pytest.mark.parametrize(
+    "where", [pc.field("nope") == 1, pc.field("id") == 1, pc.field("fare"), pc.field("fare") + 1, pc.scalar(1)]
+)
+def test_an_arrow_expression_that_fits_no_rows_is_refused(opened: tideline.Table, where: pc.Expression) -> None:
+    reads: list[Callable[[], object]] = [
+        lambda: opened.read(where=where),
+        lambda: opened.scan(where=where).read_all(),
+        lambda: opened.lookup(["a"], where=where),
+        lambda: opened.incremental().read(where=where),
+        lambda: opened.changes().read(where=where),
+    ]
+    for read in reads:
+        with pytest.raises(InvalidInput, match="a condition on columns of the table"):
+            read()
+
+
+def test_keys_with_a_column_twice_are_refused(opened: tideline.Table) -> None:
+    keys = pa.table([["a"], ["a"]], names=["id", "id"])
+    calls: list[Callable[[pa.Table], object]] = [opened.lookup, opened.delete]
+    for call in calls:
+        with pytest.raises(SchemaMismatch, match="'id' more than once"):
+            call(keys)

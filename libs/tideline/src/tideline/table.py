@@ -255,6 +255,8 @@ class Table:
         keygen = self._table.definition.keygen
         given = keys_from(keys, schema, tuple(keygen.key_fields), tuple(keygen.partition_fields))
         needed = (*keygen.key_fields, *(keygen.partition_fields if of_rows else ()))
+        if twice := sorted({name for name in given.column_names if given.column_names.count(name) > 1}):
+            raise SchemaMismatch(f"keys with column(s) {', '.join(map(repr, twice))} more than once", expected="each column once")
         missing = [name for name in needed if not field_path(given.schema, name)]
         if missing:
             raise SchemaMismatch(

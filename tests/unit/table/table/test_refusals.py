@@ -131,6 +131,11 @@ def test_no_table_there(tmp_path):
         Table.open("gs://bucket/t")
     with pytest.raises(UnsupportedTable, match="empty base path"):
         Table.open("")
+    for impossible in ("a\x00b", "\ud800", "file:/a%00b"):
+        with pytest.raises(UnsupportedTable, match="characters that a file system can store"):
+            Table.open(impossible)
+    with pytest.raises(TableNotFound):
+        Table.open("//[x")
 
 
 def with_properties(storage, **changes):

@@ -8,7 +8,6 @@ import pytest
 from tests.plans import schedule_clustering
 from tests.unit.table.tables import cluster, open_table
 
-
 from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage, Storage

@@ -98,12 +98,19 @@ def _object_place(base_path: str) -> tuple[str, str] | None:
 def _local_folder(base_path: str) -> Path:
     if not base_path:
         raise UnsupportedTable("an empty base path", expected=SUPPORTED)
-    split = urlsplit(base_path)
-    if split.scheme == "file":
-        return Path(unquote(split.path))
+    scheme = base_path.partition(":")[0].lower()
+    folder = unquote(urlsplit(base_path).path) if scheme == "file" else base_path
+    try:
+        is_possible = b"\x00" not in os.fsencode(folder)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise UnsupportedTable(f"base path {base_path!r}", expected="characters that a file system can store")
+    if scheme == "file":
+        return Path(folder)
     if _URI.match(base_path):
         raise UnsupportedTable(
-            f"base path {base_path!r} with scheme {split.scheme!r}",
+            f"base path {base_path!r} with scheme {scheme!r}",
             expected=SUPPORTED,
             remedy="other object stores have no adapter in this release: use their S3 interface, or mount them",
         )
