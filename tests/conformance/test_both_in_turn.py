@@ -52,8 +52,8 @@ def story(
     """A table of Tideline that Hudi writes too. The chapters below go on with what the ones before left."""
     turns = Turns(apache_hudi, tmp_path_factory.mktemp("in-turn") / "a table, 50% é", request.param)
     table = turns.create_here()
-    assert table.is_shared
-    assert not table.is_exclusive
+    assert table.sharing is not None
+    assert not table.capabilities.log_is_truth
     return Story(turns, matrix)
 
 

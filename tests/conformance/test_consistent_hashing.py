@@ -164,7 +164,7 @@ def test_a_table_whose_rings_hudi_resized_is_read_and_not_shared(apache_hudi: Ap
         turns.share()
     left = {path.relative_to(turns.path) for path in turns.path.rglob("*")} - before
     assert not [path for path in left if ".tideline" not in path.parts]
-    assert not Table.open(str(turns.path)).has_log
+    assert not Table.open(str(turns.path)).capabilities.keeps_log
     turns.agree(Comparison(), "after a resize of Hudi", 40)
 
 

@@ -179,7 +179,7 @@ def recover(storage: Storage, clock: ManualClock) -> Table:
     for attempt in range(2):
         clock.advance(DEATH_S)
         table = opened(storage, clock, f"recovery-{attempt}", **OPTIONS)
-        if not table.is_shared:
+        if table.sharing is None:
             table = share_table(table, SHARING, open_hudi_lock)
         table.timeline.heal(0.0)
         roll_back_dead(table)
@@ -198,7 +198,7 @@ def check_sound(storage: MemoryStorage, clock: ManualClock, allowed: list[list[R
     """Rows are one of `allowed` for everybody, nothing is pending, log and timeline say the same, and (`writes_on`) both sides
     can write on."""
     table = opened(storage, clock, "checker")
-    assert table.is_shared
+    assert table.sharing is not None
     assert list(table.state.pending()) == []
     found = contents(table)
     assert found in allowed

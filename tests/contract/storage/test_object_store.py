@@ -265,7 +265,7 @@ def test_a_store_that_ignores_versions_is_refused_for_sharing(proxy, behind, sto
         share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock)
     assert listing(storage) == before
     proxy.rule = lambda request: None
-    assert share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock).is_shared
+    assert share_table(table, Sharing(HudiLockKind.STORAGE), open_hudi_lock).sharing is not None
 
 
 # --- refusals and secrets --------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_a_shared_table_that_was_upgraded_is_left_alone_whether_it_is_open_or_no
     write(table, 0)
     shared = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     tables, other = opened(fleet), opened(fleet)
-    assert [t.is_shared for t in tables.each()] == [True]
+    assert [t.sharing is not None for t in tables.each()] == [True]
     upgrade(shared.storage)
     with structlog.testing.capture_logs() as said:
         assert list(tables.each()) == list(other.each()) == []

@@ -84,5 +84,5 @@ def seen_by_others(storage: MemoryStorage, clock: ManualClock) -> list[Row]:
     for path in [o.path for o in copy.list_objects(".hoodie/.tideline")]:
         copy.delete(path)
     table = open_table(copy, clock, "stranger")
-    assert not table.has_log
+    assert not table.capabilities.keeps_log
     return contents(table)

@@ -83,7 +83,7 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
     health = document.pop("health")
     document |= {
         "base_path": table.storage.root,
-        "is_exclusive": table.is_exclusive,
+        "is_exclusive": table.capabilities.log_is_truth,
         "mode": mode_of(table),
         "sharing": table.sharing.to_json() if table.sharing else None,
         "columns": column_documents(table.schema) if table.schema_json else [],
@@ -102,14 +102,14 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
 
 def mode_of(table: Table) -> str:
     """Return which engines write a table: exclusive (Tideline), shared (both) or foreign (Apache Hudi)."""
-    return "shared" if table.is_shared else "exclusive" if table.has_log else "foreign"
+    return "shared" if table.sharing is not None else "exclusive" if table.capabilities.keeps_log else "foreign"
 
 
 def _writers(table: Table, summary: TableSummary) -> str:
     if table.sharing is not None:
         lock = "file" if table.sharing.lock is HudiLockKind.FILE_SYSTEM else "storage"
         return f"Tideline and Apache Hudi (shared, Hudi's {lock} lock), uid {summary.uid}"
-    if table.has_log:
+    if table.capabilities.keeps_log:
         return f"Tideline only, uid {summary.uid}"
     why = why_unsharable(table)
     return (

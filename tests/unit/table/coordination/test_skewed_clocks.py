@@ -448,4 +448,4 @@ def test_a_table_is_not_shared_while_its_last_instant_lies_ahead():
     write(skewed(storage, clock, HOUR_S, **PATIENT), ROWS)
     with pytest.raises(ClockSkew, match="of a shared table"):
         share_table(table, SHARING, open_hudi_lock)
-    assert not table.is_shared
+    assert table.sharing is None

@@ -44,7 +44,7 @@ def hudi_written(storage):
 def test_reads_as_the_log_says(place):
     table, storage, clock, commits = place
     other = open_table(hudi_written(storage), clock)
-    assert not other.is_exclusive
+    assert not other.capabilities.log_is_truth
     assert contents(other) == contents(table)
     for commit in commits:
         assert contents(other, commit.instant) == contents(table, commit.instant)

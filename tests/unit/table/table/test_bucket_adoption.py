@@ -88,7 +88,7 @@ def hudis(
 @pytest.mark.parametrize("fields", [("user",), ("page",), ("user", "page")])
 def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, kind: TableType, fields: tuple[str, ...]) -> None:
     table = hudis(tmp_path, kind, hash_fields=fields)
-    assert (table.has_log, table.definition.buckets) == (False, None)
+    assert (table.capabilities.keeps_log, table.definition.buckets) == (False, None)
     before = table.read().num_rows
     shared = share_table(table, SHARING, open_hudi_lock)
     index = shared.definition.buckets
@@ -113,7 +113,7 @@ def test_an_index_that_the_caller_names_is_checked_against_all_rows(tmp_path: Pa
     for wrong in (BucketIndex(12, ("user",)), BucketIndex(6), BucketIndex(6, ("page",)), BucketIndex(5, ("user",))):
         with pytest.raises(UnsupportedTable, match="rows are not where it puts them"):
             share_table(table, SHARING, open_hudi_lock, wrong)
-    assert not Table.open(str(tmp_path / "table")).has_log
+    assert not Table.open(str(tmp_path / "table")).capabilities.keeps_log
     assert "hoodie.index.type" not in read_properties(table.storage)
     shared = share_table(table, SHARING, open_hudi_lock, BucketIndex(6, ("user",)))
     assert shared.definition.index_text == "6 bucket(s) by user"

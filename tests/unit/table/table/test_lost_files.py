@@ -70,7 +70,7 @@ def test_the_timeline_alone_gives_the_rows_back_and_can_be_shared(table):
         open_table(table.storage, table.clock)
     lose(table.storage, ".hoodie/.tideline")
     found = open_table(table.storage, table.clock)
-    assert (contents(found), found.has_log) == (before, False)
+    assert (contents(found), found.capabilities.keeps_log) == (before, False)
 
 
 @pytest.mark.parametrize(

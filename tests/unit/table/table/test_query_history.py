@@ -72,7 +72,7 @@ def test_cleaned_history(is_ours, tmp_path):
     if not is_ours:
         shutil.rmtree(tmp_path / "t/.hoodie/.tideline")
     table = Table.open(str(tmp_path / "t"))
-    assert table.has_log == is_ours
+    assert table.capabilities.keeps_log == is_ours
     points = [d.sequence if is_ours else d.instant for d in done]
     retained = table.state.last_clean_retained
     for ask in (lambda: table.changes(points[0]), lambda: table.incremental("", points[1])):
@@ -93,7 +93,7 @@ def test_points_before_a_table_was_taken_in(name, tmp_path):
     expected = {since: keys_of(hudi_written.incremental(since).read()) for since in before}
     changed = {pair: images_of(hudi_written.changes(*pair)) for pair in itertools.combinations(before, 2)}
     shared = share_table(hudi_written, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
-    assert shared.has_log
+    assert shared.capabilities.keeps_log
     assert any(expected.values())
     for since, rows in expected.items():
         assert keys_of(shared.incremental(since).read()) == rows

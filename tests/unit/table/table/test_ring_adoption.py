@@ -62,7 +62,7 @@ def nodes_of(number: int) -> set[int]:
 @pytest.mark.parametrize("fields", [("user",), ("page",), ("user", "page")])
 def test_number_and_hash_fields_are_found_and_kept(tmp_path: Path, fields: tuple[str, ...]) -> None:
     table = hudis(tmp_path, hash_fields=fields)
-    assert (table.has_log, table.definition.buckets) == (False, None)
+    assert (table.capabilities.keeps_log, table.definition.buckets) == (False, None)
     before = table.read().num_rows
     shared = share_table(table, SHARING, open_hudi_lock)
     assert shared.definition.index_text == f"3 consistent bucket(s) by {','.join(fields)}"
@@ -88,7 +88,7 @@ def test_what_the_caller_names_is_checked_against_rings_and_rows(tmp_path: Path)
         share_table(table, SHARING, open_hudi_lock, BucketIndex(3, ("page",)))
     with pytest.raises(UnsupportedTable, match="began with 3 buckets; expected 4"):
         share_table(table, SHARING, open_hudi_lock, BucketIndex(4, ("user",)))
-    assert not Table.open(str(tmp_path / "table")).has_log
+    assert not Table.open(str(tmp_path / "table")).capabilities.keeps_log
     assert (
         share_table(table, SHARING, open_hudi_lock, BucketIndex(3, ("user",))).definition.index_text
         == "3 consistent bucket(s) by user"
@@ -121,7 +121,7 @@ def test_a_table_that_was_resized_is_not_shared(tmp_path: Path) -> None:
     table = hudis(tmp_path, resized=True)
     with pytest.raises(UnsupportedTable, match=r"of a hash ring, which \d+ replaced"):
         share_table(table, SHARING, open_hudi_lock)
-    assert not table.has_log
+    assert not table.capabilities.keeps_log
 
 
 def test_an_exclusive_table_is_shared_after_its_resizes(tmp_path: Path) -> None:

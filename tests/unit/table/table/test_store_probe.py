@@ -60,9 +60,9 @@ def test_stores_without_conditions_are_refused(fault: str, words: str) -> None:
         share_table(table, SHARING, open_hudi_lock)
     assert "another store" in caught.value.remedy
     assert listing(storage) == before
-    assert not table.is_shared
+    assert table.sharing is None
     storage.fault = ""
-    assert share_table(table, SHARING, open_hudi_lock).is_shared
+    assert share_table(table, SHARING, open_hudi_lock).sharing is not None
 
 
 def test_an_answer_that_got_lost_condemns_no_store() -> None:
@@ -78,4 +78,4 @@ def test_an_answer_that_got_lost_condemns_no_store() -> None:
 
 def test_a_disk_needs_no_versions(tmp_path: Path) -> None:
     table, _, _ = new_table(storage=LocalStorage(tmp_path / "t"))
-    assert share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock).is_shared
+    assert share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock).sharing is not None

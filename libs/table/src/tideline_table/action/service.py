@@ -177,6 +177,10 @@ class Rewrite(Service):
     """Whether it merges log files: a plan takes no slice without them."""
     yields_to: ClassVar[TableService | None] = None
     """The service whose due plan takes the same files and makes one of this service needless."""
+    work: ClassVar[staticmethod[..., Any]]
+    """Runs one task, here or in another process."""
+    here: ClassVar[staticmethod[..., Sequence[Any]]]
+    """Runs tasks in threads of this process; calls the second argument, if given, behind each."""
     splits_tasks: ClassVar[bool] = False
     """Whether several executors may share one task (`cluster_on_executors`)."""
 
@@ -224,15 +228,6 @@ class Rewrite(Service):
     def waited(self, state: TableState, found: FileSlice, sequence: int) -> bool:
         """Return whether what a plan would take of a slice was written before the entry `sequence` of the log."""
         return any_before(state, (log.instant for log in found.log_files), sequence)
-
-    @property
-    @abstractmethod
-    def work(self) -> Callable[[Any], Any]:
-        """The function that runs one task, which can be sent to another process."""
-
-    @abstractmethod
-    def here(self, tasks: Sequence[Any], on_done: Callable[[], None] = lambda: None) -> Sequence[Any]:
-        """Run tasks in threads of this process; call `on_done` behind each."""
 
     @abstractmethod
     def ran(self, committed: Committed) -> Ran:

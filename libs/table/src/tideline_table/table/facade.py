@@ -177,21 +177,6 @@ class Table:
         return self.view().capabilities
 
     @property
-    def has_log(self) -> bool:
-        """Whether the table has a Tideline log: the truth of an exclusive table, a mirror of the timeline of a shared table."""
-        return self.capabilities.keeps_log
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether all writers are Tideline's, so that the table log is the truth."""
-        return self.capabilities.log_is_truth
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether Apache Hudi's and Tideline's writers write the table, under one lock."""
-        return self.sharing is not None
-
-    @property
     def sharing(self) -> Sharing | None:
         """How the table is shared with Apache Hudi's writers; None if it is not."""
         return self.timeline.state.sharing

@@ -322,7 +322,7 @@ def _of_clock(table: Table) -> list[Finding]:
                 )
             ]
         brought += f", {skew.total_seconds():.0f} s ahead of the time of the store"
-    waits = "writes wait" if table.is_shared else "writes go on above it, compactions wait"
+    waits = "writes wait" if table.sharing is not None else "writes go on above it, compactions wait"
     text = f"{found}: {brought}; set the clock of that writer by NTP, {waits} until that time has come"
     return [Finding(FindingKind.CLOCK, text, ends_in_s=ahead.total_seconds())]
 

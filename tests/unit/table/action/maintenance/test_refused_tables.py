@@ -99,7 +99,7 @@ def test_an_upgraded_exclusive_table_is_read_and_refused_by_name(table: Table) -
     upgrade(table.storage)
     refuses(table, "upgraded")  # a process that has it open
     reader = open_table(table.storage, table.clock)
-    assert (contents(reader), reader.has_log, reader.is_exclusive) == (before, False, False)
+    assert (contents(reader), reader.capabilities.keeps_log, reader.capabilities.log_is_truth) == (before, False, False)
     refuses(reader, "version 9 with timeline layout 2: the table was upgraded")
     with pytest.raises(TableFrozen, match="version 9") as caught:
         write(reader, ROWS)

@@ -262,14 +262,14 @@ def test_share_refuses_a_resize_that_begins_beside_it(
     monkeypatch.undo()
     bucket_numbers.hide_index(table.timeline)
     found = open_table(table.storage, table.clock, "next")
-    assert found.is_exclusive
+    assert found.capabilities.log_is_truth
     if at_work[0] is not None:
         at_work[0].roll_back()
     table.clock.advance(DEATH_S)  # type: ignore[attr-defined]
     roll_back_dead(found)
     assert not list(found.state.pending())
     share_table(found, SHARING, open_hudi_lock)
-    assert open_table(table.storage, table.clock, "last").is_shared
+    assert open_table(table.storage, table.clock, "last").sharing is not None
     properties = read_properties(table.storage)
     rules = LARGER if at_work[0] is None else RULES
     assert (properties[INDEX_TYPE], properties[EXPRESSIONS], RESIZING in properties) == ("BUCKET", f"{rules};.*,4", False)

@@ -37,7 +37,7 @@ def test_a_table_of_ours_is_shared_from_an_empty_commit_on() -> None:
     write(exclusive, FIRST)
     still_open = open_table(storage, clock)
     shared = share_table(exclusive, SHARING, open_hudi_lock)
-    assert (shared.is_shared, shared.is_exclusive, shared.sharing) == (True, False, SHARING)
+    assert (shared.sharing is not None, shared.capabilities.log_is_truth, shared.sharing) == (True, False, SHARING)
     assert shared.uid == exclusive.uid
     with pytest.raises(TableFrozen, match="shared with Apache Hudi"):
         write(still_open, FIRST)
@@ -229,7 +229,7 @@ def test_upgraded_table_is_read_where_its_timeline_is_now() -> None:
         with pytest.raises(UnsupportedTable, match=r"downgrade it .* hoodie\.write\.auto\.upgrade=false"):
             step()
     reader = Table.open(storage.root, clock=clock, storage=storage)
-    assert (reader.is_shared, reader.has_log) == (False, False)
+    assert (reader.sharing is not None, reader.capabilities.keeps_log) == (False, False)
     assert contents(reader) == FIRST
 
 
@@ -398,7 +398,7 @@ def test_instants_are_minted_above_the_times_of_completed_files() -> None:
 def test_opening_needs_the_table_that_it_is_shared_as() -> None:
     _, storage, clock = shared_table()
     table = Table.open(storage.root, clock=clock, storage=storage)
-    assert table.is_shared
+    assert table.sharing is not None
     assert isinstance(table.timeline, SharedTimeline)
     assert not table.timeline.can_write
 

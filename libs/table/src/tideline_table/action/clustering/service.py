@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,6 @@ from tideline_table.action.backlog import Backlog, Objectives, Pressure
 from tideline_table.action.clustering.decision import decide_clustering, why_not_carried_over
 from tideline_table.action.clustering.execute import cluster_group
 from tideline_table.action.clustering.run import cluster_here, request_clustering, run_clustering
-from tideline_table.action.clustering.task import ClusteredGroup, ClusteringTask
 from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, oldest_of
 from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, any_before, logs_applied
 from tideline_table.config import (
@@ -36,6 +35,7 @@ class Clustering(Rewrite):
 
     name = TableService.CLUSTERING
     action, operation = Action.REPLACE_COMMIT, CLUSTER
+    work, here = staticmethod(cluster_group), staticmethod(cluster_here)
     splits_tasks = True
     cancels_where_shared = True
 
@@ -88,13 +88,6 @@ class Clustering(Rewrite):
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
     ) -> str | NotDue:
         return request_clustering(table, options, trigger, check=check)
-
-    @property
-    def work(self) -> Callable[[ClusteringTask], ClusteredGroup]:
-        return cluster_group
-
-    def here(self, tasks: Sequence[ClusteringTask], on_done: Callable[[], None] = lambda: None) -> list[ClusteredGroup]:
-        return cluster_here(tasks, on_done)
 
     def ran(self, committed: Committed) -> Ran:
         rows, files = sum(stat.num_writes for stat in committed.stats), len(committed.stats)

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from tideline_table.action.backlog import Backlog, Objectives, Pressure, pressure_of_logs
-from tideline_table.action.compaction.plan import CompactionTask, compact_slice, plan_compaction
+from tideline_table.action.compaction.plan import compact_slice, plan_compaction
 from tideline_table.action.compaction.run import compact_here, request_compaction, run_compaction
 from tideline_table.action.decision import Check, Due, NotDue, TableService, Trigger, oldest_of
 from tideline_table.action.service import (
@@ -26,7 +26,6 @@ from tideline_table.config import COMPACT_INLINE, COMPACT_SCHEDULE_INLINE, COMPA
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import Action
-from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
 from tideline_table.table.definition import TableView
@@ -38,6 +37,7 @@ class Compaction(Rewrite):
 
     name = TableService.COMPACTION
     action, operation = Action.COMPACTION, COMPACT
+    work, here = staticmethod(compact_slice), staticmethod(compact_here)
     begins_slices = True
     is_for_logs = True
 
@@ -82,13 +82,6 @@ class Compaction(Rewrite):
         """See `Service.plan`. A `trigger` replaces the number of commits that the options name."""
         most, least = (None, None) if trigger is None else (trigger.max_bytes, trigger.min_commits)
         return request_compaction(table, options, max_bytes=most, min_commits=least, check=check)
-
-    @property
-    def work(self) -> Callable[[CompactionTask], WriteStat]:
-        return compact_slice
-
-    def here(self, tasks: Sequence[CompactionTask], on_done: Callable[[], None] = lambda: None) -> list[WriteStat]:
-        return compact_here(tasks, on_done)
 
     def ran(self, committed: Committed) -> Ran:
         return merged_logs(self.name, committed, "base files")

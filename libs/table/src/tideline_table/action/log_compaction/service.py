@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from tideline_table.action.backlog import Backlog, Objectives, Pressure
@@ -16,7 +16,7 @@ from tideline_table.action.log_compaction.run import (
     run_log_compaction,
     why_not_log_compacted,
 )
-from tideline_table.action.log_compaction.task import LogCompactionTask, merge_log
+from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.action.service import (
     Gain,
     Inline,
@@ -32,7 +32,6 @@ from tideline_table.config import LOG_COMPACTION_ENABLE, LOG_COMPACTION_INLINE, 
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.instant import Action
-from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import LOG_COMPACT
 from tideline_table.log.plan import CompactionPlanned, Plan
 from tideline_table.log.state import TableState
@@ -45,6 +44,7 @@ class LogCompaction(Rewrite):
 
     name = TableService.LOG_COMPACTION
     action, operation = Action.LOG_COMPACTION, LOG_COMPACT
+    work, here = staticmethod(merge_log), staticmethod(log_compact_here)
     is_for_logs = True
     yields_to = TableService.COMPACTION
 
@@ -112,13 +112,6 @@ class LogCompaction(Rewrite):
     ) -> str | NotDue:
         """See `Service.plan`. Of a `trigger` only the bound on bytes counts."""
         return request_log_compaction(table, options, max_bytes=None if trigger is None else trigger.max_bytes, check=check)
-
-    @property
-    def work(self) -> Callable[[LogCompactionTask], WriteStat]:
-        return merge_log
-
-    def here(self, tasks: Sequence[LogCompactionTask], on_done: Callable[[], None] = lambda: None) -> list[WriteStat]:
-        return log_compact_here(tasks, on_done)
 
     def ran(self, committed: Committed) -> Ran:
         return merged_logs(self.name, committed, "log files")
