@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -43,6 +43,11 @@ EXIT_SETTINGS = 2
 EXIT_GRACE_EXCEEDED = 3
 
 _log = get_logger(__name__)
+
+
+def entry_point(service_factory: ServiceFactory[SettingsT], settings_class: type[SettingsT]) -> Callable[[], None]:
+    """Return the `main` of a service: it does `run_service` and exits with its code."""
+    return lambda: sys.exit(run_service(service_factory, settings_class))
 
 
 def run_service(

@@ -1,18 +1,12 @@
 """The entry point of `tideline-ingest`."""
 
-import sys
-
 import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
 
 from tideline_ingest.ingestion import IngestService
 from tideline_ingest.settings import IngestSettings
-from tideline_runtime.lifecycle import run_service
+from tideline_runtime.lifecycle import entry_point
 
-
-def main() -> None:
-    """Run the service until it is asked to stop."""
-    sys.exit(run_service(IngestService, IngestSettings))
-
+main = entry_point(IngestService, IngestSettings)
 
 if __name__ == "__main__":
     main()

@@ -1,18 +1,12 @@
 """The entry point of `tideline-lock-service`."""
 
-import sys
-
 import tideline_runtime.requirement  # noqa: F401 isort: skip - first: it names the extra
 
 from tideline_lock_service.service import LockService
 from tideline_lock_service.settings import LockServiceSettings
-from tideline_runtime.lifecycle import run_service
+from tideline_runtime.lifecycle import entry_point
 
-
-def main() -> None:
-    """Run the service until it is asked to stop."""
-    sys.exit(run_service(LockService, LockServiceSettings))
-
+main = entry_point(LockService, LockServiceSettings)
 
 if __name__ == "__main__":
     main()
