@@ -24,6 +24,7 @@ COMMANDS = {
     "write": "write",
     "delete-partition": "write",
     "read": "read",
+    "sql": "sql",
     "show": "inspection",
     "timeline": "inspection",
     "files": "files",

@@ -133,12 +133,13 @@ def read(
     # Rows on a terminal show by themselves how far the command is.
     shown = progress if output or not sys.stdout.isatty() else nullcontext()
     with query.leased(table) if lease else nullcontext(), shown:
-        _print_rows(*query.run(table, condition), output, chosen, limit, as_json=as_json)
+        print_rows(*query.run(table, condition), output, chosen, limit, as_json=as_json)
 
 
-def _print_rows(
+def print_rows(
     schema: pa.Schema, batches: Iterator[pa.RecordBatch], output: str, chosen: RowFormat | None, limit: int | None, *, as_json: bool
 ) -> None:
+    """Write rows to the file `output`, or to stdout if it is empty."""
     if output:
         with file_sink(output, chosen or format_of(output), schema) as sink:
             rows = _copy(batches, sink, limit)

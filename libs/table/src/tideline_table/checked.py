@@ -92,6 +92,7 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "Mapping[str, str] | None": (_mapping, "a mapping from keys, which are texts, to values"),
     "Assigned": (_columns, "a mapping from names of columns to values"),
     "Assigned | None": (_mapping, "a mapping from names of columns to values"),
+    "Named | None": (_mapping, "a mapping from names to paths or tables"),
     "Columns": (_several(str, none=True), "a name or several names"),
     "Where": (_one_of(str, pc.Expression, none=True), "SQL text or a pyarrow.compute.Expression"),
     "ProgressStep | None": (_one_of(ProgressStep, none=True), "what `Progress.moved` returned"),

@@ -152,6 +152,10 @@ class InvalidPredicate(InvalidInput):
     """A filter text that cannot be parsed, or that does not match the columns of the table."""
 
 
+class InvalidStatement(InvalidInput):
+    """An SQL statement that cannot be parsed, or that does something else than query a table or change its rows."""
+
+
 class SchemaMismatch(InvalidInput):
     """Rows whose schema does not match the schema of the table."""
 

@@ -7,6 +7,7 @@ from .opening import BloomIndex, BucketIndex, RecordIndex, create, open
 from .progress import Progress
 from .query import Query
 from .results import Archival, Clean, Clustering, Commit, Compaction, Resize, Restoration, ServiceResult
+from .statements import sql
 from .table import Table
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "errors",
     "events",
     "open",
+    "sql",
 ]

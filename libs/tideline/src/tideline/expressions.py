@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline_table.errors import InvalidPredicate, SchemaMismatch, TidelineError
+from tideline_table.errors import InvalidPredicate, SchemaMismatch
 from tideline_table.extras import extra
 from tideline_table.reader import parse_where
 from tideline_table.schema import with_meta_fields
@@ -74,6 +74,10 @@ class Evaluator:
 
     def query(self, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the rows of a query over `tables` and `views`. Raises `InvalidPredicate` with what DuckDB says."""
+        return self.reader(text, tables).read_all()
+
+    def reader(self, text: str, tables: Mapping[str, pa.Table] | None = None) -> pa.RecordBatchReader:
+        """Return the rows of a query as a stream; errors as `query`, when it is made and while it is read."""
         with extra("sql"):
             import duckdb
         if self._connection is None:
@@ -81,19 +85,13 @@ class Evaluator:
             self._connection.execute("set python_enable_replacements = false; set TimeZone = 'UTC'")
             for name, rows in self.views.items():
                 self._connection.register(name, rows)
-        for name, rows in tables.items():
+        for name, rows in (tables or {}).items():
             self._connection.register(name, rows)
         try:
-            return self._connection.sql(text).to_arrow_table()
+            found = self._connection.sql(text).to_arrow_reader()
         except duckdb.Error as error:
-            cause = error.__cause__ or error.__context__
-            if isinstance(cause, TidelineError):
-                raise cause from None
-            raise InvalidPredicate(
-                f"DuckDB refuses an expression ({first_line(error)})",
-                expected="SQL that DuckDB can evaluate on the rows of the table",
-                remedy="text values are in single quotes: \"'done'\", columns are not",
-            ) from None
+            raise _refused(error) from None
+        return pa.RecordBatchReader.from_batches(found.schema, _batches(found))
 
     def kinds(self, rows: pa.Table) -> dict[str, str]:
         """Return the names of DuckDB's types of all columns."""
@@ -125,6 +123,8 @@ class Selection:
     rest: exp.Expr | None = None
     evaluator: Evaluator = field(default_factory=Evaluator)
     name: str = TARGET
+    reads_table: bool = False
+    """Whether the condition also reads other rows of the table: then it depends on each change of it."""
 
     def of(self, rows: pa.Table) -> pa.Table:
         """Return those of `rows`, which `arrow` selected, for which the condition is true."""
@@ -132,8 +132,25 @@ class Selection:
 
     def selects(self, rows: pa.Table) -> bool:
         """Return whether the condition is true for one of `rows`."""
+        if self.reads_table:
+            return bool(rows.num_rows)
         found = rows if self.arrow is None else rows.filter(self.arrow)
         return bool(found.num_rows and self.of(found).num_rows)
+
+
+def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from reader
+    except (pa.ArrowException, OSError) as error:
+        raise _refused(error) from None
+
+
+def _refused(error: Exception) -> InvalidPredicate:
+    return InvalidPredicate(
+        f"DuckDB refuses an expression ({first_line(error)})",
+        expected="SQL that DuckDB can evaluate on the rows of the table",
+        remedy="text values are in single quotes: \"'done'\", columns are not",
+    )
 
 
 def selection_of(where: str | pc.Expression | None, schema: pa.Schema) -> Selection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ def delete_rows(table: engine.Table, selection: Selection, progress: ProgressSte
         none = found.slice(0, 0)
         return RowChange(none, none, found, none)
 
-    return commit_change(ChangeSource(table, compute, selection.selects, selection.arrow), progress, options)
+    return commit_change(_source(table, compute, selection), progress, options)
 
 
 def update_rows(
@@ -45,7 +45,11 @@ def update_rows(
         none = found.slice(0, 0)
         return RowChange(found, with_values(found, assigned, selection), none, none)
 
-    return commit_change(ChangeSource(table, compute, selection.selects, selection.arrow), progress, options)
+    return commit_change(_source(table, compute, selection), progress, options)
+
+
+def _source(table: engine.Table, compute: Callable[[engine.Snapshot], RowChange], selection: Selection) -> ChangeSource:
+    return ChangeSource(table, compute, selection.selects, None if selection.reads_table else selection.arrow)
 
 
 def commit_change(source: ChangeSource, progress: ProgressStep | None, options: Options) -> Commit:

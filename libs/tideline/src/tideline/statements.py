@@ -1,0 +1,259 @@
+"""SQL statements on tables by path or name: sqlglot parses them, changes of rows are commits, queries run in DuckDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from tideline.checked import checked
+from tideline.expressions import DIALECT, TARGET, Evaluator, Selection, first_line, quoted, selection_of_parsed
+from tideline.merge import Merge
+from tideline.opened import Options
+from tideline.opening import open as open_table
+from tideline.results import Commit
+from tideline.row_changes import delete_rows, update_rows
+from tideline.table import Table
+from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch
+from tideline_table.extras import extra
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+Named: TypeAlias = Mapping[str, str | Table]
+POSSIBLE = "SELECT, INSERT INTO, UPDATE, DELETE FROM or MERGE INTO"
+_FILE = re.compile(r"\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
+"""Names of files that DuckDB reads by itself."""
+
+
+@checked
+def sql(
+    statement: str, tables: Named | None = None, *, options: Options = None, locks: str | None = None
+) -> Commit | pa.RecordBatchReader:
+    """Run one SQL statement. A change is one commit; of a query, the rows are returned as a stream.
+
+    A table is named by its path in double quotes, or by a key of `tables`, whose value is its path or the open table. Raises
+    `InvalidStatement` for what is no such statement, and the errors of the methods of `Table`.
+    """
+    found = _parsed(statement)
+    return _Session(dict(tables or {}), options, locks).run(found)
+
+
+def is_query(statement: str) -> bool:
+    """Return whether a statement returns rows and changes nothing. Raises `InvalidStatement` if it is no statement."""
+    from sqlglot import exp
+
+    return isinstance(_parsed(statement), exp.Query)
+
+
+def _parsed(statement: str) -> exp.Expr:
+    with extra("sql"):
+        import sqlglot
+    try:
+        parts = [part for part in sqlglot.parse(statement, dialect=DIALECT) if part is not None]
+    except sqlglot.errors.SqlglotError as error:
+        raise InvalidStatement(f"a statement that cannot be parsed ({first_line(error)})", expected=POSSIBLE) from None
+    if len(parts) != 1:
+        raise InvalidStatement(f"{len(parts)} statements", expected="one statement")
+    return parts[0]
+
+
+@dataclass
+class _Session:
+    """The tables of one statement, each opened when it is met."""
+
+    named: dict[str, str | Table]
+    options: Options
+    locks: str | None
+    opened: dict[str, Table] = field(default_factory=dict)
+
+    def run(self, statement: exp.Expr) -> Commit | pa.RecordBatchReader:
+        from sqlglot import exp
+
+        if isinstance(statement, exp.Query):
+            return self._query(statement)
+        if isinstance(statement, exp.Delete):
+            return self._delete(statement)
+        if isinstance(statement, exp.Update):
+            return self._update(statement)
+        if isinstance(statement, exp.Insert):
+            return self._insert(statement)
+        if isinstance(statement, exp.Merge):
+            return self._merge(statement)
+        raise InvalidStatement(f"the statement {statement.sql(DIALECT)[:80]!r}", expected=POSSIBLE)
+
+    def _query(self, statement: exp.Query) -> pa.RecordBatchReader:
+        return self._evaluator(statement).reader(statement.sql(DIALECT))
+
+    def _delete(self, statement: exp.Delete) -> Commit:
+        _only(statement, "DELETE", {"this", "where"}, "a condition on the rows, or MERGE INTO")
+        table, name = self._target(statement.this)
+        return delete_rows(table._table, self._selection(statement, table, name), options=self.options)  # noqa: SLF001
+
+    def _update(self, statement: exp.Update) -> Commit:
+        _only(statement, "UPDATE", {"this", "expressions", "where"}, "values from the row itself, or MERGE INTO")
+        table, name = self._target(statement.this)
+        assigned = _assignments(statement.expressions, table.schema)
+        return update_rows(table._table, assigned, self._selection(statement, table, name), options=self.options)  # noqa: SLF001
+
+    def _insert(self, statement: exp.Insert) -> Commit:
+        from sqlglot import exp
+
+        _only(statement, "INSERT", {"this", "expression", "by_name"}, "INSERT INTO table [(columns)] with VALUES or a query")
+        into, query = statement.this, statement.expression
+        named = [part.name for part in into.expressions] if isinstance(into, exp.Schema) else []
+        table, _ = self._target(into.this if isinstance(into, exp.Schema) else into)
+        if not isinstance(query, exp.Query | exp.Values):
+            raise InvalidStatement("an INSERT without rows", expected="VALUES or a query")
+        text = query.sql(DIALECT) if isinstance(query, exp.Query) else f"select * from ({query.sql(DIALECT)})"  # noqa: S608 - parsed
+        evaluator = self._evaluator(query)
+        given = evaluator.query(f"select * from ({text}) limit 0", {})  # noqa: S608 - a parsed query
+        if statement.args.get("by_name"):
+            named = given.column_names
+        columns = [_column(name, table.schema) for name in named] or list(table.schema.names)
+        if len(columns) != given.num_columns or len(set(columns)) != len(columns):
+            raise SchemaMismatch(
+                f"{given.num_columns} value(s) for the columns {', '.join(columns)}", expected="a value for each column"
+            )
+        kinds = evaluator.kinds(table.schema.empty_table())
+        places = [f"c{n}" for n in range(len(columns))]
+        casts = ", ".join(f"cast({place} as {kinds[c]}) as {quoted(c)}" for place, c in zip(places, columns, strict=True))
+        rows = evaluator.query(f"select {casts} from ({text}) as given({', '.join(places)})", {})  # noqa: S608 - a parsed query
+        for missing in (f for f in table.schema if f.name not in columns):
+            rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))
+        return table.insert(rows, options=self.options)
+
+    def _merge(self, statement: exp.Merge) -> Commit:
+        from sqlglot import exp
+
+        _only(statement, "MERGE", {"this", "using", "on", "whens"}, "MERGE INTO table USING rows ON condition WHEN …")
+        table, name = self._target(statement.this)
+        using, on = statement.args["using"], statement.args.get("on")
+        if not isinstance(on, exp.Condition):
+            raise InvalidStatement("a MERGE without ON", expected="ON with a condition over both tables")
+        evaluator = self._evaluator(statement)
+        other = using.alias_or_name
+        plain = using.copy()
+        plain.set("alias", None)
+        rows = evaluator.query(f"select * from {plain.sql(DIALECT)}", {})  # noqa: S608 - a parsed table
+        merge = Merge(table._opened, rows, on.sql(DIALECT), (), evaluator, (name, other or "source"))  # noqa: SLF001
+        for when in statement.args["whens"].expressions:
+            merge = _with_clause(merge, when, table.schema)
+        return merge.execute(options=self.options)
+
+    # --- tables --------------------------------------------------------------------------------------------------------------
+
+    def _target(self, found: exp.Expr) -> tuple[Table, str]:
+        """Return the table that a statement changes, and the name by which its columns may be qualified."""
+        from sqlglot import exp
+
+        if not isinstance(found, exp.Table) or not isinstance(found.this, exp.Identifier) or found.args.get("db"):
+            raise InvalidStatement(
+                f"a change of {found.sql(DIALECT)!r}", expected="one table, by its path in double quotes or its name"
+            )
+        return self._table(found.name), found.alias_or_name
+
+    def _table(self, name: str) -> Table:
+        if name not in self.opened:
+            given = self.named.get(name)
+            if given is None and not ("/" in name or name.startswith(".") or ":" in name):
+                known = ", ".join(sorted(self.named)) or "none is named"
+                raise InvalidOption(
+                    f"table {name!r}", expected=f'a named table ({known}), or a path in double quotes such as "./{name}"'
+                )
+            self.opened[name] = (
+                given if isinstance(given, Table) else open_table(given or name, options=self.options, locks=self.locks)
+            )
+        return self.opened[name]
+
+    def _evaluator(self, statement: exp.Expr) -> Evaluator:
+        """Return an evaluator that knows the tables that a statement reads."""
+        names = set(self._read(statement))
+        return Evaluator({name: self._table(name).dataset() for name in sorted(names)})
+
+    def _read(self, statement: exp.Expr) -> Iterator[str]:
+        from sqlglot import exp
+
+        within = {cte.alias for cte in statement.find_all(exp.CTE)}
+        changed = statement.this if isinstance(statement, exp.Delete | exp.Update | exp.Merge) else None
+        for found in statement.find_all(exp.Table):
+            is_name = isinstance(found.this, exp.Identifier) and not found.args.get("db")
+            if found is changed or not is_name or found.name in within:
+                continue
+            if found.name in self.named or not _FILE.search(found.name):
+                yield found.name
+
+    def _selection(self, statement: exp.Delete | exp.Update, table: Table, name: str) -> Selection:
+        where = statement.args.get("where")
+        evaluator = self._evaluator(statement)
+        table._table.refresh()  # noqa: SLF001
+        found = selection_of_parsed(where.this if where is not None else None, table.schema, name or TARGET, evaluator)
+        own = {other for other in evaluator.views if self._table(other).path == table.path}
+        return replace(found, reads_table=True) if own else found
+
+
+def _only(statement: exp.Expr, what: str, known: set[str], expected: str) -> None:
+    """Raise `InvalidStatement` for a part of a statement that would be ignored."""
+    others = [name for name, value in statement.args.items() if value and name not in known]
+    if others:
+        shown = others[0].strip("_").replace("_", " ").upper()
+        raise InvalidStatement(f"{what} with {shown}", expected=expected)
+
+
+def _assignments(parts: list[exp.Expr], schema: pa.Schema) -> dict[str, object]:
+    from sqlglot import exp
+
+    found: dict[str, object] = {}
+    for part in parts:
+        if not isinstance(part, exp.EQ) or not isinstance(part.this, exp.Column):
+            raise InvalidStatement(f"SET {part.sql(DIALECT)[:80]}", expected="SET column = value")
+        name = _column(part.this.name, schema)
+        if name in found:
+            raise InvalidStatement(f"two values for column {name!r}", expected="one value for a column")
+        found[name] = part.expression.sql(DIALECT)
+    return found
+
+
+def _column(name: str, schema: pa.Schema) -> str:
+    """Return the column that SQL means by a name, whatever its case. Raises `SchemaMismatch` if there is none."""
+    found = name if name in schema.names else next((n for n in schema.names if n.casefold() == name.casefold()), None)
+    if found is None:
+        raise SchemaMismatch(f"column {name!r} is not in the table", expected=f"one of {', '.join(schema.names)}")
+    return found
+
+
+def _with_clause(merge: Merge, when: exp.When, schema: pa.Schema) -> Merge:
+    from sqlglot import exp
+
+    then, by_source = when.args["then"], when.args.get("source")
+    condition = when.args.get("condition")
+    text = None if condition is None else condition.sql(DIALECT)
+    if by_source:
+        raise InvalidStatement("WHEN NOT MATCHED BY SOURCE", expected="WHEN MATCHED or WHEN NOT MATCHED")
+    if isinstance(then, exp.Var) and then.name.upper() == "DELETE" and when.args["matched"]:
+        return merge.when_matched_delete(condition=text)
+    if isinstance(then, exp.Update) and when.args["matched"]:
+        all_columns = not then.expressions or isinstance(then.expressions[0], exp.Star)
+        return merge.when_matched_update(None if all_columns else _assignments(then.expressions, schema), condition=text)
+    if isinstance(then, exp.Insert) and not when.args["matched"]:
+        return merge.when_not_matched_insert(_inserted(then, schema), condition=text)
+    raise InvalidStatement(when.sql(DIALECT)[:80], expected="WHEN MATCHED THEN UPDATE or DELETE, WHEN NOT MATCHED THEN INSERT")
+
+
+def _inserted(then: exp.Insert, schema: pa.Schema) -> dict[str, object] | None:
+    from sqlglot import exp
+
+    if not then.this or isinstance(then.this, exp.Star):
+        if then.args.get("expression"):
+            names = list(schema.names)
+        else:
+            return None
+    else:
+        names = [_column(part.name, schema) for part in then.this.expressions]
+    values = then.expression.expressions
+    if len(values) != len(names) or len(set(names)) != len(names):
+        raise InvalidStatement(f"{len(values)} value(s) for the columns {', '.join(names)}", expected="a value for each column")
+    return {name: value.sql(DIALECT) for name, value in zip(names, values, strict=True)}

@@ -1,0 +1,124 @@
+"""SQL statements that change or query tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.tideline.conftest import SCHEMA, sorted_rows, trips_of
+
+import tideline
+from tideline_table.errors import InvalidStatement
+
+
+def fares(table: tideline.Table) -> dict[str, float | None]:
+    return {row["id"]: row["fare"] for row in sorted_rows(table.read())}
+
+
+def changed(statement: str, table: tideline.Table, **others: tideline.Table) -> tuple[int, int, int]:
+    done = tideline.sql(statement, {"trips": table, **others})
+    assert isinstance(done, tideline.Commit)
+    return done.rows_inserted, done.rows_updated, done.rows_deleted
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> tideline.Table:
+    made = tideline.create(tmp_path / "other", schema=SCHEMA, key="id", partition="day")
+    made.upsert(trips_of(("a", "mon", 1.0, 7), ("z", "sun", 2.0, 7)))
+    return made
+
+
+def test_tables_are_named_by_path(table: tideline.Table) -> None:
+    path = table.path.removeprefix("file://")
+    done = tideline.sql(f"update \"{path}\" set FARE = fare + 1 where day = 'mon'")
+    assert isinstance(done, tideline.Commit)
+    assert fares(table) == {"a": 91.0, "b": 201.0, "c": None}
+    found = tideline.sql(f'select count(*) as n from "{path}"')
+    assert isinstance(found, pa.RecordBatchReader)
+    assert found.read_all().to_pylist() == [{"n": 3}]
+
+
+def test_update_and_delete(table: tideline.Table, other: tideline.Table) -> None:
+    assert changed("update trips as t set fare = t.fare * 2 where t.id in (select id from other)", table, other=other) == (0, 1, 0)
+    assert changed("delete from trips where trips.fare >= 180 and length(trips.id) = 1 and id <> 'b'", table) == (0, 0, 1)
+    assert fares(table) == {"b": 200.0, "c": None}
+    assert changed("delete from trips", table) == (0, 0, 2)
+
+
+def test_a_condition_may_compare_with_the_table_itself(table: tideline.Table) -> None:
+    assert changed("delete from trips where fare = (select max(fare) from trips)", table) == (0, 0, 1)
+    assert fares(table) == {"a": 90.0, "c": None}
+
+
+def test_merge(table: tideline.Table, other: tideline.Table) -> None:
+    statement = """merge into trips t using (select id, day, fare, updated_at from other) as s on t.id = s.id
+        when matched and s.fare > 5 then delete
+        when matched then update set fare = t.fare + s.fare
+        when not matched then insert (id, day, fare, updated_at) values (s.id, s.day, s.fare * 10, 3)"""
+    assert changed(statement, table, other=other) == (1, 1, 0)
+    assert fares(table) == {"a": 91.0, "b": 200.0, "c": None, "z": 20.0}
+    stars = "merge into trips using other on trips.id = other.id when matched then update set * when not matched then insert *"
+    assert changed(stars, table, other=other) == (0, 2, 0)
+    assert fares(table) == {"a": 1.0, "b": 200.0, "c": None, "z": 2.0}
+
+
+def test_insert(table: tideline.Table, tmp_path: Path) -> None:
+    assert changed("insert into trips values ('d', 'sun', 1, 2), ('e', 'sun', null, 3)", table) == (2, 0, 0)
+    assert changed("insert into trips (updated_at, id, day) select 5, 'f', 'sun'", table) == (1, 0, 0)
+    assert changed("insert into trips by name select 'g' as id, 'sun' as day", table) == (1, 0, 0)
+    pq.write_table(trips_of(("h", "sun", 9.0, 1)), tmp_path / "rows.parquet")
+    assert changed(f"insert into trips select * from '{tmp_path}/rows.parquet'", table) == (1, 0, 0)
+    assert fares(table) == {"a": 90.0, "b": 200.0, "c": None, "d": 1.0, "e": None, "f": None, "g": None, "h": 9.0}
+
+
+def test_queries_stream_rows_of_several_tables(table: tideline.Table, other: tideline.Table) -> None:
+    query = "with both as (select t.fare + o.fare as total from trips t join o using (id)) select total from both"
+    found = tideline.sql(query, {"trips": table.path, "o": other})
+    assert isinstance(found, pa.RecordBatchReader)
+    assert found.read_all().to_pylist() == [{"total": 91.0}]
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("drop table trips", "the statement 'DROP TABLE trips'"),
+        ("", "0 statements"),
+        ("select 1; select 2", "2 statements"),
+        ("delete from trips where fare > ", "a statement that cannot be parsed"),
+        ("delete from trips using trips o where true", "DELETE with USING"),
+        ("delete from trips where true returning *", "DELETE with RETURNING"),
+        ("update trips set fare = 1 from trips o", "UPDATE with FROM"),
+        ("update trips set fare = 1, Fare = 2", "two values for column 'fare'"),
+        ("insert overwrite trips select 1", "INSERT with OVERWRITE"),
+        ("insert into trips values (1) on conflict do nothing", "INSERT with CONFLICT"),
+        ("merge into trips t using trips s using (id) when matched then delete", "MERGE with USING COND"),
+        ("merge into trips t using trips s on t.id = s.id when not matched by source then delete", "WHEN NOT MATCHED BY SOURCE"),
+        ("merge into trips t using trips s on t.id = s.id when matched then do nothing", "WHEN MATCHED THEN DO NOTHING"),
+        ("delete from (select 1)", "a change of '(SELECT 1)'"),
+    ],
+)
+def test_other_statements_are_refused_by_name(table: tideline.Table, statement: str, found: str) -> None:
+    with pytest.raises(InvalidStatement) as caught:
+        tideline.sql(statement, {"trips": table})
+    assert caught.value.found.startswith(found)
+    assert caught.value.expected
+    assert len(table.read()) == 3
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("delete from nope", "table 'nope'"),
+        ("update trips set nope = 1", "column 'nope' is not in the table"),
+        ("update trips set id = 'x'", "an update of column 'id'"),
+        ("insert into trips values (1)", "1 value(s) for the columns"),
+        ("select nope from trips", "DuckDB refuses an expression"),
+        ("select cast('x' as integer) from trips", "DuckDB refuses an expression"),
+    ],
+)
+def test_statements_that_do_not_fit_the_table(table: tideline.Table, statement: str, found: str) -> None:
+    with pytest.raises(tideline.errors.InvalidInput) as caught:
+        tideline.sql(statement, {"trips": table}).read_all()  # type: ignore[union-attr]
+    assert caught.value.found.startswith(found)
