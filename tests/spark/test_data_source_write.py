@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import Accumulator
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, rows
 
@@ -58,6 +59,17 @@ def staged(table: Table) -> list[str]:
 
 def commits(table: Table) -> int:
     return len(table.refresh().completed_writes())
+
+
+def counted(df: DataFrame) -> tuple[DataFrame, Accumulator[int]]:
+    """`df`, and how many tasks have read it."""
+    ran = df.sparkSession.sparkContext.accumulator(0)
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        ran.add(1)
+        yield from batches
+
+    return df.mapInArrow(count, df.schema), ran
 
 
 def test_an_append_is_one_upsert_and_an_overwrite_replaces_everything(source: SparkSession, table: Table, tables: Tables) -> None:
@@ -128,16 +140,11 @@ def test_what_is_wrong_is_found_before_the_job(
     error: type[TidelineError],
     told: str,
 ) -> None:
-    ran, before = source.sparkContext.accumulator(0), content(table)
-
-    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        ran.add(1)
-        yield from batches
-
+    before = content(table)
     base = Path(table.storage.root.removeprefix("file://")).parent / place
-    df = source.createDataFrame(rows(0, 3, 1)).withColumn("more", f.lit(1))
+    df, ran = counted(source.createDataFrame(rows(0, 3, 1)).withColumn("more", f.lit(1)))
     with pytest.raises(error, match=told):
-        df.mapInArrow(counted, df.schema).write.format(NAME).mode(mode).options(**options).save(str(base))
+        df.write.format(NAME).mode(mode).options(**options).save(str(base))
     assert ran.value == 0
     assert content(table) == before
     assert not (base.parent / "missing").exists()
@@ -265,6 +272,10 @@ def test_folders_by_time_are_written_by_the_driver(source: SparkSession, tmp_pat
     made = Table.open(base)
     assert {s.group.partition_path for s in made.slices()} == {"1970-01-02", "1970-01-03"}
     assert len(content(made)) == 40
+    lacking, ran = counted(frame.drop("amount"))
+    with pytest.raises(SchemaMismatch, match="amount"):
+        lacking.write.format(NAME).mode("append").options(**BY_DAY).save(base)
+    assert ran.value == 0
     deletion = {"hoodie.datasource.write.operation": "delete_partition"}
     frame.limit(1).write.format(NAME).mode("append").options(**{**BY_DAY, **deletion}).save(base)
     assert {row["ts"] for row in content(made)} == {1}

@@ -8,6 +8,7 @@ from tideline_spark.choices import refuse_look_ups
 from tideline_spark.errors import translated
 from tideline_spark.inline import run_inline_on_executors
 from tideline_spark.small_source import DriverAndTasks
+from tideline_spark.tagging import evolved_by, source_columns
 from tideline_table.action import OnConflict, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.log import ProgressStep
@@ -34,7 +35,13 @@ def write_collected(
     progress: ProgressStep | None = None,
     on_conflict: OnConflict | None = None,
 ) -> None:
-    """Write the rows of `df`, which the driver holds, as one commit. Raises what `write_rows` raises, and `SparkFailed`."""
+    """Write the rows of `df`, which the driver holds, as one commit. Raises what `write_rows` raises, and `SparkFailed`.
+
+    A table that cannot be written, and columns that do not fit, are found before Spark runs a job.
+    """
+    table.check_writable()
+    target = evolved_by(df, table.definition, table.schema_json, operation, table.options)
+    source_columns(df, target.schema, table.definition.keygen, operation)
     with translated():
         rows = df.toArrow()
     executor = DriverAndTasks(df.sparkSession, lambda: None)

@@ -178,6 +178,7 @@ def test_the_query_of_a_read() -> None:
     ("given", "told"),
     [
         ({"hoodie.table.name": "rides"}, "hoodie.table.name=rides for table 'trips'; expected trips"),
+        ({W + "table.type": "MERGE_ON_READ"}, "expected COPY_ON_WRITE, as"),
         ({W + "recordkey.field": "ts"}, "expected id, as"),
         ({W + "partitionpath.field": "ts"}, "expected city, as"),
         ({W + "partitionpath.field": ""}, "expected city, as"),
@@ -191,7 +192,7 @@ def test_a_table_that_exists_is_compared(tmp_path: Path, given: dict[str, str], 
     create_table(str(tmp_path), table_request(parse_hudi_options(TRIPS), "trips", SCHEMA))
     found = Table.open(str(tmp_path)).definition
     assert check_agrees(parse_hudi_options({**TRIPS, "hoodie.table.name": "Trips"}), found, ("city",)) == []
-    assert check_agrees(parse_hudi_options({W + "table.type": "MERGE_ON_READ"}), found) == [W + "table.type=MERGE_ON_READ"]
+    assert check_agrees(parse_hudi_options({"hoodie.write.table.version": "9"}), found) == ["hoodie.write.table.version=9"]
     with pytest.raises(InvalidOption, match=told):
         check_agrees(parse_hudi_options({**TRIPS, **given}), found)
 

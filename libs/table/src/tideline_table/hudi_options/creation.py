@@ -114,7 +114,7 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
     """Compare the table that the options define with the one that exists, as Hudi's writers do.
 
     Returns what the options name otherwise without a consequence: the table stays as it is. Raises `InvalidOption` for another
-    name, keys, partitions, ordering or merging.
+    name, type, keys, partitions, ordering or merging.
     """
     asked, keygen, given = request_fields(options), found.keygen, options.table
     if partition_by and "partition_fields" not in asked:
@@ -122,6 +122,7 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
     names = tuple(name.partition(":")[0] for name in asked.get("partition_fields", keygen.partition_fields))
     held: list[tuple[str, object, object]] = [
         ("name", asked.get("name", found.name).casefold(), found.name.casefold()),
+        ("type", asked.get("type", found.type).value, found.type.value),
         ("key", asked.get("key_fields", keygen.key_fields), keygen.key_fields),
         ("partition", names, keygen.partition_fields),
         ("ordering", asked.get("ordering_field", found.ordering_field), found.ordering_field),
@@ -139,11 +140,7 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
             )
     for said in _merging(options):
         _check_merging(said, found.merge_mode, f"table {found.name!r}")
-    differs = {
-        "type": asked.get("type", found.type) is not found.type,
-        "version": asked.get("version", found.version) != found.version,
-    }
-    return [str(given[target]) for target, is_other in differs.items() if is_other]
+    return [str(given["version"])] if asked.get("version", found.version) != found.version else []
 
 
 def _merging(options: HudiOptions) -> list[Given]:

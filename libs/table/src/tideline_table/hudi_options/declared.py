@@ -55,8 +55,7 @@ TABLE_OPTIONS = (
     _table(
         WRITE + "table.type",
         "type",
-        "`COPY_ON_WRITE` or `MERGE_ON_READ`. A later write that names another type writes the table as it is, with a warning, as "
-        "Hudi's does.",
+        "`COPY_ON_WRITE` (default) or `MERGE_ON_READ`.",
         "hoodie.table.type",
         WRITE + "storage.type",
     ),
