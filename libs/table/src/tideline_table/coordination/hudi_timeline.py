@@ -20,6 +20,7 @@ from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.state import TableState
+from tideline_table.metadata_table import listed_by_metadata
 from tideline_table.storage import Folder, exists
 
 
@@ -31,7 +32,7 @@ class HudiTimeline(ActiveTimeline):
         super().__init__(replica)
         self._created = created
         self._properties = properties
-        self._state = hudi_written_state(replica.storage, properties)
+        self._state = hudi_written_state(replica.storage, properties, listed_by_metadata)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -46,8 +47,8 @@ class HudiTimeline(ActiveTimeline):
         return self._state
 
     def refresh_view(self) -> TableState:
-        """See `ActiveTimeline.refresh_view`; reads the whole timeline and lists the table."""
-        self._state = hudi_written_state(self.storage, self._properties)
+        """See `ActiveTimeline.refresh_view`; reads the whole timeline and lists the table, by its metadata table if it can."""
+        self._state = hudi_written_state(self.storage, self._properties, listed_by_metadata)
         return self._state
 
     def check_not_upgraded(self) -> None:

@@ -33,7 +33,7 @@ from tideline_table.log.progress import Progress, progress_in
 from tideline_table.log.state import TableState
 from tideline_table.reader.log_blocks import VisibleInstants
 from tideline_table.schema.identity import history_texts
-from tideline_table.storage import Storage
+from tideline_table.storage import ObjectStat, Storage
 
 SCHEMA_FOLDER = ".hoodie/.schema"
 SCHEMA_FILE_SUFFIX = ".schemacommit"
@@ -42,15 +42,23 @@ _LISTINGS = 5
 _COPY_ON_WRITE = "COPY_ON_WRITE"
 
 
-def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = None) -> TableState:
+ListFiles = Callable[[Storage, TableFormat, TimelineListing], Sequence[tuple[str, Sequence[ObjectStat]]] | None]
+"""Returns the partitions of a table with this timeline, and their files, from another source than folders; None if it cannot."""
+
+
+def hudi_written_state(
+    storage: Storage, properties: Mapping[str, str] | None = None, list_files: ListFiles = lambda *_: None
+) -> TableState:
     """Read the committed file slices and the active timeline of a table with these properties (default: layout 1).
+
+    Folders are listed if `list_files` returns nothing.
 
     Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout or log files in a
     copy-on-write table, `TableIncomplete` for data files without any instant, and `StorageError` if other writers kept removing
     files while the table was listed.
     """
     form = format_of(properties or {})
-    state = _listed_state(storage, form, timeline_zone(properties or {}))
+    state = _listed_state(storage, form, timeline_zone(properties or {}), list_files)
     if (properties or {}).get(TYPE) == _COPY_ON_WRITE:
         logs = (path for file_slice in state.every_slice() for path in file_slice.log_paths)
         for path in logs:
@@ -58,10 +66,13 @@ def hudi_written_state(storage: Storage, properties: Mapping[str, str] | None = 
     return state
 
 
-def _listed_state(storage: Storage, form: TableFormat, zone: tzinfo) -> TableState:
+def _listed_state(storage: Storage, form: TableFormat, zone: tzinfo, list_files: ListFiles) -> TableState:
     listing = list_timeline(storage, form)
     for _ in range(_LISTINGS):
-        groups = listed_groups((partition, level.objects) for partition, level in list_partitions(storage))
+        partitions = list_files(storage, form, listing)
+        if partitions is None:
+            partitions = [(partition, level.objects) for partition, level in list_partitions(storage)]
+        groups = listed_groups(partitions)
         # List again if a clean, rollback or restore began or ended meanwhile: the files it deleted would be missing from the state.
         after = list_timeline(storage, form)
         if _removals(after) == _removals(listing):
