@@ -20,7 +20,7 @@ from tideline_events.errors import (
     TopicMismatch,
 )
 from tideline_events.location import check_event_log_url, open_event_log
-from tideline_events.log import EventLog, Publisher, Subscription, transition_records
+from tideline_events.log import EventLog, Publisher, Subscription, Tail, transition_records
 from tideline_events.payload import (
     DeadLetter,
     Event,

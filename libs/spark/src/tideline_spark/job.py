@@ -27,9 +27,8 @@ from tideline_table.action import create_metadata, delete_partitions
 from tideline_table.config import COMBINE_BEFORE_INSERT, COMBINE_BEFORE_UPSERT, METADATA_ENABLE, SCHEMA_EVOLUTION, Options
 from tideline_table.errors import InvalidOption, TableExists, TableNotFound
 from tideline_table.hudi_options import HudiOptions, check_agrees, is_hudi_option, parse_hudi_options, table_request
-from tideline_table.index import RECORD_INDEX
 from tideline_table.schema import storable_schema, top_columns
-from tideline_table.table import Table, create_table, default_name
+from tideline_table.table import RecordIndex, Table, create_table, default_name
 from tideline_table.writer import Operation
 
 _LOGGER = logging.getLogger(__name__)
@@ -185,7 +184,7 @@ def _created(job: SaveJob, df: DataFrame, operation: Operation) -> Table:
             raise
         return _ready(job, found, df, operation)
     table = Table.open(job.path, options=job.write_options(), hudi_lock=open_hudi_lock)
-    if request.index_type == RECORD_INDEX:
+    if isinstance(request.index, RecordIndex):
         create_metadata(table, ("record_index",))
     elif table.options[METADATA_ENABLE]:
         create_metadata(table)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tideline.checked import checked
 from tideline.expressions import DIALECT, TARGET, Evaluator, Selection, first_line, quoted, selection_of_parsed
 from tideline.merge import Merge
 from tideline.opened import Options
@@ -17,6 +16,7 @@ from tideline.opening import open as open_table
 from tideline.results import Commit
 from tideline.row_changes import delete_rows, update_rows
 from tideline.table import Table
+from tideline_table.checked import checked
 from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch
 from tideline_table.extras import extra
 
