@@ -276,9 +276,16 @@ class LogReplica:
         """The last folded entry; None if the state is that of a checkpoint."""
         self.mutex = threading.RLock()
         self.maintenance = LogMaintenance(storage, clock, options, self.log.read)
-        self.statistics = KnownStatistics(storage, self.log.read)
+        self._statistics: KnownStatistics | None = None
         self._end = LogEnd(self.log, clock)
         self._reached = 0
+
+    @property
+    def statistics(self) -> KnownStatistics:
+        """The statistics of the files of the table: kept up with its log from the first query on."""
+        if self._statistics is None:  # without the mutex, for which queries must not wait: of two, one is kept
+            self._statistics = KnownStatistics(self.storage, self.log.read)
+        return self._statistics
 
     def load(self) -> None:
         """Start from the latest checkpoint and read the tail.
@@ -348,7 +355,8 @@ class LogReplica:
     def fold(self, entry: Entry) -> None:
         """Apply the next entry to the state."""
         self._apply(entry)
-        self.statistics.saw(entry)
+        if self._statistics is not None:
+            self._statistics.saw(entry)
 
     def _apply(self, entry: Entry) -> None:
         self.state.apply(entry)
