@@ -37,6 +37,9 @@ from tideline_events import (
 )
 from tideline_table.errors import InvalidOption
 
+SHORT_S = 0.1
+"""A tail of the embedded log knows its end only when it has waited in vain, unless its newest record is in its topics."""
+
 # The publisher dies, as by kill -9, after its records were sent and before its transaction ended.
 DIE_IN_TRANSACTION = """
 publisher, uid = log.publisher(sys.argv[2]), sys.argv[3]
@@ -103,11 +106,11 @@ def test_a_tail_reads_what_is_there_and_then_what_comes_and_leaves_no_position(d
     found: list[Record] = []
     with closing(deployment.log().tail([TIMELINE.name])) as tail:
         while not tail.is_at_end():
-            found += [record for record in tail.poll(5) if record.key == uid.encode()]
+            found += [record for record in tail.poll(SHORT_S) if record.key == uid.encode()]
         assert sequences(found) == [0, 1, 2, 3]
         publisher.publish_transitions(uid, transitions(uid, 4, 5), table_record(uid, 5))
         while len(found) < 6:
-            found += [record for record in tail.poll(5) if record.key == uid.encode()]
+            found += [record for record in tail.poll(SHORT_S) if record.key == uid.encode()]
     assert sequences(found) == [0, 1, 2, 3, 4, 5]
     with closing(deployment.log().tail([TIMELINE.name])) as again:
         assert again.poll(5)
@@ -119,11 +122,11 @@ def test_a_tail_may_begin_at_a_time(deployment: Deployment) -> None:
     publisher.publish_transitions(uid, transitions(uid, 0, 3), table_record(uid, 3))
     with closing(deployment.log().tail([TIMELINE.name], deployment.clock.now() + timedelta(hours=1))) as tail:
         while not tail.is_at_end():
-            assert tail.poll(5) == []
+            assert tail.poll(SHORT_S) == []
     found: list[Record] = []
     with closing(deployment.log().tail([TIMELINE.name], deployment.clock.now() - timedelta(hours=1))) as tail:
         while not tail.is_at_end():
-            found += [record for record in tail.poll(5) if record.key == uid.encode()]
+            found += [record for record in tail.poll(SHORT_S) if record.key == uid.encode()]
     assert sequences(found) == [0, 1, 2, 3]
 
 
@@ -133,7 +136,7 @@ def test_only_the_last_heartbeat_of_a_shard_is_kept_by_the_embedded_log(embedded
     for beat in beats:
         publisher.publish(encode(beat))
     with closing(embedded.log().tail([MIRRORS.name])) as tail:
-        assert [decode(record) for record in tail.poll(5)] == beats[-1:]
+        assert [decode(record) for record in tail.poll(SHORT_S)] == beats[-1:]
 
 
 def test_a_transaction_cut_off_by_death_stays_invisible(among_processes: Deployment) -> None:
@@ -452,7 +455,7 @@ def test_topics_of_a_family_are_created_and_read_by_name(deployment: Deployment)
     found: list[Record] = []
     with closing(log.tail([topic])) as tail:
         while not tail.is_at_end():
-            found += tail.poll(5)
+            found += tail.poll(SHORT_S)
     assert [record.key for record in found] == [*(row.key for row in rows), None]
     assert {record.partition for record in found} == {0}
     publisher.publish(Record(CHANGES_POSITIONS.name, key, None))

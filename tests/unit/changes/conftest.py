@@ -18,6 +18,8 @@ from tideline_events import EventLog, Record, open_event_log
 from tideline_table.table import Table
 
 Read = Callable[[], list[Record]]
+SHORT_S = 0.02
+"""A tail knows its end only when it has waited in vain, unless the newest record of the event log is in its topic."""
 
 
 @dataclass
@@ -61,7 +63,7 @@ def records_of(log: EventLog, topic: str) -> list[Record]:
     found: list[Record] = []
     with closing(log.tail([topic])) as tail:
         while not tail.is_at_end():
-            found += tail.poll(1)
+            found += tail.poll(SHORT_S)
     return found
 
 
