@@ -1,9 +1,12 @@
 """Keys that are unique in the table: rows move between partitions, and nobody leaves a key in two of them."""
 
+import functools
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.plans import schedule_clustering
+from tests.simulation.starting_point import place as copy_with_clock
 from tests.unit.table.tables import cluster, compact, contents, new_table, open_table, rows_of, write
 
 from tideline_table.action import delete_partitions, write_rows
@@ -28,13 +31,23 @@ OPTIONS = {"logs": {"tideline.insert.to.log": "true"}, "small files": {"hoodie.p
 OPTIONS |= {name: {"hoodie.index.type": "GLOBAL_BLOOM"} for name in ("filters", "filters of logs")}
 
 
+def options_of(kind):
+    return {**GLOBAL, **OPTIONS.get(kind, {})}
+
+
+@functools.cache
+def prepared(kind):
+    """The table of each kind is made once; each test gets a copy."""
+    _, storage, clock = new_table(**KINDS[kind])
+    write(open_table(storage, clock, **options_of(kind)), [("a", "p", 5, "x"), ("b", "p", 5, "x"), ("c", "q", 5, "x")])
+    return storage, clock.monotonic_s()
+
+
 @pytest.fixture(params=KINDS)
 def place(request):
     """A table and a second one that writes to the same place."""
-    _, storage, clock = new_table(**KINDS[request.param])
-    options = {**GLOBAL, **OPTIONS.get(request.param, {})}
-    table, other = (open_table(storage, clock, name, **options) for name in ("w", "other"))
-    write(table, [("a", "p", 5, "x"), ("b", "p", 5, "x"), ("c", "q", 5, "x")])
+    _, storage, clock = copy_with_clock(prepared(request.param))
+    table, other = (open_table(storage, clock, name, **options_of(request.param)) for name in ("w", "other"))
     return table, other
 
 
