@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -31,6 +32,14 @@ def disk_path():
     """A temporary folder on a disk, for tests of what a disk does."""
     with tempfile.TemporaryDirectory(prefix="tideline-test-") as folder:
         yield Path(folder)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Modules and tests live as long as the process: the collector need not visit them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 ONE_PROCESS = ("tests/spark/",)
