@@ -44,16 +44,20 @@ def pytest_collection_finish():
 
 ONE_PROCESS = ("tests/spark/",)
 """Folders whose tests share what is dear to start: a JVM that has compiled their queries before."""
+BY_TOPIC = "tests/simulation/test_crashes.py"
+"""Takes minutes, and what its tests share is of one topic, the first word of their parameters."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """As `--dist loadfile`, and all files of such a folder go to one process."""
+    """As `--dist loadfile`, but all files of such a folder go to one process, and the topics of such a file to several ones."""
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - tests also run without this plugin
 
     class ByFileOrFolder(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
+            if file == BY_TOPIC:
+                return nodeid.partition(": ")[0]
             return next((folder for folder in ONE_PROCESS if file.startswith(folder)), file)
 
     return ByFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
-from tests.simulation.faults import SimulatedCrash, crash_at, crash_points
-from tests.simulation.recovery import OPTIONS, recover
-from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, place, undisturbed
+from tests.simulation.crashes import Scenario, rows_survive
+from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
 from tests.unit.table.action.write.test_partition_resize import check_places
 from tests.unit.table.tables import contents, create, open_table, set_properties, write
 
@@ -94,62 +95,79 @@ def check_complete(table: Table, numbers: Mapping[str, int]) -> None:
     assert (newest.rules, newest.number) == (index.rules, index.number)
 
 
-@pytest.mark.parametrize("when", ["after", "torn"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> None:
-    done = outcome(operation)
-    seen = set()
-    for disk, clock, _ in crashed_everywhere(prepared(), done, operation, when):
+def recovered(operation: Callable[[Table], None]) -> Scenario:
+    """Recovery and a write complete files and properties: the command need not run again."""
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> tuple[int, ...]:
+        recover(disk, clock)
+        check_sound(disk, clock, outcome(operation).allowed)
         found = open_table(disk, clock, "next")
         numbers = numbers_of(found)
-        seen.add(tuple(numbers.values()))
         assert numbers in (NUMBERS, OPERATIONS[operation])
-        # Recovery and a write have completed files and properties: the command need not run again.
         check_complete(found, numbers)
         check_places(found, numbers)
         assert found.read(where="id = 'k1'").num_rows == 2
         write(found, [(f"n{n}", "p", 3, "z") for n in range(6)])
         check_places(found, numbers)
         clock.advance(1)
-        rules = "^p$,6;q,10"
-        resize_buckets(found, partition_buckets=rules, overwrite=True)
+        resize_buckets(found, partition_buckets="^p$,6;q,10", overwrite=True)
         check_places(found, {"p": 6, "q": 10})
         check_complete(found, {"p": 6, "q": 10})
         assert contents(found) == contents(open_table(disk, clock))
-    if when != "torn":
-        assert seen == {tuple(NUMBERS.values()), tuple(OPERATIONS[operation].values())}, "crashes on both sides of the commit point"
+        return tuple(numbers.values())
+
+    def ended(seen: set[tuple[int, ...]], when: str) -> None:
+        if when != "torn":
+            wanted = {tuple(NUMBERS.values()), tuple(OPERATIONS[operation].values())}
+            assert seen == wanted, "crashes on both sides of the commit point"
+
+    return rows_survive(operation.__name__, operation, prepared, lambda: outcome(operation), behind=behind, ended=ended)
 
 
-@pytest.mark.parametrize("when", ["after", "torn"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_a_writer_alone_completes_what_died_after_the_commit(operation: Callable[[Table], None], when: str) -> None:
-    """Before the commit, the resize may be alive to a writer: it keeps the properties as they are, and recovery restores them."""
-    committed = 0
-    for number in crash_points(outcome(operation).mutating, when):
-        faulty, disk, clock = place(prepared())
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(open_table(faulty, clock, **OPTIONS))
+def written_on(operation: Callable[[Table], None]) -> Scenario:
+    """A writer alone completes what died after the commit.
+
+    Before the commit, the resize may be alive to a writer: it keeps the properties as they are, and recovery restores them.
+    """
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> bool:
         found = open_table(disk, clock, "next")
         write(found, [(f"n{n}", "p", 3, "z") for n in range(6)])
-        numbers = numbers_of(found)
-        if list(found.state.pending()):
+        numbers, is_pending = numbers_of(found), bool(list(found.state.pending()))
+        if is_pending:
             recover(disk, clock)
-        else:
-            committed += numbers != NUMBERS
         check_complete(found, numbers)
         check_places(found, numbers)
-    assert committed or when == "torn"
+        return not is_pending and numbers != NUMBERS
+
+    def ended(committed: set[bool], when: str) -> None:
+        assert True in committed or when == "torn"
+
+    name = f"{operation.__name__}, then a writer alone"
+    return rows_survive(name, operation, prepared, lambda: outcome(operation), behind=behind, ended=ended)
 
 
-@pytest.mark.parametrize("when", ["after", "torn"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-@pytest.mark.parametrize("names_earlier", [False, True], ids=["hidden", "earlier"])
-def test_a_writer_dies_at_every_call_of_the_completion(
-    operation: Callable[[Table], None], when: str, *, names_earlier: bool
-) -> None:
-    before = left_by(operation, names_earlier=names_earlier)
-    done = undisturbed(before, complete)
-    assert len(done.mutating) >= 5, "files of rules, then the three steps of the properties"
-    for disk, clock, _ in crashed_everywhere(before, done, complete, when):
+def completed(operation: Callable[[Table], None], *, names_earlier: bool) -> Scenario:
+    """A writer dies while it completes the resize."""
+    before = partial(left_by, operation, names_earlier=names_earlier)
+
+    @functools.cache
+    def done() -> Undisturbed:
+        found = undisturbed(before(), complete)
+        assert len(found.mutating) >= 5, "files of rules, then the three steps of the properties"
+        return found
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> None:
+        recover(disk, clock)
+        check_sound(disk, clock, done().allowed)
         check_complete(open_table(disk, clock, "next"), OPERATIONS[operation])
+
+    name = f"completion of {operation.__name__}, {'earlier' if names_earlier else 'hidden'}"
+    return rows_survive(name, complete, before, done, behind=behind, ended=lambda seen, when: None)
+
+
+SCENARIOS = [
+    *(recovered(operation) for operation in OPERATIONS),
+    *(written_on(operation) for operation in OPERATIONS),
+    *(completed(operation, names_earlier=earlier) for operation in OPERATIONS for earlier in (False, True)),
+]

@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-import pytest
 from tests.plans import schedule_clustering
-from tests.simulation.recovery import OPTIONS
-from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, undisturbed
+from tests.simulation.crashes import Scenario, rows_survive
+from tests.simulation.recovery import OPTIONS, check_sound, recover
+from tests.simulation.starting_point import Prepared, Undisturbed, undisturbed
 from tests.unit.table.index.test_bucket_index import SORTED
 from tests.unit.table.index.test_hash_rings import LARGE, SMALL, check_rings
-from tests.unit.table.tables import cluster, create, open_table, rows_of, write
+from tests.unit.table.tables import Row, cluster, contents, create, open_table, rows_of, write
 
 from tideline_table.action import delete_partitions, resize_rings, write_rows
 from tideline_table.clock import ManualClock
@@ -64,7 +64,6 @@ def delete(table: Table) -> None:
 
 RESIZES = [first_write, split, merge]
 OVERWRITES = [overwrite, overwrite_table, delete]
-CASES = [(o, when) for o in [*RESIZES, cluster_nodes, *OVERWRITES] for when in ("after", "torn")]
 
 
 @functools.cache
@@ -83,24 +82,32 @@ def outcome(operation: Callable[[Table], None]) -> Undisturbed:
     return undisturbed(prepared(), operation)
 
 
-@pytest.mark.parametrize(("operation", "when"), CASES, ids=lambda o: o if isinstance(o, str) else o.__name__)
-def test_crash_at_every_call(operation: Callable[[Table], None], when: str) -> None:
-    done = outcome(operation)
-    seen, nodes = set(), set()
-    for disk, clock, after in crashed_everywhere(prepared(), done, operation, when):
-        seen.add(after)
+def of_ring(operation: Callable[[Table], None]) -> Scenario:
+    """What died is no obstacle to the next write and the next resize."""
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> tuple[tuple[Row, ...], int]:
+        recover(disk, clock)
+        after = tuple(contents(open_table(disk, clock)))
+        check_sound(disk, clock, outcome(operation).allowed)
         found = open_table(disk, clock, "next")
         check_rings(found)
-        index = found.definition.buckets
-        assert index is not None
-        nodes.add(len(found.rings().at("p").nodes))
-        # What died is no obstacle to the next one.
+        assert found.definition.buckets is not None
+        nodes = len(found.rings().at("p").nodes)
         write(found, [(f"n{n}", partition, 4, "z") for n in range(6) for partition in ("new", "p", "q")])
         if operation not in OVERWRITES:
             clock.advance(1)
             resize_rings(found, options=SMALL)
             assert found.rings().at("p").instant in found.state.ring_resizes
         check_rings(found)
-    assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
-    if when != "torn":
-        assert nodes == {split: {2, 4}, merge: {2, 1}}.get(operation, {2})
+        return after, nodes
+
+    def ended(seen: set[tuple[tuple[Row, ...], int]], when: str) -> None:
+        done = outcome(operation)
+        assert {rows for rows, _ in seen} == {done.before, done.after}, "crashes on both sides of the commit point"
+        if when != "torn":
+            assert {nodes for _, nodes in seen} == {split: {2, 4}, merge: {2, 1}}.get(operation, {2})
+
+    return rows_survive(operation.__name__, operation, prepared, lambda: outcome(operation), behind=behind, ended=ended)
+
+
+SCENARIOS = [of_ring(operation) for operation in [*RESIZES, cluster_nodes, *OVERWRITES]]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
-from tests.simulation.faults import FaultyStorage, SimulatedCrash, copy_of, crash_at, crash_points
+from tests.simulation.crashes import Scenario, rows_survive
+from tests.simulation.faults import FaultyStorage, SimulatedCrash, copy_of
 from tests.simulation.recovery import OPTIONS, compact
 from tests.simulation.starting_point import Prepared, Undisturbed, place
 from tests.simulation.visible_files import is_data_file
@@ -221,29 +224,24 @@ def check_sound(storage: MemoryStorage, clock: ManualClock, allowed: list[list[R
     assert {o.path.split("/")[2] for o in storage.list_objects(".hoodie/.heartbeat")} <= ended
 
 
-def test_the_operations_do_something():
-    for operation in OPERATIONS:
-        done = outcome(operation)
-        assert (done.before != done.after) == (operation in CHANGES_ROWS), operation
-        assert len(done.mutating) >= 5, operation
+def shared(operation: Callable[[Table], None]) -> Scenario:
+    """The timeline is the commit point: what readers find at once is what stays."""
 
-
-@pytest.mark.parametrize("when", ["after", "torn"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_at_every_call(operation, when):
-    done = outcome(operation)
-    seen = set()
-    for number in crash_points(done.mutating, when):
-        faulty, disk, clock = arrange(operation)
-        table = start(operation, faulty, clock)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(table)
+    def at_once(disk: MemoryStorage, clock: ManualClock, when: str) -> list[Row]:
         now = contents(open_table(disk, clock))
-        assert now in done.allowed
+        assert now in outcome(operation).allowed
         assert by_timeline_alone(disk, clock) == now, "the timeline is the commit point"
+        return now
+
+    def behind(disk: MemoryStorage, clock: ManualClock, now: list[Row]) -> tuple[Row, ...]:
         recover(disk, clock)
         check_sound(disk, clock, [now])
-        seen.add(tuple(now))
-    if when != "torn":
-        assert {done.before, done.after} <= seen, "crashes on both sides of the commit point"
+        return tuple(now)
+
+    more: dict[str, Any] = {"arrange": partial(arrange, operation), "opened": partial(start, operation), "at_once": at_once}
+    return rows_survive(
+        operation.__name__, operation, partial(prepared, operation), partial(outcome, operation), behind=behind, **more
+    )
+
+
+SCENARIOS = [shared(operation) for operation in OPERATIONS]

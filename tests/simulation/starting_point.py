@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import pytest
-from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, crash_points, heal
+from tests.simulation.faults import MUTATING, FaultyStorage, copy_of, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.unit.table.tables import Row, contents, open_table
 
@@ -57,25 +56,6 @@ def undisturbed(prepared: Prepared, operation: Callable[[Table], None]) -> Undis
     operation(table)
     made = tuple(call for call, _ in faulty.calls[start:])
     return Undisturbed(tuple(before), tuple(contents(table)), made)
-
-
-def crashed_everywhere(
-    prepared: Prepared, done: Undisturbed, operation: Callable[[Table], None], when: str
-) -> Iterator[tuple[MemoryStorage, ManualClock, tuple[Row, ...]]]:
-    """Yield disk, clock and rows after each crash of the operation (`crash_at`) and a recovery.
-
-    `check_sound` has written further rows.
-    """
-    for number in crash_points(done.mutating, when):
-        faulty, disk, clock = place(prepared)
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(table)
-        recover(disk, clock)
-        found = tuple(contents(open_table(disk, clock)))
-        check_sound(disk, clock, done.allowed)
-        yield disk, clock, found
 
 
 def live_through(

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 
 import pytest
+from tests.simulation.crashes import Scenario
 from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal
 from tests.simulation.recovery import timeline_on_disk
 from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.archives import INSERT, TASK_S, UPDATE, seen_by_others, write_late
-from tests.unit.table.tables import contents, create, open_table, write
+from tests.unit.table.tables import Row, contents, create, open_table, write
 
 from tideline_table.action import archive
 from tideline_table.clock import ManualClock
@@ -89,25 +90,40 @@ def check_finished(disk: MemoryStorage, clock: ManualClock, known: set[str]) -> 
     assert contents(table) == sorted([*rows, ("z", "p", 1, "further")], key=repr) == seen_by_others(disk, clock)
 
 
-@pytest.mark.parametrize(
-    ("kind", "when"), [(TableType.COW, "before"), (TableType.MOR, "after"), (TableType.COW, "torn"), (TableType.MOR, "torn")]
-)
-def test_crash_at_every_call(kind: TableType, when: str) -> None:
-    mutating, _ = calls(kind)
-    points = crash_points(mutating, when)
-    assert len(points) > (3 if when == "torn" else 20)
-    for number in points:
-        faulty, disk, clock = place(prepared(kind))
-        expected = contents(open_table(disk, clock))
-        known = {a.instant for a in open_table(disk, clock).state.completed_writes()}
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            archive_all(faulty, clock, "w")
-        check(disk, clock, expected, known)
+def known_before(kind: TableType) -> tuple[list[Row], set[str]]:
+    """Rows and instants of the table in front of the archival."""
+    _, disk, clock = place(prepared(kind))
+    table = open_table(disk, clock)
+    return contents(table), {a.instant for a in table.state.completed_writes()}
+
+
+def archived(kind: TableType, *deaths: str) -> Scenario:
+    def calls_of() -> tuple[str, ...]:
+        mutating, _ = calls(kind)
+        for when in deaths:
+            assert len(crash_points(mutating, when)) > (3 if when == "torn" else 20)
+        return mutating
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> None:
+        expected, known = known_before(kind)
         for attempt in range(2):
             archive_all(disk, clock, f"recovery-{attempt}")
             check(disk, clock, expected, known)
         check_finished(disk, clock, known)
+
+    return Scenario(
+        name=kind.value,
+        arrange=lambda: place(prepared(kind)),
+        opened=lambda storage, clock: (storage, clock),
+        act=lambda held: archive_all(*held, "w"),
+        calls=calls_of,
+        deaths=deaths,
+        at_once=lambda disk, clock, when: check(disk, clock, *known_before(kind)),
+        behind=behind,
+    )
+
+
+SCENARIOS = [archived(TableType.COW, "before", "torn"), archived(TableType.MOR, "after", "torn")]
 
 
 @pytest.mark.parametrize("number", range(0, 24, 6))

@@ -8,9 +8,10 @@ from functools import partial
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
-from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal, sampled
+from tests.simulation.crashes import Place, Scenario, rows_survive
+from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, crash_at, fail_at, heal, sampled
 from tests.simulation.recovery import OPTIONS, check_sound, recover
-from tests.simulation.starting_point import Prepared, Undisturbed, crashed_everywhere, live_through, place, undisturbed
+from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
 
 from tideline_table.action import roll_back_dead, run_clean
@@ -79,32 +80,51 @@ def outcome(operation: Callable[[Table], None]) -> Undisturbed:
     return undisturbed(prepared(operation), operation)
 
 
+def created_again(disk: MemoryStorage, clock: ManualClock, _: object) -> None:
+    """The table is there, or it can be created."""
+    try:
+        open_table(disk, clock)
+        with pytest.raises(TableExists):
+            create(disk, clock)
+    except TableNotFound:
+        create(disk, clock)
+    write(open_table(disk, clock), ROWS)
+    assert contents(open_table(disk, clock)) == sorted(ROWS)
+    check_sound(disk, clock, [sorted(ROWS)])
+
+
+def nothing() -> Place:
+    clock = ManualClock()
+    disk = MemoryStorage(clock=clock)
+    return FaultyStorage(disk), disk, clock
+
+
+@functools.cache
+def calls_of_creation() -> tuple[str, ...]:
+    whole, _, clock = nothing()
+    create(whole, clock)
+    calls = tuple(call for call, _ in whole.calls if call in MUTATING)
+    assert len(calls) >= 4
+    return calls
+
+
+CREATION = Scenario(
+    name="creation",
+    arrange=nothing,
+    opened=lambda storage, clock: (storage, clock),
+    act=lambda held: create(*held),
+    calls=calls_of_creation,
+    deaths=("before", "after"),
+    behind=created_again,
+)
+SCENARIOS = [CREATION, *(rows_survive(o.__name__, o, partial(prepared, o), partial(outcome, o)) for o in OPERATIONS)]
+
+
 def test_the_operations_do_something():
     for operation in OPERATIONS:
         done = outcome(operation)
         assert (done.before != done.after) == (operation in (upsert, delete, bulk_insert))
         assert len(done.mutating) >= 9
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_at_every_call(operation):
-    done = outcome(operation)
-    seen = {found for _, _, found in crashed_everywhere(prepared(operation), done, operation, "after")}
-    assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_in_the_middle_of_every_put(operation):
-    """Half of what it put is there: disks without atomic renames do that."""
-    done = outcome(operation)
-    for number in crash_points(done.mutating, "torn"):
-        faulty, disk, clock = place(prepared(operation))
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, "torn")
-        with pytest.raises(SimulatedCrash):
-            operation(table)
-        recover(disk, clock)
-        check_sound(disk, clock, done.allowed)
 
 
 @pytest.mark.parametrize("number", range(0, 30, 3))
@@ -126,30 +146,6 @@ def test_crash_in_the_recovery_of_a_crashed_write(number):
                 continue
         recover(disk, clock)
         check_sound(disk, clock, done.allowed)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_crash_in_creation(when):
-    clock = ManualClock()
-    whole = FaultyStorage(MemoryStorage(clock=clock))
-    create(whole, clock)
-    mutating = sum(c in MUTATING for c, _ in whole.calls)
-    assert mutating >= 4
-    for number in range(mutating):
-        disk = MemoryStorage(clock=clock)
-        faulty = FaultyStorage(disk)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            create(faulty, clock)
-        try:
-            open_table(disk, clock)
-            with pytest.raises(TableExists):
-                create(disk, clock)
-        except TableNotFound:
-            create(disk, clock)
-        write(open_table(disk, clock), ROWS)
-        assert contents(open_table(disk, clock)) == sorted(ROWS)
-        check_sound(disk, clock, [sorted(ROWS)])
 
 
 @pytest.mark.parametrize("times", [1, 4])

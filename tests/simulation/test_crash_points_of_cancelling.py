@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.simulation.crashes import Scenario
 from tests.simulation.faults import (
     MUTATING,
     PUTS,
@@ -17,7 +18,6 @@ from tests.simulation.faults import (
     SimulatedCrash,
     copy_of,
     crash_at,
-    crash_points,
     fail_at,
     fill_up,
     heal,
@@ -130,22 +130,30 @@ def test_a_cancelled_plan_is_gone_and_no_row_changes(plan):
         cancel_plan(table, instant)
 
 
-@pytest.mark.parametrize("when", ["after", "torn"])
-@pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.__name__)
-def test_crash_at_every_call(plan, when):
-    done = outcome(plan)
-    for number in crash_points(done.mutating, when):
-        faulty, disk, clock = place(prepared(plan))
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            cancel(table)
+def cancelled(plan: Callable[[], Prepared]) -> Scenario:
+    """No row changes at any moment, for no reader."""
+
+    def at_once(disk: MemoryStorage, clock: ManualClock, when: str) -> None:
         if when != "torn":
-            assert of_hudi(disk, clock) == list(done.before)
-            assert contents(open_table(disk, clock)) == list(done.before)
+            assert of_hudi(disk, clock) == contents(open_table(disk, clock)) == list(outcome(plan).before)
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> None:
         recover(disk, clock)
-        assert of_hudi(disk, clock) == list(done.before)
-        check_sound(disk, clock, [list(done.before)])
+        before = list(outcome(plan).before)
+        assert of_hudi(disk, clock) == before
+        check_sound(disk, clock, [before])
+
+    return Scenario(
+        name=plan.__name__,
+        arrange=lambda: place(prepared(plan)),
+        act=cancel,
+        calls=lambda: outcome(plan).mutating,
+        at_once=at_once,
+        behind=behind,
+    )
+
+
+SCENARIOS = [cancelled(plan) for plan in PLANS]
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.__name__)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
-from tests.simulation.faults import MUTATING, PUTS, FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, fill_up
+from tests.simulation.crashes import rows_survive
+from tests.simulation.faults import MUTATING, PUTS, FaultyStorage, SimulatedCrash, crash_at, fail_at, fill_up
 from tests.simulation.recovery import OPTIONS, check_sound, compact, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import DEATH_S, cluster, contents, create, open_table, write
@@ -202,6 +203,11 @@ def between(operation: Callable[[Table], None]) -> list[list]:
     return [contents(table)]
 
 
+SCENARIOS = [
+    rows_survive(o.__name__, o, partial(prepared, o), partial(outcome, o), allowed=partial(allowed, o)) for o in OPERATIONS
+]
+
+
 def test_the_operations_do_something():
     for operation in OPERATIONS:
         done = outcome(operation)
@@ -209,24 +215,6 @@ def test_the_operations_do_something():
         assert len(done.mutating) >= 9, operation
     logs = [path for path in prepared(upsert)[0]._objects if ".log." in path and not path.startswith(".hoodie")]
     assert len(logs) == 2
-
-
-@pytest.mark.parametrize("when", ["after", "torn"])
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_at_every_call(operation, when):
-    done = outcome(operation)
-    seen = set()
-    for number in crash_points(done.mutating, when):
-        faulty, disk, clock = place(prepared(operation))
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(table)
-        recover(disk, clock)
-        seen.add(tuple(contents(open_table(disk, clock))))
-        check_sound(disk, clock, allowed(operation))
-    if when != "torn":
-        assert {done.before, done.after} <= seen, "crashes on both sides of the commit point"
 
 
 @pytest.mark.parametrize("operation", OF_LOGS, ids=lambda o: o.__name__)

@@ -12,11 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.simulation.faults import MUTATING, SAMPLE_STEP, SimulatedCrash, copy_of, crash_at, crash_points, fail_at, heal, sampled
-from tests.simulation.metadata_reader import check_readers_miss_nothing, is_used
-from tests.simulation.recovery import OPTIONS
-from tests.simulation.starting_point import Prepared, place
-from tests.simulation.test_crash_points_of_shared import (
+from tests.simulation.crashes import Scenario
+from tests.simulation.crashes_of_shared import (
     FaultyObjects,
     clean_all,
     cluster_all,
@@ -26,6 +23,10 @@ from tests.simulation.test_crash_points_of_shared import (
     upsert,
     upsert_behind_the_peer,
 )
+from tests.simulation.faults import MUTATING, SAMPLE_STEP, copy_of, fail_at, heal, sampled
+from tests.simulation.metadata_reader import check_readers_miss_nothing, is_used
+from tests.simulation.recovery import OPTIONS
+from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.hudi_metadata import make_metadata
 from tests.unit.table.shared import opened, put, shared_table
 from tests.unit.table.tables import DEATH_S, Row, cluster, contents
@@ -121,25 +122,41 @@ def recover(operation: Callable[[Table], None], disk: MemoryStorage, clock: Manu
     return table
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_at_every_call(operation):
-    calls, allowed = undisturbed(operation)
-    used = set()
-    for number in sampled(crash_points(calls, "before")):
-        faulty, disk, clock = arrange(operation)
-        table = opened(faulty, clock, **kept(operation))
-        crash_at(faulty, number, "before")
-        with pytest.raises(SimulatedCrash):
-            operation(table)
+def with_replica(operation: Callable[[Table], None]) -> Scenario:
+    """Readers of the metadata table miss nothing, at once, behind the recovery, behind a further write."""
+
+    def at_once(disk: MemoryStorage, clock: ManualClock, when: str) -> list[Row]:
         check(disk, clock)
         now = contents(opened(disk, clock))
-        assert now in allowed
+        assert now in undisturbed(operation)[1]
+        return now
+
+    def behind(disk: MemoryStorage, clock: ManualClock, now: list[Row]) -> bool:
         table = recover(operation, disk, clock)
-        used.add(is_used(disk))
+        used = is_used(disk)
         assert contents(opened(disk, clock)) == now
         put(table, [("further", "p", 1, "ours")])
         check(disk, clock)
-    assert used == {True, False} or SAMPLE_STEP > 4, "a crash outside of the delta commit keeps it, one inside turns it off"
+        return used
+
+    def ended(used: set[bool], when: str) -> None:
+        assert used == {True, False} or SAMPLE_STEP > 4, "a crash outside of the delta commit keeps it, one inside turns it off"
+
+    return Scenario(
+        name=operation.__name__,
+        arrange=lambda: arrange(operation),
+        opened=lambda storage, clock: opened(storage, clock, **kept(operation)),
+        act=operation,
+        calls=lambda: undisturbed(operation)[0],
+        deaths=("before",),
+        chosen=sampled,
+        at_once=at_once,
+        behind=behind,
+        ended=ended,
+    )
+
+
+SCENARIOS = [with_replica(operation) for operation in OPERATIONS]
 
 
 @pytest.mark.parametrize(("operation", "when"), [(upsert, "after"), (cluster_all, "before"), (clean_all, "after")])

@@ -10,7 +10,8 @@ from functools import partial
 
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction, schedule_log_compaction
-from tests.simulation.faults import MUTATING, PUTS, FaultyStorage, SimulatedCrash, copy_of, crash_at, crash_points, fail_at, fill_up
+from tests.simulation.crashes import Scenario, rows_survive
+from tests.simulation.faults import MUTATING, PUTS, FaultyStorage, SimulatedCrash, copy_of, crash_at, fail_at, fill_up
 from tests.simulation.recovery import OPTIONS, check_sound, compact, log_compact, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, live_through, place, undisturbed
 from tests.unit.table.tables import cluster, contents, create, open_table, write
@@ -83,38 +84,46 @@ def of_hudi(disk: MemoryStorage, clock: ManualClock) -> list:
     return contents(open_table(other, clock, "hudi"))
 
 
-@pytest.mark.parametrize(
-    ("start", "when"),
-    [(unplanned, "after"), (planned, "after"), (planned, "torn")],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
-)
-def test_crash_at_every_call(start, when):
-    done = outcome(start)
-    assert done.before == done.after
-    for number in crash_points(done.mutating, when):
-        faulty, disk, clock = place(prepared(start))
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            plan_and_run(table)
+def merged(start: Callable[[], Prepared], *deaths: str) -> Scenario:
+    """No row changes at any moment, for no reader."""
+
+    def at_once(disk: MemoryStorage, clock: ManualClock, when: str) -> None:
         if when != "torn":
-            assert of_hudi(disk, clock) == contents(open_table(disk, clock)) == list(done.before)
+            assert of_hudi(disk, clock) == contents(open_table(disk, clock)) == list(outcome(start).before)
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> None:
+        done = outcome(start)
+        assert done.before == done.after
         recover(disk, clock)
         assert of_hudi(disk, clock) == list(done.before)
         check_sound(disk, clock, [list(done.before)])
 
+    return Scenario(
+        name=start.__name__,
+        arrange=lambda: place(prepared(start)),
+        act=plan_and_run,
+        calls=lambda: outcome(start).mutating,
+        deaths=deaths,
+        at_once=at_once,
+        behind=behind,
+    )
 
-@pytest.mark.parametrize("when", ["after", "torn"])
-def test_crash_of_the_recovery_of_one_that_died(when):
+
+@functools.cache
+def outcome_of_recovery() -> Undisturbed:
     done = undisturbed(prepared(begun), lambda table: recover(table.storage, table.clock) and None)
     assert done.before == done.after
-    for number in crash_points(done.mutating, when):
-        faulty, disk, clock = place(prepared(begun))
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            recover(faulty, clock)
-        recover(disk, clock)
-        check_sound(disk, clock, [list(done.before)])
+    return done
+
+
+RECOVERY = rows_survive(
+    "recovery of one that died",
+    lambda held: recover(*held),
+    lambda: prepared(begun),
+    outcome_of_recovery,
+    opened=lambda storage, clock: (storage, clock),
+)
+SCENARIOS = [merged(unplanned, "after"), merged(planned, "after", "torn"), RECOVERY]
 
 
 def test_storage_error_at_every_call():

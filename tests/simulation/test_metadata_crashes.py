@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
+from tests.simulation.crashes import Scenario
 from tests.simulation.faults import SimulatedCrash, crash_at, sampled
 from tests.simulation.metadata_reader import check_readers_miss_nothing, is_used
 from tests.simulation.recovery import OPTIONS, check_sound, recover
@@ -161,19 +162,36 @@ def names(table: Table) -> tuple[str, ...]:
     return known.names if known is not None else ()
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_at_every_call(operation):
-    done = outcome(operation)
-    assert len(done.mutating) >= 8
-    for number in sampled(range(len(done.mutating))):
-        disk, clock = crashed(operation, number, "before")
-        check_readers_miss_nothing(disk)
+def with_metadata(operation: Callable[[Table], None]) -> Scenario:
+    """Readers of the metadata table miss nothing at any moment, and the next process makes it whole."""
+
+    def calls() -> tuple[str, ...]:
+        mutating = outcome(operation).mutating
+        assert len(mutating) >= 8
+        return mutating
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> None:
         table = settle(operation, disk, clock)
         check_readers_miss_nothing(disk)
-        assert check_table(table) == [], f"crash before call {number}"
-        check_sound(disk, clock, done.allowed)
+        assert check_table(table) == []
+        check_sound(disk, clock, outcome(operation).allowed)
         assert check_table(open_table(disk, clock)) == []
         assert is_used(disk) == (operation is not drop)
+
+    return Scenario(
+        name=operation.__name__,
+        arrange=lambda: place(prepared(operation)),
+        opened=lambda storage, clock: open_table(storage, clock, **SOON),
+        act=operation,
+        calls=calls,
+        deaths=("before",),
+        chosen=sampled,
+        at_once=lambda disk, clock, when: check_readers_miss_nothing(disk),
+        behind=behind,
+    )
+
+
+SCENARIOS = [with_metadata(operation) for operation in OPERATIONS]
 
 
 def test_the_operations_compact():

@@ -4,12 +4,13 @@ shows."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
 from tests.plans import schedule_clustering
+from tests.simulation.crashes import Scenario
 from tests.simulation.faults import MUTATING, FaultyStorage, SimulatedCrash, copy_of, crash_at, sampled
 from tests.simulation.metadata_reader import check_index_for_readers
 from tests.simulation.recovery import OPTIONS, check_sound, recover
@@ -147,32 +148,56 @@ def crashed(kind: TableType, act: Act, number: int) -> tuple[MemoryStorage, Manu
     return disk, clock
 
 
-@pytest.mark.parametrize(("kind", "act"), CASES, ids=lambda found: found.value if isinstance(found, TableType) else found.__name__)
-def test_crash_at_every_call(kind: TableType, act: Act) -> None:
-    numbers, allowed = undisturbed(kind, act)
-    assert len(numbers) >= 8
-    # Every third call of operations that differ little from the others.
-    for number in sampled(numbers) if act in (upsert, restore, repair) else numbers[len(act.__name__) % 3 :: 3]:
-        disk, clock = crashed(kind, act, number)
+def repeated(act: Act, table: Table) -> None:
+    """Interrupted by the death of the process, an administrator repeats what he asked for."""
+    known = table.state.metadata
+    if act is repair and (known is None or check_table(table)):
+        repair_metadata(table)
+    if act is add and (known is None or known.partition(RECORD_INDEX) is None):
+        add(table)
+    if act is drop and known is not None and known.partition(RECORD_INDEX) is not None:
+        drop(table)
+    known = table.refresh().metadata
+    if act is repair and known is not None and known.partition(RECORD_INDEX) is None:
+        add(table)
+
+
+def with_index(kind: TableType, act: Act) -> Scenario:
+    """At any moment a reader of the index finds each row that it shows."""
+
+    def chosen(_: object) -> Sequence[int]:
+        """Every third call of operations that differ little from the others."""
+        numbers, _rows = undisturbed(kind, act)
+        assert len(numbers) >= 8
+        return sampled(numbers) if act in (upsert, restore, repair) else numbers[len(act.__name__) % 3 :: 3]
+
+    def at_once(disk: MemoryStorage, clock: ManualClock, when: str) -> None:
         if kind is TableType.COW:
             check_index_for_readers(disk)
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> None:
         table = recover(disk, clock)
         if act in (add, drop, repair):
-            known = table.state.metadata
-            if act is repair and (known is None or check_table(table)):
-                repair_metadata(table)
-            if act is add and (known is None or known.partition(RECORD_INDEX) is None):
-                add(table)
-            if act is drop and known is not None and known.partition(RECORD_INDEX) is not None:
-                drop(table)
-            known = table.refresh().metadata
-            if act is repair and known is not None and known.partition(RECORD_INDEX) is None:
-                add(table)
-        assert check_table(table) == [], f"crash before call {number}"
-        if kind is TableType.COW:
-            check_index_for_readers(disk)
-        check_sound(disk, clock, allowed)
+            repeated(act, table)
+        assert check_table(table) == []
+        at_once(disk, clock, "")
+        check_sound(disk, clock, undisturbed(kind, act)[1])
         assert check_table(open_table(disk, clock)) == []
+
+    return Scenario(
+        name=f"{act.__name__}, {kind.value}",
+        arrange=lambda: placed(kind, act)[:3],
+        opened=lambda storage, clock: open_table(storage, clock, **SOON),
+        act=act,
+        calls=lambda: ["put"],  # `chosen` knows them
+        deaths=("before",),
+        chosen=chosen,
+        at_once=at_once,
+        behind=behind,
+    )
+
+
+SCENARIOS = [with_index(kind, act) for kind, act in CASES]
 
 
 @contextmanager

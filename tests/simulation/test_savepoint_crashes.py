@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
-from tests.simulation.faults import FaultyStorage, SimulatedCrash, crash_at, crash_points, fail_at, heal
+from tests.simulation.crashes import Scenario, rows_survive
+from tests.simulation.faults import FaultyStorage, SimulatedCrash, crash_at, fail_at, heal
 from tests.simulation.recovery import OPTIONS, check_sound, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
-from tests.unit.table.tables import compact, contents, create, open_table, write
+from tests.unit.table.tables import Row, compact, contents, create, open_table, write
 
 from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint
 from tideline_table.action.write.transaction import WriteTransaction
@@ -99,27 +101,30 @@ def test_the_operations_do_something():
             assert len(done.mutating) >= (40 if operation is restore else 3)
 
 
-@pytest.mark.parametrize("when", ["after", "torn"])
-@pytest.mark.parametrize("kind", TableType)
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)
-def test_crash_at_every_call(operation, kind, when):
-    done = outcome(operation, kind)
-    seen = set()
-    for number in crash_points(done.mutating, when):
-        faulty, disk, clock = place(prepared(kind))
-        table = open_table(faulty, clock, **OPTIONS)
-        crash_at(faulty, number, when)
-        with pytest.raises(SimulatedCrash):
-            operation(table)
-        assert tuple(contents(open_table(disk, clock))) in (done.before, done.after), (
-            "readers see the one or the other, recovered or not"
-        )
+def saved_or_restored(operation: Callable[[Table], None], kind: TableType) -> Scenario:
+    """Readers see the one or the other, recovered or not."""
+
+    def at_once(disk: MemoryStorage, clock: ManualClock, when: str) -> None:
+        done = outcome(operation, kind)
+        assert tuple(contents(open_table(disk, clock))) in (done.before, done.after)
+
+    def behind(disk: MemoryStorage, clock: ManualClock, _: object) -> tuple[Row, ...]:
         recover(disk, clock)
-        seen.add(tuple(contents(open_table(disk, clock))))
+        found = tuple(contents(open_table(disk, clock)))
+        done = outcome(operation, kind)
         check(disk, clock, [done.before, done.after])
-    if when != "torn":
-        assert seen == {done.before, done.after}, "crashes on both sides of the commit point"
-    assert seen
+        return found
+
+    def ended(seen: set[tuple[Row, ...]], when: str) -> None:
+        done = outcome(operation, kind)
+        assert seen == {done.before, done.after} or when == "torn", "crashes on both sides of the commit point"
+
+    more = {"at_once": at_once, "behind": behind, "ended": ended}
+    name = f"{operation.__name__}, {kind.value}"
+    return rows_survive(name, operation, partial(prepared, kind), partial(outcome, operation, kind), **more)
+
+
+SCENARIOS = [saved_or_restored(operation, kind) for operation in OPERATIONS for kind in TableType]
 
 
 @pytest.mark.parametrize("number", range(0, 60, 20))

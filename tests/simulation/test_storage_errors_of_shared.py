@@ -12,8 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from tests.simulation.faults import MUTATING, FaultyStorage, fail_at, heal, sampled
-from tests.simulation.test_crash_points_of_shared import (
+from tests.simulation.crashes_of_shared import (
     CHANGES_ROWS,
     OPERATIONS,
     arrange,
@@ -24,6 +23,7 @@ from tests.simulation.test_crash_points_of_shared import (
     start,
     upsert,
 )
+from tests.simulation.faults import MUTATING, FaultyStorage, fail_at, heal, sampled
 from tests.unit.table.tables import contents, open_table
 
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT
@@ -63,6 +63,13 @@ def live_through(operation: Operation, inject: Callable[[FaultyStorage], None], 
     recover(disk, clock)
     check_sound(disk, clock, [now], writes_on=writes_on)
     return said
+
+
+def test_the_operations_do_something() -> None:
+    for operation in OPERATIONS:
+        done = outcome(operation)
+        assert (done.before != done.after) == (operation in CHANGES_ROWS), operation
+        assert len(done.mutating) >= 5, operation
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.__name__)

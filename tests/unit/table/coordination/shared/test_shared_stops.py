@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from tests.plans import schedule_clustering
+from tests.simulation.crashes_of_shared import FaultyObjects, check_sound
 from tests.simulation.faults import SimulatedCrash
-from tests.simulation.test_crash_points_of_shared import FaultyObjects, check_sound
 from tests.unit.table.shared import before_commit, opened, peer_of, put, shared_table
 from tests.unit.table.tables import DEATH_S, cluster, contents
 
