@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pyarrow as pa
+
 from tideline.engine_results import DataFile, Savepoint
 from tideline.opened import Opened, Options
 from tideline.progress import Progress
@@ -12,9 +14,14 @@ from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.action import TableStatus
 from tideline_table.checked import checked_methods
+from tideline_table.file_group import FileSlice
 from tideline_table.hudi import Point
 from tideline_table.metadata_table import Finding
 from tideline_table.table import Advice, HeldLease, Lease
+
+_TEXTS = ("instant", "action", "operation", "state")
+_HISTORY = pa.schema([*((name, pa.string()) for name in _TEXTS), ("sequence", pa.int64()), ("since", pa.string())])
+_PARTITIONS = pa.schema([("partition", pa.string()), ("file_groups", pa.int64()), ("rows", pa.int64()), ("size_bytes", pa.int64())])
 
 
 @checked_methods
@@ -58,6 +65,51 @@ class Inspection:
         Where a file has `log_files`, the base file alone is not the newest rows. Raises the errors of `scan`.
         """
         return engine.data_files(self._table, as_of)
+
+    def history(self) -> pa.Table:
+        """Return the actions on the active timeline, newest first.
+
+        Columns: `instant`, `action`, `operation`, `state`, `sequence` (of the latest transition; null in a table without a log) and
+        `since`, when that was recorded.
+        """
+        table = self._table
+        has_log = table.capabilities.keeps_log
+        found = sorted(table.state.actions.values(), key=lambda a: a.instant, reverse=True)
+        return pa.Table.from_pylist(
+            [
+                {
+                    "instant": a.instant,
+                    "action": a.action.value,
+                    "operation": a.operation,
+                    "state": a.state.value,
+                    "sequence": a.sequence if has_log else None,
+                    "since": a.since,
+                }
+                for a in found
+            ],
+            _HISTORY,
+        )
+
+    def partitions(self) -> pa.Table:
+        """Return the partition paths with file groups, in order: `partition`, `file_groups`, `rows`, `size_bytes`.
+
+        `size_bytes` is that of the newest files. `rows` is null where only a merge of log files tells it.
+        """
+        found: dict[str, list[FileSlice]] = {}
+        for file_slice in self._table.state.latest_slices():
+            found.setdefault(file_slice.group.partition_path, []).append(file_slice)
+        return pa.Table.from_pylist(
+            [
+                {
+                    "partition": path,
+                    "file_groups": len(slices),
+                    "rows": sum(s.known_rows for s in slices) if all(s.known_rows >= 0 for s in slices) else None,
+                    "size_bytes": sum(s.total_bytes for s in slices),
+                }
+                for path, slices in sorted(found.items())
+            ],
+            _PARTITIONS,
+        )
 
     def check(self, *, deep: bool = False) -> tuple[Finding, ...]:
         """Compare the data files with what their commits recorded, and the metadata table with both. Return the differences.

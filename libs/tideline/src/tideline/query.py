@@ -56,6 +56,11 @@ class Query:
         """Return all rows of `scan` as one table in memory."""
         return self.scan(columns, where).read_all()
 
+    def _repr_html_(self) -> str:
+        from tideline.html_view import columns_of, facts  # noqa: PLC0415 - only notebooks need it
+
+        return facts("Query", {"columns": columns_of(self.schema), "until": self.until})
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
 

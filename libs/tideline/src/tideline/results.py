@@ -10,8 +10,19 @@ if TYPE_CHECKING:
     from tideline_table.coordination import Committed
 
 
+class Shown:
+    """A result that notebooks show as a table of its fields."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from tideline.html_view import fields_of  # noqa: PLC0415 - only notebooks need it
+
+        return fields_of(self)
+
+
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Shown):
     """A committed write. `sequence` is its position in the table log. Incremental readers continue from it."""
 
     instant: str
@@ -53,7 +64,7 @@ class Resize(Commit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceResult:
+class ServiceResult(Shown):
     """The result of a table service. It is false if there was nothing to do; `reason` then says why in one line."""
 
     instant: str = ""
@@ -99,7 +110,7 @@ class Archival(ServiceResult):
 
 
 @dataclass(frozen=True, slots=True)
-class Restoration:
+class Restoration(Shown):
     """A restore to a savepoint and what it removes, newest first. `instant` is that of the restore; it is empty for a dry run."""
 
     instant: str

@@ -46,6 +46,22 @@ class Table:
     def __repr__(self) -> str:
         return f"<tideline.Table {self.name} at {self.path}, {self.inspect.type}>"
 
+    def _repr_html_(self) -> str:
+        from tideline.html_view import columns_of, facts  # noqa: PLC0415 - only notebooks need it
+
+        kind = self.inspect
+        return facts(
+            f"Table {self.name}",
+            {
+                "path": self.path,
+                "type": kind.type,
+                "key": ", ".join(kind.key),
+                "partition": ", ".join(kind.partition),
+                "ordering": kind.ordering,
+                "columns": columns_of(self.schema),
+            },
+        )
+
     @property
     def path(self) -> str:
         """The base path as a URI."""
