@@ -34,7 +34,7 @@ def make_tables(lake: Path) -> tideline.Table:
     kinds = {"shop/orders": "mor", "shop/returns": "cow", f"iot/{HOSTILE}": "cow", "shop/damaged": "cow", "iot/empty": "cow"}
     for place, kind in kinds.items():
         table = tideline.create(str(lake / place), schema=rows(0).schema, key="id", partition="day", ordering="at", type=kind)
-        for number in range(0 if place == "iot/empty" else 4):
+        for number in range(0 if place == "iot/empty" else 6):
             table.upsert(rows(100 * number))
         if place == "shop/orders":
             table.maintenance.create_savepoint(comment="before the import")

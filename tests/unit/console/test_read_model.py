@@ -24,7 +24,7 @@ def told(model):
             return re.sub(r"\d+ s\b", "N s", value)
         return [timeless(each) for each in value] if isinstance(value, list) else value
 
-    tables = model.query("SELECT * FROM tables ORDER BY base_path")
+    tables = model.query("SELECT * FROM tables JOIN documents USING (base_path) ORDER BY base_path")
     shown = [{**row, "document": timeless(json.loads(row["document"])), "examined_s": 0} for row in tables]
     return shown, model.query("SELECT * FROM steps ORDER BY uid, sequence")
 

@@ -11,7 +11,7 @@ from typing import Any
 from tideline_cli.fleet import PARALLEL, Fleet
 from tideline_cli.inspection import mode_of
 from tideline_console.event_rows import event_row
-from tideline_console.model import URGENCY, ReadModel
+from tideline_console.model import DUE, URGENCY, ReadModel
 from tideline_console.settings import ConsoleSettings
 from tideline_events import CATALOG, DECISIONS, JOBS, LOCKS, TABLES, TIMELINE, EventLog, PoisonEvent, Tail, Transition, decode
 from tideline_locks import LockProbe
@@ -245,6 +245,7 @@ def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Tab
         "log_files": backlog["log_files"],
         "log_bytes": backlog["log_bytes"],
         "pending": len(document["pending"]),
+        "due": sum(service["outcome"] in DUE for service in document["services"].values()),
         "findings": len(document["findings"]),
         "last_write_s": None if table is None or not writes else time_from_instant(writes[-1].instant, table.zone).timestamp(),
         "tags": "",

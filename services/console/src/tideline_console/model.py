@@ -14,13 +14,18 @@ from typing import Any
 from tideline_events import Transition
 from tideline_runtime.state_folder import PRIVATE_FILE
 
+_PRAGMAS = "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;"
 _SCHEMA = """
 CREATE TABLE tables (
   base_path TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, uid TEXT NOT NULL, name TEXT NOT NULL, folder TEXT NOT NULL,
   type TEXT, version INTEGER, mode TEXT NOT NULL, verdict TEXT NOT NULL, urgency INTEGER NOT NULL, state TEXT, sequence INTEGER,
   size_bytes INTEGER, file_groups INTEGER, small_files INTEGER, log_files INTEGER, log_bytes INTEGER, pending INTEGER NOT NULL,
-  findings INTEGER NOT NULL, last_write_s REAL, tags TEXT NOT NULL, examined_s REAL NOT NULL, document TEXT NOT NULL);
+  due INTEGER NOT NULL, findings INTEGER NOT NULL, last_write_s REAL, tags TEXT NOT NULL, examined_s REAL NOT NULL);
 CREATE INDEX tables_by_uid ON tables (uid);
+CREATE INDEX tables_by_pending ON tables (pending) WHERE pending > 0;
+CREATE INDEX tables_by_findings ON tables (findings) WHERE findings > 0;
+CREATE INDEX tables_by_due ON tables (due) WHERE due > 0;
+CREATE TABLE documents (base_path TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE steps (
   uid TEXT NOT NULL, sequence INTEGER NOT NULL, instant TEXT NOT NULL, action TEXT NOT NULL, operation TEXT, from_state TEXT,
   to_state TEXT NOT NULL, time_s REAL NOT NULL, requested_s REAL NOT NULL, completed_s REAL, writer TEXT NOT NULL, undone TEXT,
@@ -28,6 +33,7 @@ CREATE TABLE steps (
   bytes_added INTEGER NOT NULL, partitions TEXT NOT NULL, timeline_file TEXT NOT NULL, PRIMARY KEY (uid, sequence)) WITHOUT ROWID;
 CREATE INDEX steps_by_time ON steps (time_s);
 CREATE INDEX steps_by_instant ON steps (uid, instant);
+CREATE INDEX steps_by_action ON steps (action, time_s);
 CREATE TABLE events (
   id TEXT PRIMARY KEY, uid TEXT NOT NULL, base_path TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, instant TEXT NOT NULL,
   text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
@@ -35,6 +41,8 @@ CREATE INDEX events_by_time ON events (time_s);
 """
 URGENCY = {"cannot_open": 0, "attention": 1, "working": 2, "due": 3, "idle": 4, "unmanaged": 5}
 """Order of the verdicts: what needs a person comes first."""
+DUE = frozenset(("due", "held", "failed"))
+"""Outcomes of services that have work which does not run."""
 MOST_EVENTS = 50_000
 Row = dict[str, Any]
 
@@ -55,7 +63,9 @@ class ReadModel:
         self._connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
         # A file that a crash damages is replaced at the next start.
-        self._connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;" + _SCHEMA)
+        self._connection.executescript(
+            "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;" + _SCHEMA
+        )
         self.revision = 0
         """A number that grows with each change."""
 
@@ -70,16 +80,21 @@ class ReadModel:
             return [dict(row) for row in self._connection.execute(sql, values)]
 
     def put_table(self, row: Mapping[str, Any]) -> None:
-        """Store what is known of a table; `row` has the columns of `tables` but `key`, with `document` as a mapping."""
-        values = {**row, "key": key_of(row["base_path"]), "document": json.dumps(row["document"], sort_keys=True)}
-        self._write(f"INSERT OR REPLACE INTO tables ({', '.join(values)}) VALUES ({_marks(values)})", [tuple(values.values())])  # noqa: S608 - names of columns
+        """Store what is known of a table; `row` has the columns of `tables` but `key`, and its `document` as a mapping."""
+        values = {**row, "key": key_of(row["base_path"])}
+        document = json.dumps(values.pop("document"), sort_keys=True)
+        columns = f"({', '.join(values)}) VALUES ({_marks(values)})"
+        with self._guard:
+            self._write(f"INSERT OR REPLACE INTO tables {columns}", [tuple(values.values())])
+            self._write("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(row["base_path"], document)])
 
     def keep_tables(self, base_paths: Iterable[str]) -> None:
-        """Forget all other tables, and their steps."""
+        """Forget all other tables. Their steps stay: the table may be another place of the same uid."""
         kept = set(base_paths)
         gone = [(row["base_path"],) for row in self.query("SELECT base_path FROM tables") if row["base_path"] not in kept]
         if gone:
             self._write("DELETE FROM tables WHERE base_path = ?", gone)
+            self._write("DELETE FROM documents WHERE base_path = ?", gone)
 
     def add_steps(self, transitions: Iterable[Transition]) -> None:
         """Store steps; one that is known is left as it is."""

@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tideline_console.instants import SERVICES, WRITES
-from tideline_console.model import URGENCY, ReadModel, Row
+from tideline_console.model import DUE, URGENCY, ReadModel, Row
 
 PAGE = 50
+MOST_SQUARES = 4000
 SORTS = {
     "state": "urgency",
     "table": "name COLLATE NOCASE",
@@ -93,7 +94,8 @@ def tables(model: ReadModel, asked: Asked, limit: int | None) -> tuple[list[Row]
     where, values = _where(asked)
     total = model.query(f"SELECT count(*) AS n FROM tables WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
     column, order = SORTS[asked.sort], "DESC" if asked.is_descending else "ASC"
-    sql = f"SELECT * FROM tables WHERE {where} ORDER BY {column} IS NULL, {column} {order}, urgency, name, base_path"  # noqa: S608 - own text
+    order_by = f"{column} IS NULL, {column} {order}, urgency, name, base_path"
+    sql = f"SELECT * FROM tables WHERE {where} ORDER BY {order_by}"  # noqa: S608 - own text
     if limit is None:
         return model.query(sql, *values), total
     return model.query(f"{sql} LIMIT ? OFFSET ?", *values, limit, (asked.page - 1) * limit), total
@@ -118,20 +120,25 @@ def _where(asked: Asked) -> tuple[str, list[Any]]:
 def table_by_key(model: ReadModel, key: str) -> Row | None:
     """Return a table by its key or uid, with its document; None if there is none."""
     found = model.query(
-        "SELECT * FROM tables WHERE key = ? OR (uid = ? AND uid != '') ORDER BY key = ? DESC LIMIT 1", key, key, key
+        "SELECT * FROM tables JOIN documents USING (base_path) WHERE key = ? OR (uid = ? AND uid != '') "
+        "ORDER BY key = ? DESC LIMIT 1",
+        key,
+        key,
+        key,
     )
     return {**found[0], "document": json.loads(found[0]["document"])} if found else None
 
 
 def documents(model: ReadModel) -> list[dict[str, Any]]:
     """Return the documents of all tables, as `tideline status --json`, by base path."""
-    return [json.loads(row["document"]) for row in model.query("SELECT document FROM tables ORDER BY base_path")]
+    return [json.loads(row["document"]) for row in model.query("SELECT document FROM documents ORDER BY base_path")]
 
 
 def counts(model: ReadModel, column: str) -> list[tuple[Any, int]]:
     """Return how many tables have each value of a column of `EQUALS`."""
     name = EQUALS[column]
-    rows = model.query(f"SELECT {name} AS value, count(*) AS n FROM tables GROUP BY {name} ORDER BY {name}")  # noqa: S608 - own text
+    sql = f"SELECT {name} AS value, count(*) AS n FROM tables GROUP BY {name} ORDER BY {name}"  # noqa: S608 - own text
+    rows = model.query(sql)
     return [(row["value"], row["n"]) for row in rows if row["value"] not in (None, "")]
 
 
@@ -141,19 +148,42 @@ def verdicts(model: ReadModel) -> dict[str, int]:
     return {verdict: found.get(verdict, 0) for verdict in URGENCY}
 
 
-def folders(model: ReadModel) -> list[tuple[str, list[Row]]]:
-    """Return the tables of each folder, those that need attention first: what the map of the fleet draws."""
-    rows = model.query("SELECT key, name, folder, verdict, urgency FROM tables ORDER BY folder, urgency, name")
-    found: dict[str, list[Row]] = {}
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A folder on the map of the fleet: how many tables, and for each verdict an SVG path of its squares."""
+
+    folder: str
+    tables: int
+    columns: int
+    rows: int
+    paths: list[tuple[str, int, str]]
+    """Verdict, number of its tables, path."""
+
+
+def fleet_map(model: ReadModel) -> list[Block]:
+    """Return the folders with a square for each table, the worst first; above `MOST_SQUARES` a square stands for several."""
+    rows = model.query("SELECT folder, verdict, count(*) AS n FROM tables GROUP BY folder, verdict")
+    per_square = -(-sum(row["n"] for row in rows) // MOST_SQUARES) or 1
+    found: dict[str, dict[str, int]] = {}
     for row in rows:
-        found.setdefault(row["folder"], []).append(row)
-    return sorted(found.items())
+        found.setdefault(row["folder"], {})[row["verdict"]] = row["n"]
+    blocks = []
+    for folder, numbers in sorted(found.items()):
+        at, paths = 0, []
+        for verdict in sorted(numbers, key=lambda one: URGENCY.get(one, 0)):
+            squares = -(-numbers[verdict] // per_square)
+            path = "".join(f"M{n // 8 * 7} {n % 8 * 7}h6v6h-6z" for n in range(at, at + squares))
+            paths.append((verdict, numbers[verdict], path))
+            at += squares
+        blocks.append(Block(folder, sum(numbers.values()), -(-at // 8), min(at, 8), paths))
+    return blocks
 
 
 def findings(model: ReadModel, now_s: float, limit: int = 200) -> list[Row]:
     """Return findings with their table: those that a person must end first, then by age, the oldest first."""
     rows = model.query(
-        "SELECT key, name, folder, base_path, verdict, uid, examined_s, document FROM tables WHERE findings > 0 "
+        "SELECT key, name, folder, base_path, verdict, uid, examined_s, document FROM tables "
+        "JOIN documents USING (base_path) WHERE findings > 0 "
         "ORDER BY urgency, name LIMIT ?",
         limit,
     )
@@ -195,12 +225,10 @@ def commits_per_hour(model: ReadModel, uids: list[str], now_s: float, hours: int
     found = {uid: [0] * hours for uid in uids if uid}
     marks = ", ".join("?" for _ in found)
     writes = ", ".join(f"'{action}'" for action in sorted(WRITES))
-    for row in model.query(
-        f"SELECT uid, CAST(time_s / 3600 AS INTEGER) AS hour, count(*) AS n FROM steps WHERE uid IN ({marks}) AND time_s >= ? "  # noqa: S608 - marks and own text
-        f"AND to_state = 'completed' AND action IN ({writes}) GROUP BY uid, hour",
-        *found,
-        first * 3600,
-    ):
+    where = f"uid IN ({marks}) AND time_s >= ? AND to_state = 'completed' AND action IN ({writes})"
+    columns = "uid, CAST(time_s / 3600 AS INTEGER) AS hour, count(*) AS n"
+    sql = f"SELECT {columns} FROM steps WHERE {where} GROUP BY uid, hour"  # noqa: S608 - own text
+    for row in model.query(sql, *found, first * 3600):
         if 0 <= row["hour"] - first < hours:
             found[row["uid"]][row["hour"] - first] = row["n"]
     return found
@@ -220,7 +248,9 @@ def aged(document: Mapping[str, Any], passed_s: float) -> Row:
 def work(model: ReadModel, now_s: float) -> list[Row]:
     """Return the pending plans and rollbacks of all tables with their table, the oldest first."""
     found = []
-    for row in model.query("SELECT key, name, folder, uid, examined_s, document FROM tables WHERE pending > 0"):
+    for row in model.query(
+        "SELECT key, name, folder, uid, examined_s, document FROM tables JOIN documents USING (base_path) WHERE pending > 0"
+    ):
         document = json.loads(row.pop("document"))
         given_up = {f["kind"] for f in document["findings"]}
         for job in document["pending"]:
@@ -231,10 +261,13 @@ def work(model: ReadModel, now_s: float) -> list[Row]:
 def due(model: ReadModel, limit: int = 500) -> list[Row]:
     """Return the services that are due or held, with table and reason."""
     found = []
-    for row in model.query("SELECT key, name, folder, document FROM tables ORDER BY urgency, name"):
-        for service in json.loads(row.pop("document"))["services"].values():
-            if service["outcome"] in ("due", "held", "failed"):
-                found.append({**row, **service})
+    for row in model.query(
+        "SELECT key, name, folder, document FROM tables JOIN documents USING (base_path) WHERE due > 0 "
+        "ORDER BY urgency, name LIMIT ?",
+        limit,
+    ):
+        services = json.loads(row.pop("document"))["services"].values()
+        found += [{**row, **service} for service in services if service["outcome"] in DUE]
     return found[:limit]
 
 
@@ -280,8 +313,9 @@ def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list
     for source in sources:
         given_values += [before_s, deep] if source is _STEP_SOURCE else [before_s, kind, kind, deep]
     return model.query(
-        f"SELECT e.*, t.key, t.name, t.folder FROM ({inner}) e LEFT JOIN tables t ON t.base_path = CASE WHEN e.uid = '' THEN "  # noqa: S608 - own text
-        "e.base_path ELSE (SELECT min(base_path) FROM tables WHERE uid = e.uid) END "
+        f"SELECT e.*, t.key, t.name, t.folder FROM ({inner}) e "  # noqa: S608 - own text
+        "LEFT JOIN tables t ON t.base_path = CASE WHEN e.uid = '' THEN e.base_path "
+        "ELSE (SELECT min(base_path) FROM tables WHERE uid = e.uid) END "
         f"WHERE {' AND '.join(parts)} ORDER BY e.time_s DESC, e.id DESC LIMIT ?",
         *given_values,
         *values,

@@ -33,6 +33,8 @@ from tideline_table.clock import Clock
 
 _log = get_logger(__name__)
 _HERE = Path(__file__).parent
+SERIES_S = 5.0
+"""Age that the series of the overview may have."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _CSV = [
     "base_path",
@@ -60,6 +62,7 @@ class Pages:
 
     def __init__(self, settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
+        self._series: tuple[float, dict[str, list[float]]] = (0.0, {})
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -130,10 +133,18 @@ class Pages:
         """Return the time in seconds since the epoch."""
         return self._clock.now().timestamp()
 
+    def _hourly(self, now_s: float) -> dict[str, list[float]]:
+        """Return the series of the last day; those of a moment ago do, because many viewers ask for them every two seconds."""
+        until_s, series = self._series
+        if not until_s - SERIES_S <= now_s < until_s:
+            series = queries.hourly(self._model, now_s)
+            self._series = now_s + SERIES_S, series
+        return series
+
     def overview(self, _request: Request) -> Context:
         """Return what the overview shows."""
         model, now_s = self._model, self.now_s()
-        series, hours = queries.hourly(model, now_s), 24
+        series, hours = self._hourly(now_s), 24
         titles = [text.time_text((now_s // 3600 - hours + 1 + at) * 3600)[:16] + " UTC" for at in range(hours)]
 
         def chart(name: str, *, sizes: bool = False) -> charts.BarChart:
@@ -143,7 +154,7 @@ class Pages:
 
         return {
             "title": "Overview",
-            "folders": queries.folders(model),
+            "blocks": queries.fleet_map(model),
             "findings": queries.findings(model, now_s),
             "jobs": queries.work(model, now_s),
             "due": queries.due(model, 8),
