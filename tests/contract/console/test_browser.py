@@ -38,7 +38,9 @@ def make_tables(lake: Path) -> tideline.Table:
             table.upsert(rows(100 * number))
         if place == "shop/orders":
             table.maintenance.create_savepoint(comment="before the import")
-            table.maintenance.compact()
+            table.upsert(rows(600, 50))
+            table.upsert(rows(600, 50))  # updates alone: rows in log files
+            assert table.maintenance.compact().instant
     (lake / "shop/damaged/.hoodie/hoodie.properties").write_bytes(b"\xff nothing")
     return tideline.open(str(lake / "shop/orders"))
 

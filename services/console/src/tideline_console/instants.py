@@ -55,7 +55,7 @@ class Instant:
 def instants_of(model: ReadModel, uid: str, since_s: float = 0.0, until_s: float = 1e12) -> list[Instant]:
     """Return the instants with a step in a range of time, or pending, in order of their begin: the newest `MOST_INSTANTS`."""
     steps = model.query(
-        "SELECT * FROM steps WHERE uid = ? AND instant IN (SELECT DISTINCT instant FROM steps WHERE uid = ? AND time_s >= ? AND "
+        "SELECT * FROM steps WHERE uid = ? AND instant IN (SELECT DISTINCT instant FROM steps WHERE uid = ? AND +time_s >= ? AND "
         "requested_s <= ? ORDER BY instant DESC LIMIT ?) ORDER BY sequence",
         uid,
         uid,

@@ -225,7 +225,8 @@ def commits_per_hour(model: ReadModel, uids: list[str], now_s: float, hours: int
     found = {uid: [0] * hours for uid in uids if uid}
     marks = ", ".join("?" for _ in found)
     writes = ", ".join(f"'{action}'" for action in sorted(WRITES))
-    where = f"uid IN ({marks}) AND time_s >= ? AND to_state = 'completed' AND action IN ({writes})"
+    # The plus keeps SQLite from the indexes over all tables: the steps of a page of tables lie together.
+    where = f"uid IN ({marks}) AND +time_s >= ? AND to_state = 'completed' AND +action IN ({writes})"
     columns = "uid, CAST(time_s / 3600 AS INTEGER) AS hour, count(*) AS n"
     sql = f"SELECT {columns} FROM steps WHERE {where} GROUP BY uid, hour"  # noqa: S608 - own text
     for row in model.query(sql, *found, first * 3600):
