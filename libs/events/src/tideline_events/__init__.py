@@ -19,7 +19,7 @@ from tideline_events.errors import (
     SchemaRegistryUnavailable,
     TopicMismatch,
 )
-from tideline_events.location import check_event_log_url, open_event_log
+from tideline_events.location import check_event_log_url, open_event_log, open_row_schemas
 from tideline_events.log import EventLog, Publisher, Subscription, Tail, transition_records
 from tideline_events.payload import (
     DeadLetter,
@@ -53,3 +53,4 @@ from tideline_events.topics import (
     TOPICS,
     Topic,
 )
+from tideline_events.wire import REGISTERED, RowSchemas

@@ -90,6 +90,26 @@ class SchemaRegistry:
         ) from reason
 
 
+class TopicSchemas:
+    """The schemas of row changes in a registry (`wire.RowSchemas`).
+
+    A subject is the topic with `-key` or `-value` (TopicNameStrategy). It evolves with its table by the registry's own rule.
+    """
+
+    def __init__(self, registry: SchemaRegistry, name_of: Callable[[str], str]) -> None:
+        """`name_of` returns the name that a topic of the contract has in the event log."""
+        self._registry = registry
+        self._name_of = name_of
+
+    def schema_id(self, topic: str, part: str, avro: str) -> int:
+        """See `RowSchemas.schema_id`."""
+        return self._registry.schema_id(f"{self._name_of(topic)}-{part}", avro)
+
+    def close(self) -> None:
+        """See `RowSchemas.close`."""
+        self._registry.close()
+
+
 class EventSchemas:
     """The schemas of all events in a registry (`wire.SchemaIds`).
 

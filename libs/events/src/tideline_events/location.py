@@ -13,7 +13,7 @@ from tideline_events.envelope import KINDS
 from tideline_events.log import EventLog
 from tideline_events.sqlite import SqliteEventLog
 from tideline_events.topics import HOUR_S, PREFIX, TopicSettings
-from tideline_events.wire import Wire
+from tideline_events.wire import RowSchemas, Wire
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.errors import InvalidOption
 from tideline_table.extras import extra
@@ -120,6 +120,18 @@ def open_event_log(url: str, *, clock: Clock | None = None, client_options: Mapp
     return KafkaEventLog(settings, clock)
 
 
+def open_row_schemas(url: str, *, client_options: Mapping[str, str] | None = None) -> RowSchemas | None:
+    """Open the registry in an event log URL for schemas of row changes; None if there is none. Raises as `open_event_log`."""
+    given = _values(url)
+    if given["registry"] is None:
+        return None
+    with extra("kafka"):
+        from tideline_events.kafka_registry import SchemaRegistry, TopicSchemas
+
+    topics = TopicSettings(given["prefix"], given["retention_hours"] * HOUR_S)
+    return TopicSchemas(SchemaRegistry(given["registry"], _of_registry(client_options or {})), topics.name)
+
+
 def check_event_log_url(url: str) -> None:
     """Raise `InvalidOption` for a URL that `open_event_log` cannot open. The check connects to nothing."""
     _values(url)
@@ -159,6 +171,10 @@ def _registered(url: str, topics: TopicSettings, options: Mapping[str, str]) -> 
     with extra("kafka"):
         from tideline_events.kafka_registry import EventSchemas, SchemaRegistry
 
-    registry = SchemaRegistry(url, {name.removeprefix(_REGISTRY_OPTIONS): value for name, value in options.items()})
+    registry = SchemaRegistry(url, _of_registry(options))
     topic_of = {kind.event_type: topics.name(kind.topic) for kind in KINDS}
     return Wire(registry=EventSchemas(registry, topic_of.__getitem__))
+
+
+def _of_registry(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(_REGISTRY_OPTIONS): value for name, value in options.items() if name.startswith(_REGISTRY_OPTIONS)}

@@ -38,6 +38,19 @@ class SchemaIds(Protocol):
         """Close the connections."""
 
 
+class RowSchemas(Protocol):
+    """Where the schemas of row changes are registered (`tideline_events.kafka_registry`)."""
+
+    def schema_id(self, topic: str, part: str, avro: str) -> int:
+        """Return the id of the schema of a topic's keys or values, `part` key or value; registered if it is not.
+
+        Raises `SchemaRegistryUnavailable`, and `SchemaRefused` for a schema that the registry's rule does not allow.
+        """
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
 class Wire:
     """The format of values of one event log: JSON if `as_json`, with ids of `registry` if there is one, else Avro."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -21,40 +21,46 @@ _US = 1_000_000
 _EVERY_DIGIT = Context(prec=76)
 """Of the widest decimal of Arrow. The context of the process rounds to 28 digits."""
 Json = Callable[[Any], Any]
+Encoding = Literal["json", "connect", "avro"]
+"""Plain JSON, JSON for Kafka Connect's converter with schemas, Avro."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The schema of a type in Kafka Connect's JSON, and the function that makes its values from those of Arrow's `to_pylist`."""
+    """The schema of a type in Kafka Connect's JSON, and the function that makes its values from those of Arrow's `to_pylist`.
+
+    The values are of JSON or, for the encoding "avro", those that Avro has.
+    """
 
     schema: dict[str, Any]
     json: Json
 
 
-def form_of(kind: pa.DataType, *, name: str = "row", for_connect: bool = False) -> Form:
+def form_of(kind: pa.DataType, *, name: str = "row", encoding: Encoding = "json") -> Form:
     """Return the form of a type. `name` is that of a struct's schema. Raises `UnsupportedTable` for a type that has none.
 
-    Numbers that JSON lacks are texts, or null if `for_connect`: Kafka Connect's JSON converter writes them as texts, and reads 0.
+    Numbers that JSON lacks are texts, or null for "connect": Kafka Connect's JSON converter writes them as texts, and reads 0.
     """
     found = _simple(kind)
-    if found is not None and for_connect and pa.types.is_floating(kind):
+    if found is not None and encoding == "connect" and pa.types.is_floating(kind):
         return Form(found.schema, lambda value: value if math.isfinite(value) else None)
     if found is not None:
-        return found
+        return Form(found.schema, _same) if encoding == "avro" and found.json in {_base64, _finite} else found
     if pa.types.is_decimal(kind):
         parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
         schema = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "version": 1, "parameters": parameters}
-        return Form(schema, lambda value: _unscaled(value, kind.scale))
+        of_bytes: Json = _same if encoding == "avro" else _base64
+        return Form(schema, lambda value: of_bytes(_unscaled(value, kind.scale)))
     if pa.types.is_struct(kind):
-        fields = [(f.name, form_of(f.type, name=f"{name}.{f.name}", for_connect=for_connect), f.nullable) for f in kind]
+        fields = [(f.name, form_of(f.type, name=f"{name}.{f.name}", encoding=encoding), f.nullable) for f in kind]
         return struct_of(name, fields)
     if pa.types.is_map(kind):
-        keys = form_of(kind.key_type, name=f"{name}.key", for_connect=for_connect)
-        items = form_of(kind.item_type, name=f"{name}.value", for_connect=for_connect)
+        keys = form_of(kind.key_type, name=f"{name}.key", encoding=encoding)
+        items = form_of(kind.item_type, name=f"{name}.value", encoding=encoding)
         schema = {"type": "map", "keys": {**keys.schema, "optional": False}, "values": {**items.schema, "optional": True}}
         return Form(schema, lambda value: {k: _or_null(items.json, v) for k, v in value})
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        of = form_of(kind.value_type, name=f"{name}.item", for_connect=for_connect)
+        of = form_of(kind.value_type, name=f"{name}.item", encoding=encoding)
         return Form(
             {"type": "array", "items": {**of.schema, "optional": True}}, lambda value: [_or_null(of.json, v) for v in value]
         )
@@ -122,9 +128,9 @@ def _zoned(value: datetime) -> str:
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _unscaled(value: Decimal, scale: int) -> str:
+def _unscaled(value: Decimal, scale: int) -> bytes:
     number = int(value.scaleb(scale, _EVERY_DIGIT))
-    return _base64(number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
+    return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
 _SIMPLE: tuple[tuple[Callable[[pa.DataType], bool], str, str, Json], ...] = (

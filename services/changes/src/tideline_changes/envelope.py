@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
 
-from tideline_changes.connect import Form, dumps, form_of, struct_of
+from tideline_changes.coding import AvroCoder, Coder, JsonCoder
+from tideline_changes.connect import Encoding, Form, form_of, struct_of
 from tideline_changes.positions import SNAPSHOT, Unit
+from tideline_changes.settings import ChangesSettings
 from tideline_events import Record
 from tideline_table.schema import MetaField
 from tideline_table.table import Table
 
 CREATE, UPDATE, DELETE, READ, TRUNCATE = "c", "u", "d", "r", "t"
-CONTENT = (("content-type", b"application/json"),)
 _SOURCE = {
     "version": pa.string(),
     "connector": pa.string(),
@@ -34,18 +36,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the records of a table look like: its topic, the columns of keys and rows, and how values become JSON."""
+    """What the records of a table look like: its topic, the columns of keys and rows, and how they become bytes."""
 
     topic: str
     key_columns: tuple[str, ...]
     columns: tuple[str, ...]
     """What is read: the columns of the table, and what only keys have."""
-    key: Form
-    row: Form
+    coder: Coder
     source: dict[str, Any]
     tombstones: bool
-    key_head: str
-    value_head: str
 
     def change(
         self, op: str, before: Row | None, after: Row | None, source: Row, ts_ms: int, *, shows_before: bool = True
@@ -64,17 +63,12 @@ class Shape:
         """Return the record that says that the topic begins anew. Like Debezium's, it has no key."""
         return self._record(None, TRUNCATE, None, None, source, ts_ms)
 
-    def _record(self, key: str | None, op: str, before: Row | None, after: Row | None, source: Row, ts_ms: int) -> Record:
-        rows = {"before": before and self.row.json(before), "after": after and self.row.json(after)}
-        text = dumps({**rows, "source": source, "op": op, "ts_ms": ts_ms})
-        return Record(self.topic, None if key is None else key.encode(), self._wrapped(self.value_head, text).encode(), CONTENT)
+    def _record(self, key: bytes | None, op: str, before: Row | None, after: Row | None, source: Row, ts_ms: int) -> Record:
+        value = self.coder.value(before, after, {"source": source, "op": op, "ts_ms": ts_ms})
+        return Record(self.topic, key, value, (("content-type", self.coder.content_type.encode()),))
 
-    def _key(self, row: Row) -> str:
-        return self._wrapped(self.key_head, dumps(self.key.json({name: _at(row, name) for name in self.key_columns})))
-
-    @staticmethod
-    def _wrapped(head: str, text: str) -> str:
-        return f"{head}{text}}}" if head else text
+    def _key(self, row: Row) -> bytes:
+        return self.coder.key({name: _at(row, name) for name in self.key_columns})
 
     def source_of(self, unit: Unit, ts_ms: int, row: int) -> Row:
         """Return the field `source` of a change."""
@@ -98,34 +92,40 @@ def has_global_keys(table: Table) -> bool:
     return table.has_record_index or table.definition.kept_index.startswith("GLOBAL_")
 
 
-def shape_of(table: Table, topic: str, fleet: str, *, tombstones: bool, schemas: bool) -> Shape:
-    """Return the shape of a table's records now. Raises `UnsupportedTable` for a column of a type that Kafka Connect lacks."""
+def shape_of(table: Table, topic: str, fleet: str, own: ChangesSettings, register: Callable[[str, str], int]) -> Shape:
+    """Return the shape of a table's records now. `register`: see `AvroCoder`; only of tables whose format is Avro.
+
+    Raises `UnsupportedTable` for a column of a type that Kafka Connect or Avro lacks, and what `register` raises.
+    """
     schema, keys = table.schema, key_columns_of(table)
     columns = tuple(schema.names)
     only_in_keys = tuple(name for name in keys if name.startswith("_hoodie_"))
+    encoding: Encoding = "avro" if own.format == "avro" else "connect" if own.schemas else "json"
     forms = {name: Form({"type": "string"}, str) for name in only_in_keys}
-    key = struct_of(f"{topic}.Key", [(n, forms.get(n) or form_of(_type(schema, n), name=n), True) for n in keys])
+    # Numbers in keys that JSON lacks stay texts: a null would be the key of other rows.
+    of_keys: Encoding = "avro" if encoding == "avro" else "json"
+    key = struct_of(f"{topic}.Key", [(n, forms.get(n) or form_of(_type(schema, n), name=n, encoding=of_keys), True) for n in keys])
     row = struct_of(
-        f"{topic}.Value", [(f.name, form_of(f.type, name=f"{topic}.{f.name}", for_connect=schemas), True) for f in schema]
+        f"{topic}.Value", [(f.name, form_of(f.type, name=f"{topic}.{f.name}", encoding=encoding), True) for f in schema]
     )
-    definition, heads = table.definition, ("", "")
-    if schemas:
-        heads = (_head(key.schema), _head(_envelope_schema(topic, row)))
     source = {
         "version": version("tideline-hudi"),
         "connector": "tideline",
         "name": fleet or "tideline",
         "ts_ms": 0,
         "snapshot": "false",
-        "db": definition.properties.get("hoodie.database.name", ""),
-        "table": definition.name,
+        "db": table.definition.properties.get("hoodie.database.name", ""),
+        "table": table.definition.name,
         "uid": table.uid,
     }
-    return Shape(topic, keys, (*columns, *only_in_keys), key, row, source, tombstones, *heads)
-
-
-def _head(schema: dict[str, Any]) -> str:
-    return f'{{"schema":{dumps({**schema, "optional": False})},"payload":'
+    coder: Coder
+    if encoding == "avro":
+        coder = AvroCoder(key, row, _envelope_schema(topic, row), register)
+    elif encoding == "connect":
+        coder = JsonCoder.with_schemas(key, row, _envelope_schema(topic, row))
+    else:
+        coder = JsonCoder(key, row)
+    return Shape(topic, keys, (*columns, *only_in_keys), coder, source, own.tombstones)
 
 
 def _envelope_schema(topic: str, row: Form) -> dict[str, Any]:

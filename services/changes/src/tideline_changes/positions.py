@@ -47,6 +47,8 @@ class Position:
     """What is published in part."""
     published_ms: int = 0
     """All changes that the table's log had at this time are published: no older ones come. 0 while nothing is complete."""
+    format: str = "json"
+    """The setting `format` of the last snapshot: keys of two formats would not be equal."""
 
     @property
     def is_begun(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from tideline_runtime.settings import ServiceSettings, setting
 
@@ -38,11 +38,18 @@ class ChangesSettings(ServiceSettings):
         description="Whether a record without a value follows each deletion, with the same key.",
         per_table=True,
     )
+    format: Literal["json", "avro"] = setting(
+        "json",
+        unit="-",
+        description="Format of keys and values. `avro`: in Confluent's wire format, with schemas in the registry of the event log "
+        "(`registry` in its URL). Changed later, it makes a new snapshot.",
+        per_table=True,
+    )
     schemas: bool = setting(
         False,
         unit="-",
-        description="Whether keys and values are wrapped in `schema` and `payload`, as Kafka Connect's JSON converter with "
-        "`schemas.enable` reads them.",
+        description="Of JSON: whether keys and values are wrapped in `schema` and `payload`, as Kafka Connect's JSON converter "
+        "with `schemas.enable` reads them.",
         per_table=True,
     )
     heartbeat_s: float = setting(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from tideline_changes.envelope import Shape, key_columns_of, shape_of
 from tideline_changes.feed import changes_of
 from tideline_changes.metrics import BACKLOG, OVERSIZED, ROWS, SNAPSHOTS
 from tideline_changes.positions import SNAPSHOT, WRITE, Position, Unit
+from tideline_changes.registry import Registry
 from tideline_changes.settings import ChangesSettings
 from tideline_changes.topics import TableTopics
 from tideline_events import (
@@ -54,6 +56,7 @@ class ChangesService:
         self._publishers = ShardPublishers(name, self._tables.shards, lambda: self._events.log)
         self._topics = TableTopics(settings.fleet, context.clock, self._events, self._publishers)
         self._per_table = TableSettings(settings, self._tables.own_settings)
+        self._registry = Registry(settings)
         self._backlog: dict[str, int] = {}
         self._is_behind = False
         self._began_ms = 0
@@ -94,6 +97,7 @@ class ChangesService:
         """Close what `start` opened."""
         self._publishers.close()
         self._events.close()
+        self._registry.close()
         self._tables.close()
 
     def _visit(self, table: Table) -> None:
@@ -106,7 +110,7 @@ class ChangesService:
         _check_supported(table)
         shard = shard_of(table.base_path, self._tables.shards.count)
         number, position = self._topics.position(table, shard, own, key_columns_of(table))
-        shape = shape_of(table, position.topic, self._fleet, tombstones=own.tombstones, schemas=own.schemas)
+        shape = shape_of(table, position.topic, self._fleet, own, partial(self._registry.schema_id, position.topic))
         _Stream(self, table, own, shape, shard, number, position, self._began_ms).run()
 
     def note(self, table: Table, commits: int) -> None:
@@ -168,6 +172,8 @@ class _Stream:
             reason = "nothing was published"
         elif position.key_columns != columns:
             reason = f"the key columns were {', '.join(position.key_columns)}"
+        elif position.format != self._own.format:
+            reason = f"the format was {position.format}"
         elif position.snapshot != self._own.snapshot:
             reason = "the setting says so"
         if not reason:
@@ -190,6 +196,7 @@ class _Stream:
             self._position,
             key_columns=self._shape.key_columns,
             snapshot=self._own.snapshot,
+            format=self._own.format,
             base_path=self._table.base_path,
             unit=unit,
             published_ms=0,
