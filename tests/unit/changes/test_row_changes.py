@@ -648,3 +648,13 @@ def test_tables_that_cannot_be_followed_are_refused_by_name(fleet: Changes) -> N
     ((why, _),) = service._tables.refusals().values()
     assert "table 'trips', which has no meta fields" in why
     assert records_of(fleet.event_log, "tideline.changes.trips") == []
+
+
+def test_a_snapshot_without_truncation(fleet: Changes) -> None:
+    """Debezium's JDBC sink refuses a record without a key, even where it does not truncate."""
+    table = fleet.create()
+    upsert(table, 0, 3)
+    settle(fleet.run(truncations=False))
+    assert fleet.check(table).ops == ["r"] * 3
+    settle(fleet.run(truncations=False, snapshot=1))
+    assert [json.loads(record.value or b"")["op"] for record in records_of(fleet.event_log, "tideline.changes.trips")] == ["r"] * 6

@@ -32,6 +32,13 @@ class ChangesSettings(ServiceSettings):
         per_table=True,
         ge=0,
     )
+    truncations: bool = setting(
+        True,
+        unit="-",
+        description="Whether a snapshot begins with a truncation, which has no key. Debezium's JDBC sink refuses records without "
+        "one. Without it, rows whose deletions were not published stay in the target.",
+        per_table=True,
+    )
     tombstones: bool = setting(
         True,
         unit="-",

@@ -201,7 +201,8 @@ class _Stream:
             unit=unit,
             published_ms=0,
         )
-        self._publish(position, [self._shape.truncation(self._shape.source_of(unit, now_ms, 0), now_ms)])
+        truncation = self._shape.truncation(self._shape.source_of(unit, now_ms, 0), now_ms)
+        self._publish(position, [truncation] if self._own.truncations else [])
 
     def _go_on(self) -> None:
         unit, newest = self._position.unit, self._table.state.sequence
