@@ -1,9 +1,8 @@
 """What the protection of base files against damaged bytes costs: checksums of pages, and digests of files.
 
-`python -m tests.benchmarks.page_checksums [--scale 0.02] [--repetitions 15]` measures how fast Arrow writes and compares
-checksums of pages, with pages that need no decoding, by turns with and without. Then it writes and reads TPC-H lineitem and
-prints which share of the processor time its bytes take at these rates. The difference between two runs of a work is smaller
-than their spread.
+`python -m tests.benchmarks.page_checksums [--scale 0.02] [--repetitions 15]` measures how fast Arrow writes and compares checksums
+of pages, with pages that need no decoding, by turns with and without. Then it writes and reads TPC-H lineitem and prints the share
+of processor time that its bytes take at these rates. The difference between two runs of a work is smaller than their spread.
 """
 
 from __future__ import annotations
