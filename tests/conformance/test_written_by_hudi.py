@@ -12,10 +12,22 @@ from tests.conformance.stories.catalogue import STORIES
 from tests.conformance.stories.story import START, Story
 from tests.conformance.story_library import Library
 
+from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.listing import list_timeline
+from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi_written import hudi_written_state
+from tideline_table.metadata_table import listed_by_metadata
+from tideline_table.storage import open_storage
 from tideline_table.table import Table
 
 EVERY_STEP = [
     pytest.param(story, step.name, id=f"{story.name}/{step.name.replace(' ', '-')}") for story in STORIES for step in story.steps
+]
+LISTED_BY_METADATA = [
+    pytest.param(story, step.name, id=f"{story.name}/{step.name.replace(' ', '-')}")
+    for story in STORIES
+    if story.metadata and story.version >= 8
+    for step in story.steps
 ]
 WITH_HISTORY = [pytest.param(story, id=story.name) for story in STORIES if story.travels]
 WITH_INCREMENTS = [pytest.param(story, id=story.name) for story in STORIES if story.travels and story.increments]
@@ -32,6 +44,18 @@ def test_snapshot(library: Library, matrix: Matrix, story: Story, step: str) -> 
         if recorded.read_optimized is not None:
             ours = table.read(read_optimized=True)
             compare.rows(_chosen(ours, story), _chosen(recorded.read_optimized, story), "read-optimized")
+
+
+@pytest.mark.parametrize(("story", "step"), LISTED_BY_METADATA)
+def test_the_metadata_table_of_hudi_lists_what_the_folders_hold(library: Library, story: Story, step: str) -> None:
+    storage = open_storage(str(library.step(story, step).base))
+    properties = read_properties(storage)
+    form = format_of(properties)
+    assert listed_by_metadata(storage, form, list_timeline(storage, form)) is not None
+    by_metadata = hudi_written_state(storage, properties, listed_by_metadata)
+    by_folders = hudi_written_state(storage, properties)
+    assert by_folders.slices
+    assert by_metadata.slices == by_folders.slices
 
 
 @pytest.mark.parametrize("story", WITH_HISTORY)
