@@ -1,0 +1,108 @@
+"""A real worker of Kafka Connect with Debezium's JDBC sink, for tests: standalone, pinned by hash. Needs Java 17."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.artifacts import Coordinates, cache_folder, ensure_artifacts, java_command
+from tests.real.kafka import JARS, STOP_TIMEOUT_S
+from tests.real.ports import free_ports
+
+PINS = Path(__file__).with_suffix(".json")
+"""The worker's jars, beside those of the broker, and Debezium's archive of the connector."""
+PLUGIN = "io.debezium:debezium-connector-jdbc:tar.gz:plugin:"
+
+
+class Worker:
+    """A worker with one connector. It keeps its offsets in the consumer group of the connector over `stop` and `start`."""
+
+    def __init__(self, folder: Path, bootstrap_servers: str, connector: Mapping[str, str], converters: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = folder / "connect.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        worker = {
+            "bootstrap.servers": bootstrap_servers,
+            "offset.storage.file.filename": str(folder / "offsets"),
+            "plugin.path": str(_plugins()),
+            "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
+            "offset.flush.interval.ms": "200",
+            **converters,
+        }
+        self._files = [folder / "worker.properties", folder / "sink.properties"]
+        for file, options in zip(self._files, (worker, connector), strict=True):
+            file.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+
+    def start(self) -> None:
+        """Does not wait: the connector reads when it has its partitions."""
+        assert self._process is None, "the worker is running"
+        broker = json.loads(JARS.read_text())
+        pins = {name: sha256 for name, sha256 in json.loads(PINS.read_text()).items() if not name.startswith(PLUGIN)}
+        path = ":".join(map(str, ensure_artifacts({**broker, **pins})))
+        command = [*java_command(), "-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", path]
+        command += ["org.apache.kafka.connect.cli.ConnectStandalone", *map(str, self._files)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def check(self) -> None:
+        """Raise `AssertionError` with the end of the log if the worker has ended or a task of it was killed by an error."""
+        said = self._log.read_text(errors="replace")
+        assert self._process is not None, "not started"
+        assert self._process.poll() is None, said[-4000:]
+        assert "Task is being killed" not in said, said[-6000:]
+
+    def stop(self) -> None:
+        """An orderly end, which commits the offsets; nothing if it is not running."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def running_worker(
+    folder: Path, bootstrap_servers: str, connector: Mapping[str, str], converters: Mapping[str, str]
+) -> Iterator[Worker]:
+    """A worker that runs inside the `with` block."""
+    worker = Worker(folder, bootstrap_servers, connector, converters)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def _plugins() -> Path:
+    """The folder with the pinned connector, unpacked."""
+    (name, sha256) = next(pin for pin in json.loads(PINS.read_text()).items() if pin[0].startswith(PLUGIN))
+    folder = cache_folder() / "debezium-jdbc"
+    home = folder / Coordinates.parse(name).version
+    if home.exists():
+        return home
+    folder.mkdir(parents=True, exist_ok=True)
+    (archive,) = ensure_artifacts({name: sha256})
+    # Sessions may run side by side: each unpacks into a folder of its own, and one of them is moved into place.
+    partial = folder / uuid.uuid4().hex
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(partial, filter="data")
+        os.replace(partial, home)
+    except OSError:
+        if not home.exists():
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    archive.unlink(missing_ok=True)
+    return home
