@@ -73,7 +73,7 @@ class Inspection:
         `since`, when that was recorded.
         """
         table = self._table
-        keeps_log = table.capabilities.keeps_log
+        logged = table.capabilities.keeps_log
         found = sorted(table.state.actions.values(), key=lambda a: a.instant, reverse=True)
         return pa.Table.from_pylist(
             [
@@ -82,7 +82,7 @@ class Inspection:
                     "action": a.action.value,
                     "operation": a.operation,
                     "state": a.state.value,
-                    "sequence": a.sequence if keeps_log else None,
+                    "sequence": a.sequence if logged else None,
                     "since": a.since,
                 }
                 for a in found

@@ -108,8 +108,7 @@ class _Session:
         table, _ = self._target(into.this if isinstance(into, exp.Schema) else into)
         if not isinstance(query, exp.Query | exp.Values):
             raise InvalidStatement("an INSERT without rows", expected="VALUES or a query")
-        text = query.sql(DIALECT)
-        text = text if isinstance(query, exp.Query) else f"select * from ({text})"  # noqa: S608 - parsed
+        text = query.sql(DIALECT) if isinstance(query, exp.Query) else f"select * from ({query.sql(DIALECT)})"  # noqa: S608
         evaluator = self._evaluator(query)
         given = evaluator.query(f"select * from ({text}) limit 0", {})  # noqa: S608 - a parsed query
         if statement.args.get("by_name"):
