@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from tideline_runtime.settings import ServiceSettings, setting
 
@@ -45,12 +45,13 @@ class ChangesSettings(ServiceSettings):
         description="Whether a record without a value follows each deletion, with the same key.",
         per_table=True,
     )
-    format: Literal["json", "avro"] = setting(
+    format: str = setting(
         "json",
         unit="-",
-        description="Format of keys and values. `avro`: in Confluent's wire format, with schemas in the registry of the event log "
-        "(`registry` in its URL). Changed later, it makes a new snapshot.",
+        description="Format of keys and values: `json` or `avro`, which is in Confluent's wire format, with schemas "
+        "in the registry of the event log (`registry` in its URL). Changed later, it makes a new snapshot.",
         per_table=True,
+        pattern=r"^(json|avro)$",
     )
     schemas: bool = setting(
         False,
