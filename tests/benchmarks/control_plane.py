@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from tideline_events import TIMELINE, EventLog, Hint, Subscription, Transition, 
 from tideline_runtime.metrics import STORAGE_REQUESTS
 from tideline_runtime.running import read_running
 from tideline_table.action import write_rows
-from tideline_table.clock import SystemClock
+from tideline_table.clock import Clock, ManualClock, SystemClock
 from tideline_table.config import SMALL_FILE_LIMIT
 from tideline_table.storage import open_storage
 from tideline_table.table import Table, TableRequest, TableType, create_table, read_identity
@@ -48,6 +49,10 @@ IDLE_S = 30.0
 SETTLE_S = 3.0
 SEED = 19
 BUCKET = "fleet"
+QUIET_S = 12 * 3600.0
+BEAT_S = 150.0
+"""More than two intervals between heartbeats."""
+TOGETHER = ("mirror", "planner", "launcher", "cleaner", "lock_service")
 REQUESTS = STORAGE_REQUESTS.name
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -133,12 +138,13 @@ def running(name: str, folder: Path, tables: str, environment: Mapping[str, str]
             process.wait(120)
 
 
-def make_table(path: str) -> str:
-    """Create a table with a committed write; every other one is merge-on-read. Return its uid."""
+def make_table(path: str, quiet_s: float = 0.0) -> str:
+    """Create a table with a write that was committed `quiet_s` ago; every other one is merge-on-read. Return its uid."""
+    clock: Clock = ManualClock(datetime.now(UTC) - timedelta(seconds=quiet_s)) if quiet_s else SystemClock()
     name = path.rpartition("/")[2]
     type_ = TableType.MOR if int(name.removeprefix("t")) % 2 else TableType.COW
-    create_table(path, TableRequest(name, SCHEMA, ("id",), type=type_), SystemClock())
-    table = Table.open(path, writer_id="benchmark")
+    create_table(path, TableRequest(name, SCHEMA, ("id",), type=type_), clock)
+    table = Table.open(path, writer_id="benchmark", clock=clock)
     commit(table, 0)
     return table.uid
 
@@ -151,12 +157,12 @@ def commit(table: Table, number: int) -> int:
     return done.sequence
 
 
-def make_tables(root: str, count: int, processes: int) -> dict[str, str]:
+def make_tables(root: str, count: int, processes: int, quiet_s: float = 0.0) -> dict[str, str]:
     """Create the tables and return their uids by base path."""
     paths = [f"{root}/t{number:05}" for number in range(count)]
     # Not forked: clients of the object store have threads.
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        return dict(zip(paths, pool.map(make_table, paths, chunksize=8), strict=True))
+        return dict(zip(paths, pool.map(partial(make_table, quiet_s=quiet_s), paths, chunksize=8), strict=True))
 
 
 @dataclass(frozen=True)
@@ -301,12 +307,12 @@ class Requests:
 
 
 def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -> dict[str, Requests]:
-    """Return the storage requests of each service, on a real object store."""
+    """Return the storage requests of each service alone and of all together, on a real object store; the tables are quiet."""
     found: dict[str, Requests] = {}
     with running_object_store("minio") as server, proxy_before(server) as proxy:
         server.make_bucket(BUCKET)
         os.environ.update({**server.settings, "AWS_ALLOW_HTTP": "true"})
-        uids = make_tables(f"s3://{BUCKET}/tables", count, cores)
+        uids = make_tables(f"s3://{BUCKET}/tables", count, cores, QUIET_S)
         environment = {**proxy.settings, "AWS_ALLOW_HTTP": "true"}
         for name in ("mirror", "planner", "cleaner"):
             with running(name, folder, f"s3://{BUCKET}/tables/*", environment) as service:
@@ -316,6 +322,17 @@ def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -
                 asked, by_metric = len(proxy.requests) - before, service.metric(REQUESTS) - counted
                 per_table_and_hour = 3600 / (time.monotonic() - began_s) / len(uids)
                 found[name] = Requests(asked * per_table_and_hour, by_metric * per_table_and_hour)
+        with contextlib.ExitStack() as stack:
+            services = [stack.enter_context(running(name, folder, f"s3://{BUCKET}/tables/*", environment)) for name in TOGETHER]
+            # Until the first heartbeat the services ask for themselves.
+            _wait(lambda: services[0].metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, services[0])
+            time.sleep(BEAT_S)
+            before, counted, began_s = len(proxy.requests), sum(service.metric(REQUESTS) for service in services), time.monotonic()
+            time.sleep(duration_s)
+            by_metric = sum(service.metric(REQUESTS) for service in services) - counted
+            per_table_and_hour = 3600 / (time.monotonic() - began_s) / len(uids)
+            asked = len(proxy.requests) - before
+            found["all together"] = Requests(asked * per_table_and_hour, by_metric * per_table_and_hour)
     return found
 
 
