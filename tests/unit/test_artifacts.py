@@ -20,7 +20,10 @@ REGISTRIES = re.compile(
     r"|docker\.io|ghcr\.io|gcr\.io|quay\.io|ecr\.aws|adoptium|debian\.org|ubuntu\.com|MAVEN_BASE_URL"
 )
 URL = re.compile(r"https?://[^\s\"'`<>{}()\\]+")
-NAMES_ONLY = {"json-schema.org": "the identifier of JSON Schema's draft, never fetched"}
+NAMES_ONLY = {
+    "json-schema.org": "the identifier of JSON Schema's draft, never fetched",
+    "www.w3.org": "the namespace of SVG, never fetched",
+}
 
 
 @pytest.fixture

@@ -51,7 +51,17 @@ DECLARED = {
         "workers.max_bytes",
     ),
     "cleaner": ("clean_min_commits", "clean_interval_s"),
-    "changes": ("enabled", "topic", "snapshot", "tombstones", "schemas", "heartbeat_s", "batch_rows"),
+    "changes": (
+        "enabled",
+        "topic",
+        "snapshot",
+        "truncations",
+        "tombstones",
+        "format",
+        "schemas",
+        "heartbeat_s",
+        "batch_rows",
+    ),
 }
 HELD_BY = {"self._settings", "settings"}
 

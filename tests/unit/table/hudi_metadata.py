@@ -67,7 +67,7 @@ def make_metadata(table: Table, columns: Sequence[str] = (), *, with_keys: bool 
     storage.put(file_path(base_name(base)), hfile_bytes(records, file_info(records)))
     complete_instant(storage, WRITTEN, base, Action.DELTA_COMMIT, CommitMetadata("BULK_INSERT_PREPPED", ()))
     if columns:
-        storage.put(INDEX_DEFINITIONS_PATH, index_definitions(columns))
+        storage.put(INDEX_DEFINITIONS_PATH, index_definitions(WRITTEN, columns))
         _make_partition(table, COLUMN_STATS, "011", COLUMN_STATS_GROUPS, _statistics(table, columns))
         _make_partition(table, BLOOM_FILTERS, "012", BLOOM_FILTERS_GROUPS, BloomFiltersPartition().whole(source))
     if with_keys:

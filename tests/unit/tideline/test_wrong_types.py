@@ -29,6 +29,7 @@ REQUIRED: dict[str, Any] = {
     "name": "p",
     "schema": SCHEMA,
     "key": "id",
+    "statement": "select 1",
 }
 
 
@@ -60,7 +61,8 @@ def test_an_argument_of_another_type_is_refused_by_name(opened: tideline.Table, 
         "Query": opened.incremental(),
     }
     called: Callable[..., object] = getattr(owners[owner], name)
-    given = {n: REQUIRED[n] for n, p in inspect.signature(called).parameters.items() if p.default is p.empty}
+    parameters = inspect.signature(called).parameters.items()
+    given = {n: REQUIRED[n] for n, p in parameters if p.default is p.empty or (n == "key" and name == "create")}
     with pytest.raises(TidelineError) as caught:
         called(**{**given, argument: object()})
     assert argument in caught.value.found

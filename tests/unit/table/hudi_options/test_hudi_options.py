@@ -23,8 +23,7 @@ from tideline_table.hudi_options import (
     table_request,
 )
 from tideline_table.hudi_options.declared import matching, named
-from tideline_table.index import Engine
-from tideline_table.table import Table, TableType, create_table
+from tideline_table.table import BucketIndex, RecordIndex, Table, TableType, create_table
 from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64())])
@@ -129,13 +128,13 @@ def test_a_table_as_the_options_define_it() -> None:
         "ts",
     )
     assert (request.type, request.hive_style, request.url_encode, request.key_generator) == (TableType.MOR, True, True, "SIMPLE")
-    assert (request.buckets, request.bucket_engine, request.hash_fields) == (4, Engine.CONSISTENT, ("id",))
+    assert request.index == BucketIndex(4, ("id",), consistent=True)
     assert request.version == 8
 
 
 def test_defaults_are_those_of_hudi() -> None:
-    assert request_fields(parse_hudi_options({"hoodie.index.type": "bucket"})) == {"buckets": 256}
-    assert request_fields(parse_hudi_options({"hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX"})) == {"index_type": "RECORD_INDEX"}
+    assert request_fields(parse_hudi_options({"hoodie.index.type": "bucket"})) == {"index": BucketIndex(256)}
+    assert request_fields(parse_hudi_options({"hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX"})) == {"index": RecordIndex()}
     assert request_fields(parse_hudi_options({"hoodie.index.type": "BLOOM"})) == {}, "the writer's choice"
     options = parse_hudi_options({W + "recordkey.field": "id"})
     assert table_request(options, "trips", SCHEMA).name == "trips"

@@ -16,6 +16,7 @@ from tests.unit.table.tables import contents, set_properties
 
 from tideline_table.action import check_table, run_clean, write_rows
 from tideline_table.config import COLUMN_STATISTICS, COLUMN_STATISTICS_LIST
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import METADATA_PARTITIONS, METADATA_PARTITIONS_INFLIGHT, read_properties
 from tideline_table.log.metadata import COLUMN_STATS
 from tideline_table.metadata_table.column_stats import record_key
@@ -64,7 +65,7 @@ def test_a_writer_of_fewer_columns_reads_the_footers_for_the_others() -> None:
 
 def test_a_file_without_statistics_of_one_indexed_column_has_no_record_at_all() -> None:
     table, storage, clock = kept_table()
-    storage.put(INDEX_DEFINITIONS_PATH, index_definitions((*COLUMNS, "struct.inner")))
+    storage.put(INDEX_DEFINITIONS_PATH, index_definitions(WRITTEN, (*COLUMNS, "struct.inner")))
     done = put(table, NEW)
     for stat in done.stats:
         assert recorded(storage, stat.path) == set()
@@ -104,7 +105,7 @@ def test_a_column_that_apache_hudi_indexes_later_has_records() -> None:
     table, storage, clock = kept_table(columns=COLUMNS[:-1])
     done = put(table, NEW)
     assert recorded(storage, done.stats[0].path) >= {"v"}
-    storage.put(INDEX_DEFINITIONS_PATH, index_definitions(COLUMNS))
+    storage.put(INDEX_DEFINITIONS_PATH, index_definitions(WRITTEN, COLUMNS))
     findings = check_table(opened(storage, clock))
     assert {f.path for f in findings}.isdisjoint({stat.path for stat in done.stats})
     assert {f.kind for f in findings} == {FindingKind.WRONG_RECORD}, "files of before, of which Apache Hudi took fewer columns"
@@ -120,7 +121,7 @@ def test_a_partition_that_is_not_understood_is_dropped(what: str, caplog: pytest
     elif what == "other version":
         storage.put(INDEX_DEFINITIONS_PATH, definition.replace(b'"V1"', b'"V2"'))
     elif what == "no columns":
-        storage.put(INDEX_DEFINITIONS_PATH, index_definitions(()))
+        storage.put(INDEX_DEFINITIONS_PATH, index_definitions(WRITTEN, ()))
     elif what == "strange file":
         storage.put(file_path("x", COLUMN_STATS), b"")
     elif what == "no group 0":
@@ -169,7 +170,7 @@ def test_a_new_column_of_tideline_and_one_that_a_file_lacks() -> None:
     wide = pa.table({"id": ["a", "e"], "part": ["p", "r"], "ts": [5, 5], "v": ["5", "5"], "w": [1.5, float("nan")]})
     clock.advance(1)
     write_rows(table, wide, Operation.UPSERT, parallelism=1)
-    storage.put(INDEX_DEFINITIONS_PATH, index_definitions((*COLUMNS, "w")))
+    storage.put(INDEX_DEFINITIONS_PATH, index_definitions(WRITTEN, (*COLUMNS, "w")))
     put(table, [("b", "p", 6, "6"), ("z", "z", 6, "6")])
     assert check_table(opened(storage, clock)) == []
     assert contents(opened(storage, clock))[:1] != FIRST[:1]
