@@ -21,6 +21,8 @@ from tests.simulation.faults import SAMPLE_STEP
 IMPOSSIBLE = [Cell(Topic.COMPACTION, Kind.COW, direction) for direction in Direction]
 NO_REASONS: dict[Cell, str] = {}
 STORY_TIMEOUT_S = 1200
+FOURTH = 4
+"""Cases marked `every_fourth` run in turn: the first, the fifth, and so on."""
 _MATRIX = pytest.StashKey[Matrix]()
 _SERVICES = pytest.StashKey[Matrix]()
 _STORIES = pytest.StashKey[list[Story]]()
@@ -112,6 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "of_peers: what peers do, which their releases change; those with a process of Apache Hudi only with SAMPLE_STEP=1",
     )
     config.addinivalue_line("markers", "pairs: each pair of parameters once instead of all combinations, but with SAMPLE_STEP=1")
+    config.addinivalue_line("markers", f"every_fourth: one of {FOURTH} cases, but with SAMPLE_STEP=1 all")
     config.stash[_MATRIX] = Matrix(NO_REASONS, IMPOSSIBLE)
     config.stash[_SERVICES] = Matrix(reasons(), list(impossible()), rows=Strategy, columns=Proof, names_tests=True)
     config.stash[_STORIES] = []
@@ -123,7 +126,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     What judges the matrix comes last, if at all.
     """
-    if SAMPLE_STEP > 1 and (beyond := [*_beyond_pairs(items), *filter(_is_of_peers, items)]):
+    if SAMPLE_STEP > 1 and (beyond := [*_beyond_pairs(items), *_beyond_fourths(items), *filter(_is_of_peers, items)]):
         config.hook.pytest_deselected(items=beyond)
         items[:] = [item for item in items if item not in beyond]
     for item in items:
@@ -162,6 +165,11 @@ def _beyond_pairs(items: list[pytest.Item]) -> list[pytest.Item]:
             if numbers % 2:
                 beyond.append(item)
     return beyond
+
+
+def _beyond_fourths(items: list[pytest.Item]) -> list[pytest.Item]:
+    marked = [item for item in items if item.get_closest_marker("every_fourth")]
+    return [item for number, item in enumerate(marked) if number % FOURTH]
 
 
 def _is_whole(config: pytest.Config) -> bool:

@@ -337,6 +337,7 @@ def content(found: pa.Table, query: Query) -> list[dict[str, Any]]:
     return sorted(found.select(columns).to_pylist(), key=str)
 
 
+@pytest.mark.every_fourth
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_of_hudi_gives_the_same_rows_here(apache_hudi: ApacheHudi, spark: SparkSession, workdir: Path, name: str) -> None:
     here, there = Here(spark, workdir / "here"), There(apache_hudi, workdir / "there")

@@ -21,6 +21,7 @@ def rows(numbers: range, ts: int) -> pa.Table:
     return pa.Table.from_pylist([{"id": f"k{n:03}", "part": f"p{n % 3}", "price": n * 1.5, "ts": ts} for n in numbers], SCHEMA)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("index", [None, tideline.BucketIndex(2)], ids=["no index", "buckets"])
 @pytest.mark.parametrize("kind", ["cow", "mor"])
 @pytest.mark.parametrize("version", [6, 9])
