@@ -22,7 +22,7 @@ from tideline_table.action import create_metadata, delete_partitions, run_clean,
 from tideline_table.bloom import BloomFilter
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.log.metadata import BLOOM_FILTERS, COLUMN_STATS, FILES, RECORD_INDEX
-from tideline_table.metadata_table import bloom_filters, column_stats, record_index
+from tideline_table.metadata_table import bloom_filters, column_records, record_index
 from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.table import RecordIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -279,7 +279,7 @@ def test_a_seeded_change_is_found_in_each_partition(workdir: Path, monkeypatch: 
 
     monkeypatch.setattr(FilesRecords, "list_file", list_larger)
     monkeypatch.setattr(record_index, "location_of", locate_early)
-    monkeypatch.setitem(column_stats._WRAPPERS, "int32", "LongWrapper")
+    monkeypatch.setitem(column_records._WRAPPERS, "int32", "LongWrapper")
     empty = base64.b64encode(BloomFilter.sized(10, 0.01).to_dynamic_bytes(10, 0))
     monkeypatch.setattr(bloom_filters, "read_filter_text", lambda *_: ("DYNAMIC_V0", empty))
     faulty = by_tideline(workdir / "faulty", Kind.MOR)
