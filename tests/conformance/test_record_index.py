@@ -214,7 +214,7 @@ def _settings(kind: Kind, *, moves: bool) -> dict[str, str]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
 def test_an_index_of_apache_hudi_from_our_files_has_our_records(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Apache Hudi builds a record index from our data files: each key in the file group that our index names."""
-    table = _opened(workdir / "trips", kind)
+    table = _opened(workdir / "trips", kind, 6)
     for batch, operation in _history(kind):
         write_rows(table, batch, Operation(operation))
     assert schedule_clustering(table) is not None
