@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark import Accumulator
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.spark.tables import Tables, rows
@@ -101,6 +101,7 @@ def test_an_append_is_one_upsert_and_an_overwrite_replaces_everything(source: Sp
         ("errorifexists", {}, "a table at .*errorifexists is Spark's default mode"),
         ("overwrite", {"operation": "delete"}, "operation 'delete' in mode overwrite"),
         ("append", {"operation": "upsert", "hoodie.datasource.write.operation": "insert"}, "expected one of them"),
+        ("append", {"operation": "upsert", "hoodie.datasource.write.insert.drop.duplicates": "true"}, "or operation=insert"),
         ("append", {"hoodie.table.name": "other"}, "hoodie.table.name=other for table 't'"),
         (
             "append",
@@ -180,6 +181,30 @@ def test_partition_by_names_the_partitions_of_a_new_table(source: SparkSession, 
         frame.write.format(NAME).options(**bare).partitionBy("ts").mode("append").save(base)
     frame.write.save(path=str(tmp_path / "other"), format="parquet", mode="overwrite", partitionBy=["region"])
     assert source.read.parquet(str(tmp_path / "other")).count() == 6, "other formats are written by Spark"
+
+
+def test_a_stream_takes_partition_by_and_its_writer_begins_several_queries(source: SparkSession, tmp_path: Path) -> None:
+    frame, folder = source.createDataFrame(rows(0, 6, 1)), tmp_path / "source"
+    frame.coalesce(1).write.parquet(str(folder))
+    bare = {key: value for key, value in JOB.items() if "partitionpath" not in key}
+    writer = source.readStream.schema(frame.schema).parquet(str(folder)).writeStream.format("Tideline").options(**bare)
+    writer = writer.option("query_id", "q").trigger(availableNow=True)
+    for name, how in (("a", {"partitionBy": "region"}), ("b", {})):
+        base = str(tmp_path / name)
+        writer.option("checkpointLocation", str(tmp_path / f"c{name}")).start(base, **how).awaitTermination()
+        made = Table.open(base)
+        assert len(content(made)) == 6
+        assert made.definition.keygen.partition_fields == ("region",), "the writer keeps what it was told"
+
+
+def test_what_the_definition_decides_is_refused(source: SparkSession, table: Table) -> None:
+    before = content(table)
+    writer = source.createDataFrame(rows(3, 9, 6)).write.mode("append")
+    with pytest.raises(AnalysisException, match=r"(?i)bucketBy"):
+        writer.format("TIDELINE").bucketBy(2, "id").save(table.storage.root)
+    with pytest.raises(InvalidOption, match="the option path="):
+        source.createDataFrame(rows(3, 9, 6)).write.mode("append").format(NAME).option("path", "/other").save(table.storage.root)
+    assert content(table) == before
 
 
 def test_a_reader_takes_the_queries_of_hudi(source: SparkSession, tmp_path: Path) -> None:

@@ -50,6 +50,24 @@ def test_the_rows_of_all_tasks_are_one_commit(table):
     assert table.read().num_rows == 2
 
 
+HUDI_OPERATION = "hoodie.datasource.write.operation"
+
+
+@pytest.mark.parametrize(
+    ("given", "overwrite"),
+    [
+        ({HUDI_OPERATION: "delete"}, True),
+        ({HUDI_OPERATION: "delete_partition"}, True),
+        ({"operation": "insert", HUDI_OPERATION: "delete"}, False),
+        ({"operation": "upsert", "hoodie.datasource.write.insert.drop.duplicates": "true"}, False),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_operation_that_would_do_something_else_is_refused(table, given, overwrite, is_stream):
+    with pytest.raises(InvalidOption, match="operation"):
+        options(table, overwrite=overwrite, is_stream=is_stream, **given, **({"query_id": "q"} if is_stream else {}))
+
+
 def test_an_aborted_write_leaves_nothing(table):
     writer = Writer(options(table))
     writer.abort([writer.write(iter(MORE.to_batches())), None])

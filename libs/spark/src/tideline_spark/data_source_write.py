@@ -34,6 +34,7 @@ from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 _LOGGER = logging.getLogger(__name__)
+DELETIONS = (Operation.DELETE, Operation.DELETE_PARTITION)
 _APPENDS = (Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT, Operation.DELETE)
 _OVERWRITES = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
 _NAMES = ("path", "operation", "locks", "query_id")
@@ -69,11 +70,14 @@ class WriteOptions:
         if not given.get("path"):
             raise InvalidOption("format 'tideline' without a path", expected='the base path of a table: .save("/data/trips")')
         allowed = _OVERWRITES if overwrite else _APPENDS
-        named = given.get("operation") or (hudi.operation.value if hudi.write and not overwrite else "")
-        operation = named or allowed[0].value
+        mode, asked = "overwrite" if overwrite else "append", hudi.operation
+        if overwrite and asked in DELETIONS:
+            # The rows would replace the table from which they are to be deleted.
+            raise InvalidOption(f"operation {asked.value!r} in mode {mode}", expected="mode append")
+        own = hudi.operation_named(given["operation"]) if given.get("operation") else ""
+        operation = own or (asked if hudi.write and not overwrite else allowed[0])
         if operation not in allowed:
-            mode = "overwrite" if overwrite else "append"
-            raise InvalidOption(f"operation {operation!r} in mode {mode}", expected=f"one of {', '.join(allowed)}")
+            raise InvalidOption(f"operation {operation.value!r} in mode {mode}", expected=f"one of {', '.join(allowed)}")
         query_id = given.get("query_id", "")
         if is_stream and not query_id:
             raise InvalidOption(
@@ -85,7 +89,7 @@ class WriteOptions:
             raise InvalidOption("query_id of a batch write", expected="query_id for writeStream only")
         if is_stream and overwrite:
             raise InvalidOption("output mode complete", expected="append", remedy="tideline_spark.sink takes other operations")
-        return cls(given["path"], Operation(operation), given.get("locks"), query_id, engine, hudi)
+        return cls(given["path"], operation, given.get("locks"), query_id, engine, hudi)
 
     def check_table(self) -> None:
         """Open the table, before Spark runs a job for it.

@@ -8,7 +8,7 @@ for streams. Other formats are untouched. A session without a JVM here writes th
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrameWriter, SparkSession
@@ -45,9 +45,11 @@ def _saving(original: Any) -> Any:
         if format is not None:
             self.format(format)
         writer = _jvm_writer(self)
-        if writer is None or str(writer.source()) != NAME:
+        if writer is None or not _is_own(writer.source()):
             original(self, path)
             return
+        writer.assertNotBucketed("save")
+        writer.assertNotClustered("save")
         save(self._df, _job(self, writer, path))
 
     setattr(saved, _MARK, True)
@@ -68,7 +70,7 @@ def _starting(original: Any) -> Any:
         if format is not None:
             self.format(format)
         writer = _jvm_writer(self)
-        if writer is None or str(_field(writer, "source")) != NAME:
+        if writer is None or not _is_own(_field(writer, "source").get(writer)):
             query: StreamingQuery = original(self, path, None, outputMode, partitionBy, queryName, **options)
             return query
         self.options(**options)
@@ -76,26 +78,54 @@ def _starting(original: Any) -> Any:
             self.outputMode(outputMode)
         if queryName is not None:
             self.queryName(queryName)
-        if str(_field(writer, "outputMode").toString()) != "Append":
-            raise InvalidOption(
-                f"output mode {_field(writer, 'outputMode').toString()}",
-                expected="append",
-                remedy="tideline_spark.sink takes others",
-            )
-        given = _options(self._df.sparkSession, _field(writer, "extraOptions"))
-        self.foreachBatch(stream_sink(self._df, {**given, "path": path or given.get("path", "")}))
-        begun: StreamingQuery = original(self)
+        if partitionBy is not None:
+            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
+        mode = str(_field(writer, "outputMode").get(writer).toString())
+        if mode != "Append":
+            raise InvalidOption(f"output mode {mode}", expected="append", remedy="tideline_spark.sink takes others")
+        if _field(writer, "clusteringColumns").get(writer).isDefined():
+            raise InvalidOption("clusterBy of a stream", expected="partitionBy, or nothing: the table's definition decides")
+        spark, columns = self._df.sparkSession, _field(writer, "partitioningColumns")
+        given, partitions = _options(spark, _field(writer, "extraOptions").get(writer)), columns.get(writer)
+        batches = stream_sink(self._df, {**given, "path": _path(given, path)}, _texts(partitions))
+        self.foreachBatch(batches)
+        try:
+            # Spark refuses partitions of batches that a function takes.
+            columns.set(writer, spark._jvm.scala.Option.apply(None))  # type: ignore[union-attr] # noqa: SLF001
+            begun: StreamingQuery = original(self)
+        finally:
+            # The writer may begin another query, at another path.
+            columns.set(writer, partitions)
+            self.format(NAME)
         return begun
 
     setattr(started, _MARK, True)
     return started
 
 
+def _is_own(source: object) -> bool:
+    # Spark finds data sources without regard to case.
+    return str(source).lower() == NAME
+
+
 def _field(writer: Any, name: str) -> Any:
-    """Return a field of Spark's stream writer, which has no other access to what it was given."""
+    """Return a field of the class of Spark's stream writer, which has no other access to what it was given."""
     found = writer.getClass().getDeclaredField(name)
     found.setAccessible(True)
-    return found.get(writer)
+    return found
+
+
+def _path(given: Mapping[str, str], path: str | None) -> str:
+    """Return the base path. Raises `InvalidOption`, as Spark does, for one by argument and another one by option."""
+    named = given.get("path", "")
+    if path and named and path != named:
+        raise InvalidOption(f"the path {path!r} and the option path={named}", expected="one of them")
+    return path or named
+
+
+def _texts(columns: Any) -> tuple[str, ...]:
+    """Return the texts of an optional sequence of Scala."""
+    return tuple(str(columns.get().apply(at)) for at in range(columns.get().length())) if columns.isDefined() else ()
 
 
 def _options(spark: SparkSession, found: Any) -> dict[str, str]:
@@ -111,7 +141,5 @@ def _jvm_writer(writer: DataFrameWriter | DataStreamWriter) -> Any:
 
 def _job(writer: DataFrameWriter, inner: Any, path: str | None) -> SaveJob:
     given = _options(writer._df.sparkSession, inner.extraOptions())  # noqa: SLF001 - as PySpark's own `save`
-    columns = inner.partitioningColumns()
-    partition_by = tuple(str(columns.get().apply(at)) for at in range(columns.get().length())) if columns.isDefined() else ()
     mode = SaveMode(str(inner.curmode().toString()).lower())
-    return SaveJob.of(path or given.get("path", ""), mode, given, partition_by)
+    return SaveJob.of(_path(given, path), mode, given, _texts(inner.partitioningColumns()))

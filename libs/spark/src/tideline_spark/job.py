@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_spark.collected import needs_driver, write_collected
-from tideline_spark.data_source_write import WriteOptions
+from tideline_spark.data_source_write import DELETIONS, WriteOptions
 from tideline_spark.errors import translated
 from tideline_spark.sink import WriteBatch, sink
 from tideline_spark.tagging import arrow_schema
@@ -33,7 +33,6 @@ from tideline_table.writer import Operation
 
 _LOGGER = logging.getLogger(__name__)
 OWN_NAMES = ("path", "operation", "locks")
-_DELETIONS = (Operation.DELETE, Operation.DELETE_PARTITION)
 _OVERWRITES = (Operation.INSERT_OVERWRITE_TABLE, Operation.INSERT_OVERWRITE)
 
 
@@ -70,9 +69,7 @@ class SaveJob:
             raise InvalidOption("format 'tideline' without a path", expected='the base path of a table: .save("/data/trips")')
         options = parse_hudi_options({name: value for name, value in given.items() if is_hudi_option(name)})
         Options(options.write_options())
-        named = Operation(given["operation"]) if "operation" in given else None
-        if named is not None and "operation" in options.write:
-            raise InvalidOption(f"operation={named} and {options.write['operation']}", expected="one of them")
+        named = options.operation_named(given["operation"]) if "operation" in given else None
         return cls(path, mode, named, options, partition_by, given.get("locks"))
 
     @property
@@ -82,7 +79,7 @@ class SaveJob:
         Mode overwrite replaces the whole table, whatever operation of Hudi it names, as Hudi's does.
         """
         asked = self.options.operation if self.named is None else self.named
-        if asked in _DELETIONS and self.mode is not SaveMode.APPEND:
+        if asked in DELETIONS and self.mode is not SaveMode.APPEND:
             raise self._excluded(asked, "mode append: rows are deleted from a table that exists")
         if self.mode is not SaveMode.OVERWRITE:
             if self.named in _OVERWRITES:
@@ -106,7 +103,7 @@ class SaveJob:
         if self.mode is SaveMode.OVERWRITE and self.named is None and self.options.operation is Operation.UPSERT:
             # Hudi writes such rows into an empty table, by an upsert.
             combines = Options(given)[COMBINE_BEFORE_UPSERT]
-            chosen[COMBINE_BEFORE_INSERT.key] = str(combines).lower()
+            given[COMBINE_BEFORE_INSERT.key] = str(combines).lower()
         return {**chosen, **given}
 
 
@@ -137,13 +134,15 @@ def save(df: DataFrame, job: SaveJob) -> None:
         write_dataframe(table, df, operation)
 
 
-def stream_sink(df: DataFrame, given: Mapping[str, str]) -> WriteBatch:
+def stream_sink(df: DataFrame, given: Mapping[str, str], partition_by: tuple[str, ...] = ()) -> WriteBatch:
     """Return what writes each micro-batch of `df`, of any size, once. A missing table that Hudi's options define is created.
+
+    `partition_by`: as of `SaveJob`.
 
     Raises, before the stream begins, what `WriteOptions.of` and `save` raise.
     """
     asked = WriteOptions.of(given, overwrite=False, is_stream=True)
-    job = SaveJob(asked.path, SaveMode.APPEND, asked.operation, asked.hudi, locks=asked.locks)
+    job = SaveJob(asked.path, SaveMode.APPEND, asked.operation, asked.hudi, partition_by, asked.locks)
     _ready(job, _existing(job), df, asked.operation).check_writable()
     return sink(asked.path, query_id=asked.query_id, operation=asked.operation, options=job.write_options(), locks=asked.locks)
 
@@ -167,7 +166,7 @@ def _existing(job: SaveJob) -> Table | None:
 
 
 def _created(job: SaveJob, df: DataFrame, operation: Operation) -> Table:
-    if operation in _DELETIONS or not job.options.is_hudi_job:
+    if operation in DELETIONS or not job.options.is_hudi_job:
         raise TableNotFound(
             f"no table at {job.path!r}",
             expected=f"a table for {operation}",

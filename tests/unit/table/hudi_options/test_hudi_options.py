@@ -217,3 +217,70 @@ def test_arguments_and_options_that_agree_are_one_table() -> None:
     arguments = {"key_fields": ("id",), "partition_fields": (), "type": ""}
     request = named_request(parse_hudi_options({**TRIPS, W + "table.type": "MERGE_ON_READ"}), arguments, "x", SCHEMA)
     assert (request.key_fields, request.partition_fields, request.type) == (("id",), ("city",), TableType.MOR)
+
+
+def test_two_policies_for_known_keys_are_refused() -> None:
+    given = {W + "insert.drop.duplicates": "true", "hoodie.datasource.insert.dup.policy": "fail"}
+    with pytest.raises(InvalidOption, match="rows are dropped, or refused"):
+        parse_hudi_options(given).write_options()
+
+
+@pytest.mark.parametrize(
+    ("index", "options", "agrees"),
+    [
+        (tideline.BucketIndex(8), {"hoodie.index.type": "BLOOM"}, False),
+        (tideline.BucketIndex(8), {"hoodie.bucket.index.num.buckets": "4"}, False),
+        (tideline.BucketIndex(8), {"hoodie.bucket.index.hash.field": "city"}, False),
+        (tideline.BucketIndex(8), {"hoodie.index.bucket.engine": "CONSISTENT_HASHING"}, False),
+        (tideline.BucketIndex(8), {"hoodie.index.type": "BUCKET"}, True),
+        (tideline.BucketIndex(8, fields="id"), {"hoodie.bucket.index.hash.field": "id"}, True),
+        (tideline.BloomIndex(), {"hoodie.index.type": "GLOBAL_BLOOM"}, False),
+        (tideline.BloomIndex(across_partitions=True), {"hoodie.index.type": "global_bloom"}, True),
+        (tideline.RecordIndex(), {"hoodie.index.type": "BUCKET"}, False),
+    ],
+)
+def test_an_index_by_argument_and_another_one_by_option_create_nothing(
+    tmp_path: Path, index: tideline.KeyIndex, options: dict[str, str], agrees: bool
+) -> None:
+    base = tmp_path / "t"
+
+    def create() -> tideline.Table:
+        return tideline.create(base, schema=SCHEMA, key="id", index=index, options=options)
+
+    if agrees:
+        create().upsert(pa.table({"id": ["a"], "city": ["x"], "ts": [1]}, SCHEMA))
+        return
+    with pytest.raises(InvalidOption, match="by argument"):
+        create()
+    assert not base.exists()
+
+
+BY_MONTH = {
+    "hoodie.keygen.timebased.timestamp.type": "EPOCHMILLISECONDS",
+    "hoodie.keygen.timebased.output.dateformat": "yyyy-MM",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "agrees"),
+    [
+        ({}, True),
+        (BY_MONTH, True),
+        ({**BY_MONTH, "hoodie.deltastreamer.keygen.timebased.timezone": "UTC"}, True),
+        ({"hoodie.keygen.timebased.output.dateformat": "yyyy"}, False),
+        ({"hoodie.keygen.timebased.timezone": "GMT+8:00"}, False),
+        ({W + "keygenerator.consistent.logical.timestamp.enabled": "true"}, False),
+        ({"hoodie.write.complex.keygen.new.encoding": "true"}, True),
+        ({"hoodie.populate.meta.fields": "false"}, False),
+        ({"hoodie.populate.meta.fields": "true"}, True),
+    ],
+)
+def test_settings_that_would_give_other_keys_or_folders_are_refused(tmp_path: Path, options: dict[str, str], agrees: bool) -> None:
+    base = str(tmp_path / "t")
+    tideline.create(base, schema=SCHEMA, key="id", partition="ts", key_generator="TIMESTAMP", key_settings=BY_MONTH)
+    found = Table.open(base).definition
+    if agrees:
+        assert check_agrees(parse_hudi_options(options), found) == []
+        return
+    with pytest.raises(InvalidOption, match="for table 't'"):
+        check_agrees(parse_hudi_options(options), found)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from tideline_table.config import column_list
 from tideline_table.errors import InvalidOption
-from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD
+from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, PARTITION_FIELDS
 from tideline_table.hudi_options.parse import Given, HudiOptions
 from tideline_table.index import RECORD_INDEX, Engine
-from tideline_table.keygen import KeyGeneratorType
+from tideline_table.keygen import KeyGenerator, KeyGeneratorType
 from tideline_table.merge import MergeMode
-from tideline_table.table import BucketIndex, RecordIndex, TableDefinition, TableRequest, TableType
-from tideline_table.table.declared_keys import key_generator_named
+from tideline_table.table import BloomIndex, BucketIndex, RecordIndex, TableDefinition, TableRequest, TableType
+from tideline_table.table.declared_keys import key_generator_named, read_keygen
 
 HUDI_BUCKETS = 256
 """Buckets of each partition if a job names the index BUCKET without their number: Hudi's default."""
@@ -91,6 +92,9 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
     """
     given = {field: value for field, value in arguments.items() if value or field == "meta_fields"}
     fields = request_fields(options)
+    if "index" in given:
+        _check_index(given["index"], options.table)
+        fields.pop("index", None)
     for field in given.keys() & fields.keys():
         if given[field] != fields[field]:
             raise InvalidOption(
@@ -108,6 +112,30 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
     for said in _merging(options):
         _check_merging(said, mode, "a new table")
     return request
+
+
+def _check_index(index: object, options: Mapping[str, Given]) -> None:
+    """Raise `InvalidOption` if options name another index than the argument `index`."""
+    held = {"index": RECORD_INDEX if isinstance(index, RecordIndex) else ""}
+    if isinstance(index, BloomIndex):
+        held["index"] = "GLOBAL_BLOOM" if index.across_partitions else "BLOOM"
+    if isinstance(index, BucketIndex):
+        held = {
+            "index": _BUCKET,
+            "buckets": str(index.buckets),
+            "bucket_engine": (Engine.CONSISTENT if index.consistent else Engine.SIMPLE).value,
+            "hash_fields": ",".join(index.hash_fields),
+            "partition_buckets": index.partition_buckets,
+        }
+    for target, present in held.items():
+        given = options.get(target)
+        if given is None:
+            continue
+        same = (
+            column_list(given.value) == column_list(present) if target == "hash_fields" else given.value.upper() == present.upper()
+        )
+        if not same:
+            raise InvalidOption(f"{given} for the index {index} by argument", expected="one of them")
 
 
 def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tuple[str, ...] = ()) -> list[str]:
@@ -129,6 +157,7 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
         ("hive_style", asked.get("hive_style", keygen.hive_style), keygen.hive_style),
         ("url_encode", asked.get("url_encode", keygen.url_encode), keygen.url_encode),
         ("key_generator", asked.get("key_generator", keygen.type.value), keygen.type.value),
+        ("meta_fields", asked.get("meta_fields", found.has_meta_fields), found.has_meta_fields),
     ]
     for target, wanted, present in held:
         if wanted != present:
@@ -138,9 +167,33 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
                 expected=f"{_shown(present)}, as the table was created",
                 remedy="leave the option out, or write another table",
             )
+    _check_settings(options, found)
     for said in _merging(options):
         _check_merging(said, found.merge_mode, f"table {found.name!r}")
     return [str(given["version"])] if asked.get("version", found.version) != found.version else []
+
+
+def _check_settings(options: HudiOptions, found: TableDefinition) -> None:
+    """Raise `InvalidOption` if settings of the key generator would give keys or partition paths that the table does not have."""
+    settings, own = dict(options.settings), found.keygen
+    if "partition" in options.table and ":" in options.table["partition"].value:
+        settings[PARTITION_FIELDS] = options.table["partition"].value
+    if not settings or own.problem:
+        return
+    wanted = read_keygen({**found.properties, **settings})
+    if wanted.problem or _paths_and_keys(wanted) != _paths_and_keys(own):
+        raise InvalidOption(
+            f"{', '.join(f'{key}={value}' for key, value in settings.items())} for table {found.name!r}",
+            expected="the settings of the key generator with which the table was created",
+            remedy="leave the options out, or write another table",
+        )
+
+
+def _paths_and_keys(keygen: KeyGenerator) -> tuple[object, ...]:
+    """Return what settings decide of a key generator, without those that have no effect on it."""
+    time_based = keygen.time_based and replace(keygen.time_based, settings=())
+    bare = keygen.bare_single_key and keygen.type is KeyGeneratorType.COMPLEX
+    return time_based, keygen.partition_types, keygen.logical_timestamps, bare
 
 
 def _merging(options: HudiOptions) -> list[Given]:

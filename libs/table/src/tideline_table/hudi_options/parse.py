@@ -58,6 +58,17 @@ class HudiOptions:
         operation = Operation(self.write["operation"].value) if "operation" in self.write else Operation.UPSERT
         return Operation.INSERT if self._drops_known and operation is Operation.UPSERT else operation
 
+    def operation_named(self, own: str) -> Operation:
+        """Return the operation of a write that the engine's own option names. Raises `InvalidOption` if Hudi's name another one."""
+        named = Operation(own)
+        if "operation" in self.write:
+            raise InvalidOption(f"operation={named} and {self.write['operation']}", expected="one of them")
+        if self._drops_known and named is Operation.UPSERT:
+            raise InvalidOption(
+                f"operation={named} and {self.write['drop_duplicates']}", expected="one of them, or operation=insert"
+            )
+        return named
+
     @property
     def partitions(self) -> tuple[str, ...]:
         """The partition paths that `delete_partition` names."""
@@ -69,7 +80,12 @@ class HudiOptions:
         return "drop_duplicates" in self.write and self.write["drop_duplicates"].value.lower() == "true"
 
     def write_options(self) -> dict[str, str]:
-        """Return the engine's options of a write."""
+        """Return the engine's options of a write. Raises `InvalidOption` for two policies for rows whose key the table has."""
+        if self._drops_known and self.engine.get(INSERT_DUP_POLICY.key, "").lower() == "fail":
+            raise InvalidOption(
+                f"{self.write['drop_duplicates']} and {INSERT_DUP_POLICY.key}=fail",
+                expected="one of them: rows are dropped, or refused",
+            )
         return {**self.engine, **({INSERT_DUP_POLICY.key: "drop"} if self._drops_known else {})}
 
     def query(self) -> dict[str, str]:
