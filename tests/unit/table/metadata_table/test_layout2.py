@@ -21,10 +21,12 @@ from tideline_table.action import (
     run_clean,
 )
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.coordination import exclusive
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import FILES, RECORD_INDEX, Delta, DeltaKind, MetadataPartition, MetadataTable
 from tideline_table.metadata_table.files import files_of
+from tideline_table.metadata_table.publishing import publish_metadata
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
@@ -128,6 +130,34 @@ def test_a_partition_that_a_clean_ended_comes_back_by_an_older_write(monkeypatch
     beside(monkeypatch, clean_first)
     write(table, [("c", "p", 9, "x")])
     assert "p" in files_for_readers(storage)
+    agree(table)
+
+
+def test_a_process_that_comes_late_leaves_the_files_of_a_long_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It completes an entry with a compaction, after a later entry of a write that began before the slices it keeps."""
+    table, storage, clock = indexed(9, TableType.COW)
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")])
+    published: list[tuple[Any, ...]] = []
+
+    def publish(*given: Any) -> None:
+        published.append((*given[:4], given[4].copy(), *given[5:7]))
+        publish_metadata(*given)
+
+    def others_first() -> None:
+        other = open_table(storage, clock, "other", **SOON)
+        for number in range(8):
+            clock.advance(1)
+            write(other, [(f"n{number}", "q", 1, "x")])
+
+    monkeypatch.setattr(exclusive, "publish_metadata", publish)
+    beside(monkeypatch, others_first)
+    write(table, [("c", "p", 9, "x")])
+    agree(table)
+    long = max(table.state.completed_writes(), key=lambda action: action.completion).instant
+    compacted = [given for given in published if given[4].metadata.files.began == given[3].sequence and given[3].instant > long]
+    late = compacted[-1]
+    assert long < late[4].metadata.files.older_base
+    publish_metadata(*late)
     agree(table)
 
 

@@ -269,15 +269,17 @@ def _put_base(storage: Storage, part: MetadataPartition, group: int, updates: pa
 def _clean(source: Source, known: MetadataTable, begun: Sequence[MetadataPartition]) -> None:
     """Delete the files and instants of slices older than the newest two: a reader may still be using the second newest.
 
-    No reader needs history of the metadata table, so its instants are deleted, not archived.
+    No reader needs history of the metadata table, so its instants are deleted, not archived. What is pending stays: the process may
+    come late, after entries by which writes that began before these slices completed.
     """
     storage, gone = source.storage, list[str]()
+    pending = frozenset(action.instant for action in source.state.pending())
     for part in begun:
         for found in storage.list_folder(folder_of(part.name)).objects:
             name = found.path.rpartition("/")[2]
             log, base = parse_log_file_name(name), parse_base_file_name(name)
             at = log.instant if log else base.instant if base else ""
-            if at and at not in part.instants and at < part.older_base:
+            if at and at not in part.instants and at not in pending and at < part.older_base:
                 gone.append(found.path)
     instants = known.instants
     timeline = [
@@ -285,6 +287,7 @@ def _clean(source: Source, known: MetadataTable, begun: Sequence[MetadataPartiti
         for found in storage.list_folder(timeline_folder(source.form)).objects
         if (instant := instant_of(source.form, found.path)) is not None
         and instant.time not in instants
+        and instant.time not in pending
         and instant.time < known.files.older_base
     ]
     # An instant without its completed file would look pending, so these go last, oldest first.
