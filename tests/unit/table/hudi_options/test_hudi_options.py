@@ -165,6 +165,7 @@ def test_the_query_of_a_read() -> None:
 
     assert query() == {}
     assert query(kind="read_optimized") == {"read_optimized": "true"}
+    assert query(kind="read_optimized", as_of="2024-05-01") == {"read_optimized": "true", "as_of": "2024-05-01"}
     assert query(as_of="2024-05-01") == {"as_of": "2024-05-01"}
     assert query(kind="incremental", begin="20240501000000000") == {"since": "20240501000000000", "until": ""}
     assert query(kind="incremental", begin="000", end="20240501000000000") == {"since": "", "until": "20240501000000000"}

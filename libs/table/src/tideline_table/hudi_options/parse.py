@@ -100,9 +100,8 @@ class HudiOptions:
                 raise InvalidOption("an incremental query without its begin", expected="hoodie.datasource.read.begin.instanttime")
             since = "" if text["since"].lower() in _BEGINNINGS else text["since"]
             return {"since": since, "until": text.get("until", "")}
-        if kind == "read_optimized":
-            return {"read_optimized": "true"}
-        return {"as_of": text["as_of"]} if "as_of" in text else {}
+        as_of = {"as_of": text["as_of"]} if "as_of" in text else {}
+        return {"read_optimized": "true", **as_of} if kind == "read_optimized" else as_of
 
     def warn(self) -> None:
         """Log one line that names the options without effect."""
