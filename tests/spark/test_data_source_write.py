@@ -328,8 +328,10 @@ def test_a_table_that_another_job_creates_meanwhile_is_written(
     frame = source.createDataFrame(rows(0, 3, 1))
     with pytest.raises(TableExists):
         frame.write.format(NAME).options(**JOB).save(str(tmp_path / "other"))
-    frame.write.format(NAME).mode("append").options(**JOB).save(base)
-    assert len(content(Table.open(base))) == 3
+    frame.write.format(NAME).mode("ignore").options(**JOB).save(base)
+    assert content(Table.open(base)) == [], "it exists"
+    frame.write.format(NAME).mode("append").options(**JOB).save(str(tmp_path / "third"))
+    assert len(content(Table.open(str(tmp_path / "third")))) == 3
 
 
 def test_workers_run_the_python_of_the_driver(source: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def save(df: DataFrame, job: SaveJob) -> None:
     operation = job.operation
     table = _existing(job)
     if table is not None and job.mode is SaveMode.IGNORE:
-        _LOGGER.warning("the table at %r exists, and mode ignore writes nothing", job.path)
+        _warn_of_ignored(job)
         return
     if table is not None and job.mode is SaveMode.ERROR:
         raise TableExists(
@@ -124,7 +124,13 @@ def save(df: DataFrame, job: SaveJob) -> None:
             expected="an empty place: errorifexists is Spark's default mode",
             remedy='name another mode: .mode("append")',
         )
-    table = _ready(job, table, df, operation)
+    try:
+        table = _ready(job, table, df, operation)
+    except TableExists:
+        if job.mode is not SaveMode.IGNORE:
+            raise
+        _warn_of_ignored(job)
+        return
     attach_lock(table, job.locks)
     if operation is Operation.DELETE_PARTITION:
         _delete_partitions(table, df, job)
@@ -132,6 +138,10 @@ def save(df: DataFrame, job: SaveJob) -> None:
         write_collected(table, df, operation)
     else:
         write_dataframe(table, df, operation)
+
+
+def _warn_of_ignored(job: SaveJob) -> None:
+    _LOGGER.warning("the table at %r exists, and mode ignore writes nothing", job.path)
 
 
 def stream_sink(df: DataFrame, given: Mapping[str, str], partition_by: tuple[str, ...] = ()) -> WriteBatch:
