@@ -74,7 +74,7 @@ class WriteOptions:
         if overwrite and asked in DELETIONS:
             # The rows would replace the table from which they are to be deleted.
             raise InvalidOption(f"operation {asked.value!r} in mode {mode}", expected="mode append")
-        own = hudi.operation_named(given["operation"]) if given.get("operation") else ""
+        own = hudi.operation_named(given["operation"]) if given.get("operation") else None
         operation = own or (asked if hudi.write and not overwrite else allowed[0])
         if operation not in allowed:
             raise InvalidOption(f"operation {operation.value!r} in mode {mode}", expected=f"one of {', '.join(allowed)}")

@@ -241,7 +241,7 @@ def test_two_policies_for_known_keys_are_refused() -> None:
     ],
 )
 def test_an_index_by_argument_and_another_one_by_option_create_nothing(
-    tmp_path: Path, index: tideline.KeyIndex, options: dict[str, str], agrees: bool
+    tmp_path: Path, index: tideline.BucketIndex | tideline.BloomIndex | tideline.RecordIndex, options: dict[str, str], agrees: bool
 ) -> None:
     base = tmp_path / "t"
 
