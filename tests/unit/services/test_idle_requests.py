@@ -9,7 +9,7 @@ from tests.unit.services.fleet import Fleet, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
-from tideline_events import MIRRORS, TABLES
+from tideline_events import MIRRORS, TABLES, EventLogUnavailable
 from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.settings import LauncherSettings
 from tideline_lock_service.service import LockService
@@ -21,8 +21,10 @@ from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.metrics import STORAGE_REQUESTS
 from tideline_runtime.news import MISSED_BEATS, News
+from tideline_runtime.registry import RESTING_S
 from tideline_table.coordination.exclusive import ExclusiveTimeline
-from tideline_table.storage import LocalStorage
+from tideline_table.errors import StorageError
+from tideline_table.storage import Folder, LocalStorage
 
 REQUESTS = (
     "read",
@@ -158,6 +160,64 @@ def test_without_a_living_mirror_the_services_ask_storage_themselves(fleet: Flee
         found = service._tables.by_uid(table.uid)
         assert found is not None
         assert found.state.sequence == table.state.sequence
+
+
+def test_a_table_of_which_the_mirror_tells_soon_after_a_search_is_found_by_the_next_one(fleet: Fleet) -> None:
+    fleet.create("trips")
+    together = Together(fleet)
+    together.tick(600)
+    for service in together.running[1:]:
+        service._tables.registry.rescan()
+    fleet.create("later")
+    together.tick(65)
+    assert len(together.running[0]._tables.known()) == 2
+    together.tick(60)
+    assert [len(service._tables.known()) for service in together.running] == [2] * len(together.running)
+
+
+def test_a_search_that_failed_is_repeated_although_the_mirror_lives(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = fleet.create("trips")
+    together = Together(fleet)
+    together.tick(600)
+    list_folder, root = LocalStorage.list_folder, table.storage.root.rpartition("/")[0]
+
+    def away(self: LocalStorage, path: str) -> Folder:
+        if self.root == root:
+            raise StorageError("away")
+        return list_folder(self, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "list_folder", away)
+        fleet.clock.advance(RESTING_S)
+        together.tick(65)
+    registries = [service._tables.registry for service in together.running[1:]]
+    assert all(registry.search_failure() for registry in registries)
+    together.tick(65)
+    assert not [failure for registry in registries if (failure := registry.search_failure())]
+
+
+def test_what_the_mirror_saw_while_the_event_log_was_away_is_published_by_the_next_tick(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = fleet.create("trips")
+    write(table, 0)
+    service, _ = fleet.service(MirrorService, MirrorSettings, "mirror", freshness_s=FRESHNESS_S)
+    service.tick()
+    fleet.clock.advance(FRESHNESS_S / QUIET_FRACTION)
+    service.tick()
+    fleet.clock.advance(FRESHNESS_S)
+    write(table, 10)
+
+    def away(shard: int) -> int:
+        raise EventLogUnavailable(f"away: {shard}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service._publishers, "settle", away)
+        with pytest.raises(EventLogUnavailable):
+            service.tick()
+    service.tick()
+    table.refresh()
+    assert [event.sequence for event in fleet.events("tideline.timeline")][-1] == table.state.sequence
 
 
 def test_a_commit_during_the_tick_of_the_mirror_is_published_in_the_next_one_at_once(

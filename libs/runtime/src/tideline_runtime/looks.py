@@ -32,10 +32,13 @@ class Looks:
         self._looked_at_s: dict[str, float] = {}
         self._identified_at_s: dict[str, float] = {}
         self._audit_at_s: dict[str, float] = {}
-        self._places: int | None = None
+        self._owed: set[str] = set()
+        """Tables of which a look was not made use of."""
 
     def rests(self, table: Table) -> bool:
         """Return whether the time until the next look at an open table is not over."""
+        if table.base_path in self._owed:
+            return False
         return self._clock.monotonic_s() < self._looked_at_s[table.base_path] + self.interval_s(table)
 
     def is_current(self, table: Table) -> bool:
@@ -56,20 +59,24 @@ class Looks:
         """Note that a table was opened, whose identity was read."""
         self._identified_at_s[base_path] = self._clock.monotonic_s()
 
+    def owes(self, base_path: str) -> None:
+        """Note that what a look at a table showed could not be worked on: the next visit looks again."""
+        self._owed.add(base_path)
+
     def looked(self, base_path: str) -> None:
         """Note that a table was refreshed."""
+        self._owed.discard(base_path)
         now_s = self._clock.monotonic_s()
         self._looked_at_s[base_path] = now_s
         # Spread, because a service that starts refreshes all tables at once.
         self._audit_at_s[base_path] = now_s + self._audit_s * (0.5 + shard_of(base_path, _SPREAD) / (2 * _SPREAD))
 
-    def needs_no_search(self) -> bool:
-        """Return whether mirrors live for all shards, and tell of no table that came or went since the last call."""
+    def places(self) -> int | None:
+        """Return a number that changes when tables come or go, as the mirror tells; None unless a mirror lives for every shard."""
         if self._news is None:
-            return False
+            return None
         self._news.start()
-        before, self._places = self._places, self._news.places()
-        return self._places is not None and self._places == before
+        return self._news.places()
 
     def oldest_s(self) -> float | None:
         """Return when the table was looked at that waits longest, on the monotonic clock; None without tables."""
@@ -80,6 +87,7 @@ class Looks:
         for known in (self._looked_at_s, self._identified_at_s, self._audit_at_s):
             for base_path in known.keys() - set(base_paths):
                 del known[base_path]
+        self._owed &= set(base_paths)
 
     def close(self) -> None:
         """End what reads the news."""

@@ -115,6 +115,8 @@ class OpenTables:
     _frozen: dict[str, str] = field(default_factory=dict, init=False)
     """Why writers refuse an open table, as of the last check (`FROZEN_CHECK_S`). What only reads it goes on."""
     _checked_at_s: dict[str, float] = field(default_factory=dict, init=False)
+    _scanned_places: int | None = field(default=None, init=False)
+    """What the mirror told of places (`Looks.places`) before the last scan."""
     _unbalanced: TidelineError | None = field(default=None, init=False)
     _unlocked: set[str] = field(default_factory=set, init=False)
     """The refused tables whose locks cannot be used."""
@@ -182,10 +184,13 @@ class OpenTables:
             try:
                 examine(table)
             except ShardLost as error:
+                self.looks.owes(table.base_path)
                 _log.info("table left to another instance", table=table.uid, reason=str(error))
             except ends_on:
+                self.looks.owes(table.base_path)
                 raise
             except TidelineError as error:
+                self.looks.owes(table.base_path)
                 self._report(table, error)
                 if error.recovery is not Recovery.STOP:
                     curable = curable or error
@@ -279,14 +284,18 @@ class OpenTables:
             self._unbalanced = error
 
     def _search(self) -> tuple[str, ...]:
+        places, scans = self.looks.places(), self.registry.scans
         try:
-            found = self.registry.tables(rests=self.looks.needs_no_search())
+            # Tables that came or went after the last scan, and before the mirror was heard, make the next one due.
+            found = self.registry.tables(rests=places is not None and places == self._scanned_places)
         except TidelineError as error:
             if self.search_health is not None:
                 self.search_health.searched(" ".join(str(error).split()))
             raise
         if self.search_health is not None:
             self.search_health.searched(self.registry.search_failure())
+        if self.registry.scans != scans:
+            self._scanned_places = places
         return found
 
     def _state_of(self, base_path: str) -> TableFacts | Trouble:

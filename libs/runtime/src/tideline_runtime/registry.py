@@ -151,12 +151,12 @@ class TableRegistry:
     def tables(self, *, rests: bool = False) -> tuple[str, ...]:
         """Return the canonical base paths of the shards held, sorted; scan first if the interval is over.
 
-        With `rests`, somebody else tells of tables that come and go, and the interval is an hour at least.
+        With `rests`, somebody else tells of tables that come and go, and the interval is an hour at least, unless a search failed.
 
         Raises `DependencyDown` until the source has answered once, and `InvalidSetting` for a pattern with more than
         `MAX_TABLES` tables. A root whose storage does not answer is no error; see `rescan`.
         """
-        if self.next_scan_in_s() <= 0 and not (rests and self._scanned_for_s() < RESTING_S):
+        if self.next_scan_in_s() <= 0 and not (rests and not self._failed and self._scanned_for_s() < RESTING_S):
             self.rescan()
         elif self._shards.held() != self._held or (self._source is not None and self._source.revision != self._revision):
             self._search(pattern for pattern in self._named_patterns() if pattern not in self._found)
@@ -199,6 +199,11 @@ class TableRegistry:
     def unmatched(self) -> tuple[str, ...]:
         """Return the patterns of the setting that select no table, sorted."""
         return tuple(sorted(pattern.text for pattern in self._unmatched))
+
+    @property
+    def scans(self) -> int:
+        """The number of scans so far."""
+        return self._scans
 
     def next_scan_in_s(self) -> float:
         """Return the seconds until a scan is due; 0 if one is due."""
