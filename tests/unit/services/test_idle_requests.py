@@ -9,7 +9,7 @@ from tests.unit.services.fleet import Fleet, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
-from tideline_events import MIRRORS, TABLES, EventLogUnavailable
+from tideline_events import MIRRORS, TABLES, EventLogUnavailable, Heartbeat, encode
 from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.settings import LauncherSettings
 from tideline_lock_service.service import LockService
@@ -156,6 +156,26 @@ def test_without_a_living_mirror_the_services_ask_storage_themselves(fleet: Flee
     together.tick(600)
     write(table, 100)
     together.tick(MISSED_BEATS * 60 + 5, mirror=False)
+    for service in together.running[1:]:
+        found = service._tables.by_uid(table.uid)
+        assert found is not None
+        assert found.state.sequence == table.state.sequence
+
+
+def test_a_mirror_that_is_behind_what_a_service_knows_is_not_believed(fleet: Fleet) -> None:
+    table = fleet.create("trips")
+    write(table, 0)
+    together = Together(fleet)
+    together.tick(600)
+    write(table, 100)
+    together.tick(MISSED_BEATS * 60 + 5, mirror=False)
+    write(table, 200)
+    now = fleet.clock.now()
+    # It was started again, and has not published yet what was written meanwhile.
+    beat = Heartbeat("", 0, 1, now, now, interval_s=60.0, tables=1, behind=1)
+    for news in together.news:
+        news.take([encode(beat)], is_at_end=True)
+    together.tick(5, mirror=False)
     for service in together.running[1:]:
         found = service._tables.by_uid(table.uid)
         assert found is not None

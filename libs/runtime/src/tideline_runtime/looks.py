@@ -42,9 +42,9 @@ class Looks:
         return self._clock.monotonic_s() < self._looked_at_s[table.base_path] + self.interval_s(table)
 
     def is_current(self, table: Table) -> bool:
-        """Return whether the mirror tells that an open table has no news. An audit does not believe it."""
+        """Return whether the mirror has told all that is known of an open table, and no news. An audit does not believe it."""
         head = None if self._news is None or not table.capabilities.log_is_truth else self._news.head(table.base_path, table.uid)
-        return head is not None and head <= table.state.sequence and self._clock.monotonic_s() < self._audit_at_s[table.base_path]
+        return head == table.state.sequence and self._clock.monotonic_s() < self._audit_at_s[table.base_path]
 
     def takes_identity(self, table: Table) -> bool:
         """Return whether it is to be checked now that no other table was created at the place of an open one."""
