@@ -15,14 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.plans import schedule_archival, schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
-from tests.unit.changes.conftest import Changes, records_of, settle
+from tests.unit.changes.conftest import SHORT_S, Changes, records_of, settle
 from tests.unit.services.fleet import SCHEMA, die, rows
 
 from tideline_changes.positions import positions_of
 from tideline_changes.streaming import ChangesService
 from tideline_changes.topics import CHECK_EVERY_S, DELETED_AFTER_S, TableTopics
-from tideline_events import CHANGES_POSITIONS, DEAD_LETTER, EventLogUnavailable, Record, TopicMismatch
+from tideline_events import CHANGES_POSITIONS, DEAD_LETTER, MIRRORS, TABLES, EventLogUnavailable, Record, TopicMismatch
 from tideline_events.sqlite import SqliteEventLog, SqlitePublisher
+from tideline_mirror.mirroring import MirrorService
+from tideline_mirror.settings import MirrorSettings
 from tideline_table.action import (
     create_savepoint,
     delete_partitions,
@@ -550,6 +552,33 @@ def test_a_heartbeat_says_that_a_quiet_table_is_followed(fleet: Changes) -> None
     reached, second = beat()
     assert (reached, second - first >= 60_000) == (sequence, True)
     assert fleet.check(table).ops == ["t", *"rrrrr"]
+
+
+def test_a_heartbeat_says_nothing_of_a_commit_of_which_the_mirror_has_not_told(fleet: Changes) -> None:
+    table = fleet.create()
+    upsert(table, 0)
+    mirror, _ = fleet.service(MirrorService, MirrorSettings, "mirror")
+    settle(mirror)
+    service = fleet.run(heartbeat_s=60)
+    settle(service)
+    fleet.clock.advance(61)
+    mirror.tick()
+    news = service._tables.looks._news
+    assert news is not None
+    news.stop()
+    with closing(fleet.event_log.tail([TABLES.name, MIRRORS.name])) as tail:
+        while not tail.is_at_end():
+            news.take(tail.poll(SHORT_S), is_at_end=tail.is_at_end())
+    opened = service._tables.by_uid(table.uid)
+    assert opened is not None
+    assert service._tables.looks.is_current(opened)
+    upsert(table, 50)
+    committed_ms = fleet.clock.now().timestamp() * 1000
+    fleet.clock.advance(5)
+    settle(service)
+    (record,) = fleet.event_log.last_records(CHANGES_POSITIONS).values()
+    position = json.loads(record.value or b"")
+    assert position["published_ms"] < committed_ms or position["sequence"] == table.state.sequence
 
 
 def test_a_position_says_no_later_time_than_up_to_which_all_changes_are_published(fleet: Changes, monkeypatch) -> None:

@@ -206,10 +206,12 @@ class _Stream:
 
     def _go_on(self) -> None:
         unit, newest = self._position.unit, self._table.state.sequence
-        self._newest = newest
-        if newest < (reached := self._position.reached):
-            # The holder before may have published what was written since this visit began.
+        is_due = bool(self._own.heartbeat_s) and self._read_ms - self._position.published_ms >= self._own.heartbeat_s * 1000
+        if newest != (reached := self._position.reached) or is_due:
+            # The holder before may have published what was written since this visit began. And a visit of a table of which the
+            # mirror tells no news reads nothing, so that its state may be older than the visit.
             newest = self._table.refresh().sequence
+        self._newest = newest
         if newest < reached:
             raise HistoryUnavailable(
                 f"sequence {reached} is published, but the table log ends with {newest}", expected="the table log as it was"
@@ -222,8 +224,7 @@ class _Stream:
             if not self._unit(Unit(WRITE, sequence, instant)):
                 return
         self._service.note(self._table, 0)
-        quiet_ms = self._read_ms - self._position.published_ms
-        if self._position.sequence < newest or (self._own.heartbeat_s and quiet_ms >= self._own.heartbeat_s * 1000):
+        if self._position.sequence < newest or is_due:
             # Steps that change no rows move the position too: what it names must not be archived.
             self._publish(replace(self._position, sequence=max(newest, self._position.sequence)), [])
 
