@@ -79,6 +79,23 @@ def test_a_table_that_the_mirror_does_not_see_whole_is_asked(news: News, clock: 
     assert news.places() != before, "the search for tables looks again"
 
 
+@pytest.mark.parametrize("told_of", [{"sharing": "shared"}, {"sharing": "observed"}, {"health": "stuck"}], ids=str)
+def test_a_new_table_is_searched_for_although_its_steps_are_not_believed(
+    news: News, clock: ManualClock, told_of: dict[str, str]
+) -> None:
+    told(news, beat(clock), RECORD)
+    found = [news.places()]
+    record = replace(RECORD, table=replace(IDENTITY, uid=OTHER, base_path="s3://lake/later"), **told_of)  # type: ignore[arg-type]
+    told(news, record)
+    found.append(news.places())
+    told(news, replace(record, sequence=8))
+    assert news.places() == found[-1], "a step is no new place"
+    told(news, table_deletion(OTHER))
+    found.append(news.places())
+    assert None not in found
+    assert len(set(found)) == len(found)
+
+
 def test_two_tables_that_are_told_to_be_at_one_place_are_both_asked(news: News, clock: ManualClock) -> None:
     told(news, beat(clock), RECORD, replace(RECORD, table=replace(IDENTITY, uid=OTHER)))
     assert (news.head(PLACE, UID), news.head(PLACE, OTHER)) == (None, None)

@@ -45,6 +45,8 @@ class News:
         self._told: dict[str, _Told] = {}
         self._uids: dict[str, set[str]] = {}
         """By base path: the tables that are told to be there. With more than one, none is believed."""
+        self._others: dict[str, tuple[str, str]] = {}
+        """By uid: base path and health of the tables of the fleet that are not believed."""
         self._alive_until_s: dict[tuple[int, int], float] = {}
         """By shard and number of shards: when the shard's heartbeats count as missing, on the monotonic clock."""
         self._is_read = False
@@ -92,6 +94,7 @@ class News:
                     self._note(event)
                 elif isinstance(event, TableDeleted):
                     self._forget(event.table_uid)
+                    self._places += self._others.pop(event.table_uid, None) is not None
                 elif isinstance(event, Heartbeat):
                     self._hear(event)
         if is_at_end:
@@ -106,7 +109,8 @@ class News:
 
     def _note(self, record: TableRecord) -> None:
         table, known = record.table, self._told.get(record.table_uid)
-        believed = record.health == HEALTHY and record.sharing == EXCLUSIVE and (record.fleet or "") == self._settings.fleet
+        is_own = (record.fleet or "") == self._settings.fleet
+        believed = record.health == HEALTHY and record.sharing == EXCLUSIVE and is_own
         if not believed or (known is not None and known.base_path != table.base_path):
             self._forget(record.table_uid)
         if believed:
@@ -114,6 +118,11 @@ class News:
                 self._uids.setdefault(table.base_path, set()).add(record.table_uid)
                 self._places += 1
             self._told[record.table_uid] = _Told(table.base_path, record.sequence)
+        elif is_own and self._others.get(record.table_uid) != (other := (table.base_path, record.health)):
+            self._others[record.table_uid] = other
+            self._places += 1
+        if believed or not is_own:
+            self._others.pop(record.table_uid, None)
 
     def _forget(self, uid: str) -> None:
         told = self._told.pop(uid, None)
@@ -157,5 +166,5 @@ class News:
         finally:
             log.close()
             with self._mutex:
-                self._told, self._uids, self._alive_until_s, self._is_read = {}, {}, {}, False
+                self._told, self._uids, self._others, self._alive_until_s, self._is_read = {}, {}, {}, {}, False
                 self._places += 1
