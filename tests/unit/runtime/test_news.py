@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tideline_events import Event, Heartbeat, Record, TableIdentity, TableRecord, encode, table_deletion
+from tideline_events import (
+    Event,
+    EventLog,
+    EventLogUnavailable,
+    Heartbeat,
+    Record,
+    TableIdentity,
+    TableRecord,
+    encode,
+    table_deletion,
+)
+from tideline_runtime import news as news_module
 from tideline_runtime.news import MISSED_BEATS, News
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shards import shard_of
@@ -129,3 +142,20 @@ def test_a_record_that_cannot_be_read_hides_none_of_the_others(news: News, clock
     events: Iterable[Event | Record] = (broken, RECORD, beat(clock))
     told(news, *events)
     assert news.head(PLACE, UID) == 7
+
+
+def test_a_service_stops_although_the_event_log_does_not_answer(news: News, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    def silent(*_: object, **__: object) -> EventLog:
+        asked.set()
+        answers.wait(10)
+        raise EventLogUnavailable("no answer")
+
+    monkeypatch.setattr(news_module, "open_event_log", silent)
+    news.start()
+    assert asked.wait(10)
+    began_s = time.monotonic()
+    news.stop()
+    assert time.monotonic() - began_s < 5
+    answers.set()

@@ -23,6 +23,8 @@ HEALTHY, EXCLUSIVE = "healthy", "exclusive"
 """Values of `TableRecord.health` and `TableRecord.sharing`."""
 _POLL_S = 1.0
 _PAUSE_S = 5.0
+_STOP_S = 2 * _POLL_S
+"""Kafka's client waits half a minute for a broker that does not answer: longer than a service may take to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,10 @@ class News:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. It takes a second at most while the event log answers."""
+        """End the thread, which takes a second while the event log answers. One that waits for the event log is left behind."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP_S)
 
     def head(self, base_path: str, uid: str) -> int | None:
         """Return the last published sequence of an exclusive table; None if no living mirror looks at it."""
