@@ -287,3 +287,31 @@ def test_partial_updates_do_not_hide_that_a_value_becomes_null(tmp_path: Path) -
     with pytest.raises(tideline.errors.InvalidInput, match="leaves column 'fare' open"):
         made.update({"fare": None}, "id = 'a'")
     assert fares(made)["a"] == 3.0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "merge into trips t using (select id, fare * 2 as fare from trips) s on t.id = s.id when matched then update set *",
+        "merge into trips t using (select 'b' as i) s on id = i when matched and (select sum(fare) from trips) > 250 then delete",
+    ],
+)
+def test_a_merge_that_reads_its_own_table_is_repeated_if_the_table_changed(
+    table: tideline.Table, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    with another_writer(monkeypatch, table.path, lambda beside: beside.upsert(trips_of(("a", "mon", 10.0, 9)))):
+        done = tideline.sql(statement, {"trips": table})
+    assert isinstance(done, tideline.Commit)
+    assert done.attempts == 2
+    assert fares(table) == ({"a": 20.0, "b": 400.0, "c": None} if "* 2" in statement else {"a": 10.0, "b": 200.0, "c": None})
+
+
+def test_a_source_may_have_the_name_of_a_nested_column(tmp_path: Path) -> None:
+    nested = pa.struct([("x", pa.int64())])
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64()), ("source", nested)])
+    made = tideline.create(tmp_path / "t", schema=schema, key="id")
+    made.upsert(pa.Table.from_pylist([{"id": "a", "n": 1, "source": {"x": 0}}], schema))
+    rows = pa.table({"id": ["a"], "x": [9]})
+    done = made.merge(rows, "target.id = source.id and source.x > 5").when_matched_update({"n": "source.x"}).execute()
+    assert done.rows_updated == 1
+    assert made.read(["n"]).to_pylist() == [{"n": 9}]

@@ -52,6 +52,48 @@ def test_a_condition_may_compare_with_the_table_itself(table: tideline.Table) ->
     assert fares(table) == {"a": 90.0, "c": None}
 
 
+@pytest.mark.parametrize(
+    ("statement", "counts", "expected"),
+    [
+        ("delete from trips where fare = (select max(fare) from trips) and day = 'tue'", (0, 0, 0), [90.0, 200.0, None]),
+        ("update trips set fare = (select max(fare) from trips) where id = 'a'", (0, 1, 0), [200.0, 200.0, None]),
+        (
+            "merge into trips using (select 'a' as i) on id = i when matched and 3 = (select count(*) from trips) then delete",
+            (0, 0, 1),
+            [200.0, None],
+        ),
+    ],
+)
+def test_a_subquery_reads_all_rows_of_the_table(
+    table: tideline.Table, statement: str, counts: tuple[int, int, int], expected: list[float | None]
+) -> None:
+    assert changed(statement, table) == counts
+    assert list(fares(table).values()) == expected
+
+
+def test_an_alias_does_not_hide_a_table_of_the_same_name(table: tideline.Table, other: tideline.Table) -> None:
+    assert changed("delete from trips other where id in (select id from other)", table, other=other) == (0, 0, 1)
+    assert fares(table) == {"b": 200.0, "c": None}
+
+
+def test_the_case_of_names_does_not_matter(table: tideline.Table, other: tideline.Table) -> None:
+    assert changed("update TRIPS set fare = 5 where ID in (with Few as (select 'a' as id) select id from few)", table) == (0, 1, 0)
+    shadowed = tideline.sql(
+        "with trips as (select * from trips where day = 'mon') select count(*) as n from Trips", {"trips": table}
+    )
+    assert isinstance(shadowed, pa.RecordBatchReader)
+    assert shadowed.read_all().to_pylist() == [{"n": 2}]
+    merge = "merge into trips t using (select 'b' as Id, 7 as FARE, 'mon' as day) s on t.id = s.id when matched then update set *"
+    assert changed(merge, table) == (0, 1, 0)
+    assert fares(table) == {"a": 5.0, "b": 7.0, "c": None}
+    with pytest.raises(InvalidStatement, match="names that differ by more than case"):
+        tideline.sql("select * from trips join Trips o using (id)", {"trips": table, "Trips": other})
+
+
+def test_the_columns_of_the_source_of_a_merge_may_be_named_by_its_alias(table: tideline.Table) -> None:
+    assert changed("merge into trips t using (values ('a'), ('x')) s(k) on t.id = s.k when matched then delete", table) == (0, 0, 1)
+
+
 def test_merge(table: tideline.Table, other: tideline.Table) -> None:
     statement = """merge into trips t using (select id, day, fare, updated_at from other) as s on t.id = s.id
         when matched and s.fare > 5 then delete
@@ -91,6 +133,7 @@ def test_queries_stream_rows_of_several_tables(table: tideline.Table, other: tid
         ("delete from trips where true returning *", "DELETE with RETURNING"),
         ("update trips set fare = 1 from trips o", "UPDATE with FROM"),
         ("update trips set fare = 1, Fare = 2", "two values for column 'fare'"),
+        ("update trips set other.fare = 1", "SET other.fare"),
         ("insert overwrite trips select 1", "INSERT with OVERWRITE"),
         ("insert into trips values (1) on conflict do nothing", "INSERT with CONFLICT"),
         ("merge into trips t using trips s using (id) when matched then delete", "MERGE with USING COND"),
@@ -113,6 +156,8 @@ def test_other_statements_are_refused_by_name(table: tideline.Table, statement: 
         ("delete from nope", "table 'nope'"),
         ("update trips set nope = 1", "column 'nope' is not in the table"),
         ("update trips set id = 'x'", "an update of column 'id'"),
+        ("delete from trips where row_number() over (order by id) = 1 and day = 'tue'", "the window function"),
+        ("update trips set fare = row_number() over (order by id)", "the window function"),
         ("insert into trips values (1)", "1 value(s) for the columns"),
         ("select nope from trips", "DuckDB refuses an expression"),
         ("select cast('x' as integer) from trips", "DuckDB refuses an expression"),

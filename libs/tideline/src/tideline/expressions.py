@@ -24,6 +24,8 @@ DIALECT = "duckdb"
 NUMBER = "_tideline_row"
 """The column that numbers rows that go through DuckDB."""
 TARGET = "target"
+ROWS, SOURCE_ROWS = "_tideline_rows", "_tideline_source"
+"""Rows in memory are registered by these names and get their own as an alias, so that subqueries still find the tables."""
 
 
 def parsed(text: str, what: str) -> exp.Condition:
@@ -38,9 +40,25 @@ def parsed(text: str, what: str) -> exp.Condition:
             f"{what} {text[:80]!r} cannot be parsed ({first_line(error)})", expected="an SQL expression"
         ) from None
     one = found[0] if len(found) == 1 else None
+    if isinstance(one, exp.Subquery):
+        one = exp.Paren(this=one)
     if not isinstance(one, exp.Condition) or isinstance(one, exp.Query):
         raise InvalidPredicate(f"{what} {text[:80]!r}", expected="one SQL expression over the columns of the table")
+    refuse_windows(one)
     return one
+
+
+def refuse_windows(expression: exp.Expr) -> None:
+    """Raise `InvalidPredicate` for a window function outside of subqueries: it would see only the rows that were read."""
+    from sqlglot import exp
+
+    for found in expression.find_all(exp.Window):
+        if found.find_ancestor(exp.Query) is None:
+            raise InvalidPredicate(
+                f"the window function {found.sql(DIALECT)[:80]!r}",
+                expected="an expression over one row",
+                remedy="compute it in a subquery, or in the source of a merge",
+            )
 
 
 def conjuncts(condition: exp.Expr) -> Iterable[exp.Expr]:
@@ -108,8 +126,8 @@ class Evaluator:
     def values(self, rows: pa.Table, expressions: Mapping[str, str], name: str = TARGET) -> pa.Table:
         """Return the values of expressions for each row, in order. The rows are the table `name`."""
         parts = ", ".join(f"({text}) as {quoted(column)}" for column, text in expressions.items())
-        text = f"select {NUMBER}, {parts} from {quoted(name)} order by {NUMBER}"  # noqa: S608 - parsed expressions, quoted names
-        found = self.query(text, {name: numbered(rows)})
+        text = f"select {NUMBER}, {parts} from {ROWS} as {quoted(name)} order by {NUMBER}"  # noqa: S608 - parsed, quoted names
+        found = self.query(text, {ROWS: numbered(rows)})
         if found.num_rows != rows.num_rows:
             raise InvalidPredicate("an expression that is not one value for each row", expected="a value for each row")
         return found.drop_columns([NUMBER])
@@ -173,6 +191,7 @@ def selection_of_parsed(
     given = evaluator or Evaluator()
     if condition is None:
         return Selection(None, None, given, name)
+    refuse_windows(condition)
     arrow, rest = arrow_part(conjuncts(condition), schema, name)
     return Selection(arrow, condition if rest else None, given, name)
 

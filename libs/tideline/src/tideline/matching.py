@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,8 @@ import pyarrow.compute as pc
 from tideline.expressions import (
     DIALECT,
     NUMBER,
+    ROWS,
+    SOURCE_ROWS,
     Evaluator,
     arrow_part,
     conjuncts,
@@ -21,6 +24,9 @@ from tideline.expressions import (
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption
 from tideline_table.schema import META_FIELDS
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 _MOST_VALUES = 1_000
 """With more values of a column than this, files are left out by the smallest and the largest one."""
@@ -52,10 +58,10 @@ class Match:
         """Return the positions of matching rows: `t` in `target`, `s` in the source."""
         own, other = map(quoted, self.names)
         query = (
-            f"select {own}.{NUMBER} as t, {other}.{NUMBER} as s from {other} join {own} on ({self.on}) "  # noqa: S608
-            f"order by {other}.{NUMBER}, {own}.{NUMBER}"
+            f"select {own}.{NUMBER} as t, {other}.{NUMBER} as s "  # noqa: S608
+            f"from {SOURCE_ROWS} as {other} join {ROWS} as {own} on ({self.on}) order by {other}.{NUMBER}, {own}.{NUMBER}"
         )
-        return self.evaluator.query(query, {self.names[0]: numbered(target), self.names[1]: numbered(self.source)})
+        return self.evaluator.query(query, {ROWS: numbered(target), SOURCE_ROWS: numbered(self.source)})
 
     def selects(self, rows: pa.Table) -> bool:
         """Return whether a source row matches one of `rows`."""
@@ -77,7 +83,8 @@ def match_of(table: engine.Table, source: pa.Table, on: str | Sequence[str], eva
     else:
         parts = list(conjuncts(parsed(on, "condition")))
         pairs = [pair for part in parts if (pair := _equality(part, names, known, source.column_names)) is not None]
-    arrow, _ = arrow_part(parts, table.schema, names[0])
+    # A column of the source may have the name of a nested column of the target.
+    arrow, _ = arrow_part([part for part in parts if not _names(part, names[1])], table.schema, names[0])
     for own, other in pairs:
         found = _bounded(table.schema.field(own), source.column(other))
         if found is not None:
@@ -98,6 +105,12 @@ def _check_columns(columns: Sequence[str], known: Sequence[str], source: pa.Tabl
                 )
 
 
+def _names(part: exp.Expr, name: str) -> bool:
+    from sqlglot import exp
+
+    return any(found.parts[0].name.casefold() == name.casefold() for found in part.find_all(exp.Column) if len(found.parts) > 1)
+
+
 def _equality(part: object, names: tuple[str, str], known: Sequence[str], given: Sequence[str]) -> tuple[str, str] | None:
     """Return the target column and the source column whose equality `part` is, None for another condition."""
     from sqlglot import exp
@@ -105,6 +118,8 @@ def _equality(part: object, names: tuple[str, str], known: Sequence[str], given:
     if not isinstance(part, exp.EQ):
         part = part.unnest() if isinstance(part, exp.Paren) else part
     if not isinstance(part, exp.EQ) or not isinstance(part.left, exp.Column) or not isinstance(part.right, exp.Column):
+        return None
+    if part.left.args.get("db") or part.right.args.get("db"):
         return None
     sides: dict[str, str] = {side.table.casefold(): side.name for side in (part.left, part.right)}
     own, other = sides.get(names[0].casefold(), ""), sides.get(names[1].casefold(), "")

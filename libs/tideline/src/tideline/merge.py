@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline.expressions import DIALECT, NUMBER, Evaluator, fitted, numbered, parsed, quoted
+from tideline.expressions import DIALECT, NUMBER, ROWS, SOURCE_ROWS, Evaluator, fitted, numbered, parsed, quoted
 from tideline.matching import Match, match_of
 from tideline.opened import Opened, Options
 from tideline.predicates import Assigned
@@ -50,7 +50,7 @@ class Merge:
     def __init__(
         self,
         opened: Opened,
-        rows: pa.Table,
+        rows: pa.Table | Callable[[], pa.Table],
         on: str | Iterable[str],
         clauses: tuple[Clause, ...] = (),
         evaluator: Evaluator | None = None,
@@ -90,14 +90,26 @@ class Merge:
             raise InvalidOption("a merge without clauses", expected="when_matched_… or when_not_matched_insert before execute")
         table = self._opened.table
         table.refresh()
+        if not isinstance(self._rows, pa.Table):
+            return commit_change(ChangeSource(table, self._change_of_itself, _any_row), progress, options)
         match = match_of(table, self._rows, self._on, self._evaluator, self._names)
         run = _Run(table, self._rows, match, self._clauses)
         return commit_change(ChangeSource(table, run.change, match.selects, match.where), progress, options)
+
+    def _change_of_itself(self, snapshot: engine.Snapshot) -> RowChange:
+        """Return what a merge that also reads other rows of the table makes of a snapshot: it depends on each change of it."""
+        assert not isinstance(self._rows, pa.Table)
+        table, rows = self._opened.table, self._rows()
+        return _Run(table, rows, match_of(table, rows, self._on, self._evaluator, self._names), self._clauses).change(snapshot)
 
     def _with(self, kind: str, condition: str | None, values: Mapping[str, object] | None) -> Merge:
         found = None if condition is None else parsed(condition, "condition")
         clauses = (*self._clauses, Clause(kind, found, values))
         return Merge(self._opened, self._rows, self._on, clauses, self._evaluator, self._names)
+
+
+def _any_row(rows: pa.Table) -> bool:
+    return bool(rows.num_rows)
 
 
 @dataclass(frozen=True)
@@ -143,13 +155,11 @@ class _Run:
 
     def _evaluated(self, expressions: Mapping[str, str], target: pa.Table | None, source: pa.Table) -> pa.Table:
         own, other = self.match.names
-        tables = {other: numbered(source)} if target is None else {own: numbered(target), other: numbered(source)}
+        tables = {SOURCE_ROWS: numbered(source)} | ({} if target is None else {ROWS: numbered(target)})
         parts = ", ".join(f"({text}) as {quoted(column)}" for column, text in expressions.items())
-        joined = (
-            quoted(other)
-            if target is None
-            else f"{quoted(own)} join {quoted(other)} on {quoted(own)}.{NUMBER} = {quoted(other)}.{NUMBER}"
-        )
+        joined = f"{SOURCE_ROWS} as {quoted(other)}"
+        if target is not None:
+            joined += f" join {ROWS} as {quoted(own)} on {quoted(own)}.{NUMBER} = {quoted(other)}.{NUMBER}"
         number = f"{quoted(other)}.{NUMBER}"
         query = f"select {number} as {NUMBER}, {parts} from {joined} order by {number}"  # noqa: S608 - as in `Evaluator.values`
         return self.match.evaluator.query(query, tables)
@@ -159,7 +169,8 @@ class _Run:
         values = clause.values
         found: dict[str, pa.ChunkedArray] = {}
         if values is None:
-            found = {name: source.column(name) for name in rows.column_names if name in source.column_names}
+            given = {name.casefold(): name for name in source.column_names}
+            found = {n: source.column(given[n.casefold()]) for n in rows.column_names if n.casefold() in given}
         else:
             texts = {name: parsed(value, f"value of column {name!r}") for name, value in values.items() if isinstance(value, str)}
             if texts:

@@ -96,7 +96,7 @@ class _Session:
     def _update(self, statement: exp.Update) -> Commit:
         _only(statement, "UPDATE", {"this", "expressions", "where"}, "values from the row itself, or MERGE INTO")
         table, name = self._target(statement.this)
-        assigned = _assignments(statement.expressions, table.schema)
+        assigned = _assignments(statement.expressions, table.schema, name)
         return update_rows(table._table, assigned, self._selection(statement, table, name), options=self.options)  # noqa: SLF001
 
     def _insert(self, statement: exp.Insert) -> Commit:
@@ -136,12 +136,14 @@ class _Session:
             raise InvalidStatement("a MERGE without ON", expected="ON with a condition over both tables")
         evaluator = self._evaluator(statement)
         other = using.alias_or_name
-        plain = using.copy()
-        plain.set("alias", None)
-        rows = evaluator.query(f"select * from {plain.sql(DIALECT)}", {})  # noqa: S608 - a parsed table
+
+        def source() -> pa.Table:
+            return evaluator.query(f"select * from {using.sql(DIALECT)}", {})  # noqa: S608 - a parsed table
+
+        rows = source if self._reads(evaluator, table) else source()
         merge = Merge(table._opened, rows, on.sql(DIALECT), (), evaluator, (name, other or "source"))  # noqa: SLF001
         for when in statement.args["whens"].expressions:
-            merge = _with_clause(merge, when, table.schema)
+            merge = _with_clause(merge, when, table.schema, name)
         return merge.execute(options=self.options)
 
     # --- tables --------------------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class _Session:
 
     def _table(self, name: str) -> Table:
         if name not in self.opened:
-            given = self.named.get(name)
+            given = self.named.get(self._key(name))
             if given is None and not ("/" in name or name.startswith(".") or ":" in name):
                 known = ", ".join(sorted(self.named)) or "none is named"
                 raise InvalidOption(
@@ -169,21 +171,34 @@ class _Session:
             )
         return self.opened[name]
 
+    def _key(self, name: str) -> str:
+        """Return the key of `named` that SQL means by a name, whatever its case; a name that is no key as it is."""
+        return name if name in self.named else next((n for n in self.named if n.casefold() == name.casefold()), name)
+
+    def _reads(self, evaluator: Evaluator, table: Table) -> bool:
+        """Return whether a statement also reads the table that it changes."""
+        return any(self._table(name).path == table.path for name in evaluator.views)
+
     def _evaluator(self, statement: exp.Expr) -> Evaluator:
         """Return an evaluator that knows the tables that a statement reads."""
-        names = set(self._read(statement))
-        return Evaluator({name: self._table(name).dataset() for name in sorted(names)})
+        known: dict[str, str] = {}
+        for name in sorted(set(self._read(statement))):
+            other = known.setdefault(name.casefold(), name)
+            if self._key(other) != self._key(name):
+                raise InvalidStatement(f"the tables {other!r} and {name!r}", expected="names that differ by more than case")
+        return Evaluator({name: self._table(name).dataset() for name in known.values()})
 
     def _read(self, statement: exp.Expr) -> Iterator[str]:
         from sqlglot import exp
 
-        within = {cte.alias for cte in statement.find_all(exp.CTE)}
+        within = {cte.alias.casefold() for cte in statement.find_all(exp.CTE)}
         changed = statement.this if isinstance(statement, exp.Delete | exp.Update | exp.Merge) else None
         for found in statement.find_all(exp.Table):
             is_name = isinstance(found.this, exp.Identifier) and not found.args.get("db")
-            if found is changed or not is_name or found.name in within:
+            if found is changed or not is_name:
                 continue
-            if found.name in self.named or not _FILE.search(found.name):
+            # A name of a table may also be that of a common table expression: DuckDB knows where which of them is meant.
+            if self._key(found.name) in self.named or not (found.name.casefold() in within or _FILE.search(found.name)):
                 yield found.name
 
     def _selection(self, statement: exp.Delete | exp.Update, table: Table, name: str) -> Selection:
@@ -191,8 +206,7 @@ class _Session:
         evaluator = self._evaluator(statement)
         table._table.refresh()  # noqa: SLF001
         found = selection_of_parsed(where.this if where is not None else None, table.schema, name or TARGET, evaluator)
-        own = {other for other in evaluator.views if self._table(other).path == table.path}
-        return replace(found, reads_table=True) if own else found
+        return replace(found, reads_table=self._reads(evaluator, table))
 
 
 def _only(statement: exp.Expr, what: str, known: set[str], expected: str) -> None:
@@ -203,13 +217,15 @@ def _only(statement: exp.Expr, what: str, known: set[str], expected: str) -> Non
         raise InvalidStatement(f"{what} with {shown}", expected=expected)
 
 
-def _assignments(parts: list[exp.Expr], schema: pa.Schema) -> dict[str, object]:
+def _assignments(parts: list[exp.Expr], schema: pa.Schema, table: str) -> dict[str, object]:
     from sqlglot import exp
 
     found: dict[str, object] = {}
     for part in parts:
         if not isinstance(part, exp.EQ) or not isinstance(part.this, exp.Column):
             raise InvalidStatement(f"SET {part.sql(DIALECT)[:80]}", expected="SET column = value")
+        if part.this.args.get("db") or part.this.table.casefold() not in ("", table.casefold()):
+            raise InvalidStatement(f"SET {part.this.sql(DIALECT)[:80]}", expected=f"a column of {table}, as a whole")
         name = _column(part.this.name, schema)
         if name in found:
             raise InvalidStatement(f"two values for column {name!r}", expected="one value for a column")
@@ -225,7 +241,7 @@ def _column(name: str, schema: pa.Schema) -> str:
     return found
 
 
-def _with_clause(merge: Merge, when: exp.When, schema: pa.Schema) -> Merge:
+def _with_clause(merge: Merge, when: exp.When, schema: pa.Schema, table: str) -> Merge:
     from sqlglot import exp
 
     then, by_source = when.args["then"], when.args.get("source")
@@ -237,7 +253,7 @@ def _with_clause(merge: Merge, when: exp.When, schema: pa.Schema) -> Merge:
         return merge.when_matched_delete(condition=text)
     if isinstance(then, exp.Update) and when.args["matched"]:
         all_columns = not then.expressions or isinstance(then.expressions[0], exp.Star)
-        return merge.when_matched_update(None if all_columns else _assignments(then.expressions, schema), condition=text)
+        return merge.when_matched_update(None if all_columns else _assignments(then.expressions, schema, table), condition=text)
     if isinstance(then, exp.Insert) and not when.args["matched"]:
         return merge.when_not_matched_insert(_inserted(then, schema), condition=text)
     raise InvalidStatement(when.sql(DIALECT)[:80], expected="WHEN MATCHED THEN UPDATE or DELETE, WHEN NOT MATCHED THEN INSERT")
