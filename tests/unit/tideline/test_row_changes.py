@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +315,12 @@ def test_a_source_may_have_the_name_of_a_nested_column(tmp_path: Path) -> None:
     done = made.merge(rows, "target.id = source.id and source.x > 5").when_matched_update({"n": "source.x"}).execute()
     assert done.rows_updated == 1
     assert made.read(["n"]).to_pylist() == [{"n": 9}]
+
+
+def test_an_insert_of_another_type_does_not_replace_the_row_that_has_its_key(tmp_path: Path) -> None:
+    made = tideline.create(tmp_path / "t", schema=pa.schema([("k", pa.date32()), ("n", pa.int64())]), key="k")
+    made.upsert(pa.table({"k": [date(2024, 1, 1)], "n": [1]}))
+    noon = pa.table({"k": pa.array([datetime(2024, 1, 1, 12)], pa.timestamp("us")), "n": [2]})
+    with pytest.raises(tideline.errors.InvalidInput, match="for more than one row"):
+        made.merge(noon, "k").when_not_matched_insert().execute()
+    assert made.read(["n"]).to_pylist() == [{"n": 1}]

@@ -71,6 +71,19 @@ def test_a_subquery_reads_all_rows_of_the_table(
     assert list(fares(table).values()) == expected
 
 
+@pytest.mark.parametrize("condition", ["id like '_\\_%'", "id like '_\\_%' and fare > 0"])
+def test_a_backslash_in_like_is_a_character(table: tideline.Table, condition: str) -> None:
+    table.upsert(trips_of(("x_y", "mon", 1.0, 1), ("x\\yz", "mon", 2.0, 1)))
+    assert changed(f"delete from trips where {condition}", table) == (0, 0, 1)
+    assert sorted(fares(table)) == ["a", "b", "c", "x_y"]
+
+
+def test_integers_that_no_double_holds_compare_with_doubles(table: tideline.Table) -> None:
+    table.upsert(trips_of(("z", "mon", 5.0, 9007199254740993)))
+    assert changed("delete from trips where updated_at > fare", table) == (0, 0, 1)
+    assert sorted(fares(table)) == ["a", "b", "c"]
+
+
 def test_an_alias_does_not_hide_a_table_of_the_same_name(table: tideline.Table, other: tideline.Table) -> None:
     assert changed("delete from trips other where id in (select id from other)", table, other=other) == (0, 0, 1)
     assert fares(table) == {"b": 200.0, "c": None}

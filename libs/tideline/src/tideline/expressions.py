@@ -198,8 +198,14 @@ def selection_of_parsed(
 
 def arrow_part(parts: Iterable[exp.Expr], schema: pa.Schema, name: str) -> tuple[pc.Expression | None, bool]:
     """Return those of `parts`, joined by AND, that Arrow can evaluate, and whether there are others."""
+    from sqlglot import exp
+
     found, rest = [], False
     for part in parts:
+        # A backslash is a character of its own in DuckDB's LIKE, and an escape in `parse_where`.
+        if any("\\" in like.expression.sql(DIALECT) for like in part.find_all(exp.Like)):
+            rest = True
+            continue
         try:
             found.append(parse_where(without_table(part, [name]).sql(DIALECT), with_meta_fields(schema)))
         except InvalidPredicate:

@@ -201,7 +201,8 @@ class _Run:
     def _misses_keys(self) -> bool:
         """Whether a source row without a match has a key that the table does not hold."""
         keygen = self.table.definition.keygen
-        plain = all(c.values is None for c in self.clauses if c.kind == INSERT)
+        # Values of another type may get the key of a row that they do not equal: a time that of a date.
+        plain = self.match.keys is not None and all(c.values is None for c in self.clauses if c.kind == INSERT)
         return plain and self.match.only_names is not None and set(self.match.only_names) == set(keygen.key_fields)
 
     def _refuse_several(self, target: pa.Table, taken: pa.Table) -> None:

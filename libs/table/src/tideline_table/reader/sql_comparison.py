@@ -34,6 +34,11 @@ def compared_columns(
     compare: Compare, one: pc.Expression, one_kind: pa.DataType, other: pc.Expression, other_kind: pa.DataType
 ) -> pc.Expression:
     """Return the comparison of two columns. It is null where one of them is."""
+    # Arrow refuses to compare an integer that the other type does not hold exactly; SQL rounds it.
+    if pa.types.is_integer(one_kind) and pa.types.is_floating(other_kind):
+        one, one_kind = one.cast(other_kind, safe=False), other_kind
+    elif pa.types.is_integer(other_kind) and pa.types.is_floating(one_kind):
+        other, other_kind = other.cast(one_kind, safe=False), one_kind
     plain = compare(one, other)
     here = one.is_nan() if pa.types.is_floating(one_kind) else None
     there = other.is_nan() if pa.types.is_floating(other_kind) else None
