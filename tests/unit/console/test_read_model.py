@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, update, write
@@ -112,6 +114,63 @@ def test_a_table_that_is_gone_is_forgotten(consoles):
     consoles.clock.advance(100)
     follower.turn()
     assert [row["name"] for row in model.query("SELECT name FROM tables")] == ["trips"]
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_a_table_that_was_created_again_is_the_new_one(consoles, events):
+    for number in range(3):
+        write(consoles.create("trips") if number == 0 else consoles.open(), 10 * number)
+    follower, model, _ = consoles.follower(events=events, examine_interval_s=60.0)
+    follower.turn()
+    shutil.rmtree(consoles.path("trips"))
+    again = consoles.create("trips")
+    write(again, 0)
+    assert follower.opened(again.storage.root).uid == again.uid
+    consoles.clock.advance(61)
+    follower.turn()
+    (row,) = model.query("SELECT uid, sequence FROM tables")
+    assert row == {"uid": again.uid, "sequence": again.refresh().sequence}
+
+
+def test_changed_policies_are_those_of_open_tables(consoles):
+    write(consoles.create("trips"), 0)
+    policies = consoles.folder / "policies.yaml"
+    policies.write_text("version: 1\nrules: []\n")
+    follower, model, _ = consoles.follower(policy_file=policies, examine_interval_s=3600.0)
+    follower.turn()
+    key = "hoodie.clustering.plan.strategy.small.file.limit"
+    match = f"{{tables: ['{consoles.path('trips')}']}}"
+    policies.write_text(f"version: 1\nrules:\n  - name: all\n    match: {match}\n    options: {{{key}: 12345}}\n")
+    for _ in range(3):
+        follower.turn()
+        consoles.clock.advance(30)
+    assert follower.policy_refusal == ""
+    assert follower.opened(model.query("SELECT base_path FROM tables")[0]["base_path"]).options[key] == 12345
+
+
+def test_a_table_that_breaks_a_look_hides_no_other(consoles):
+    """A table that Apache Hudi bootstrapped, whose only instant names no time, and a search that fails."""
+    write(consoles.create("bootstrapped"), 0)
+    consoles.create("fares")
+    folder = Path(consoles.path("bootstrapped")) / ".hoodie"
+    shutil.rmtree(folder / ".tideline")
+    for file in folder.glob("20*"):
+        file.rename(folder / f"00000000000001{file.name[17:]}")
+    follower, model, _ = consoles.follower()
+    follower.turn()
+    assert [row["verdict"] for row in model.query("SELECT verdict FROM tables ORDER BY name")] == ["unmanaged", "idle"]
+    shutil.copytree(os.fsencode(consoles.path("fares")), os.fsencode(consoles.path("")) + b"/not \xff UTF-8")
+    consoles.clock.advance(100)
+    follower.turn()
+    names = {row["name"] for row in model.query("SELECT name FROM tables")}
+    assert {"bootstrapped", "fares"} < names
+
+
+def test_halves_of_characters_are_stored_as_marks(consoles):
+    _, model, _ = consoles.follower()
+    event = {"id": "1", "uid": "u", "base_path": "", "kind": "job", "what": "", "instant": "", "text": "\ud800!", "time_s": 1.0}
+    model.add_events([{**event, "document": {"reason": "\ud800"}}])
+    assert model.query("SELECT text FROM events") == [{"text": "?!"}]
 
 
 def test_a_commit_is_seen_by_the_next_look(consoles):

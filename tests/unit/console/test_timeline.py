@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 
+import pytest
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, write
 
 from tideline_console.instants import DONE, PLANNED, RUNNING, UNDONE, Instant, instants_of
@@ -100,3 +103,19 @@ def test_undone_and_restored_writes_are_told_from_kept_ones(consoles, monkeypatc
     outcomes = {one.instant: one.outcome for one in instants_of(model, trips.uid) if one.is_write}
     assert {name for name, outcome in outcomes.items() if outcome == UNDONE} == {*later, dead}
     assert list(outcomes.values()).count(DONE) == 1
+
+
+@pytest.mark.parametrize("first", ["00000000000001", "00010101000000000", "99991231235959999"])
+def test_instants_without_a_time_do_not_take_the_page_away(consoles, first):
+    write(consoles.create("trips"), 0)
+    folder = Path(consoles.path("trips")) / ".hoodie"
+    shutil.rmtree(folder / ".tideline")
+    for suffix in ("commit", "commit.requested", "inflight"):
+        (folder / f"{first}.{suffix}").write_text("{}")
+    client = consoles.client()
+    key = client.get("/api/v1/tables").json()["tables"][0]["key"]
+    for address in ("", "?window=all", "?window=30d", "?window=30d&until=1", "?window=all&until=1"):
+        assert first in client.get(f"/tables/{key}{address}").text or "until" in address
+    found = client.get(f"/api/v1/tables/{key}/timeline").json()["instants"]
+    assert len(found) == 2
+    assert all(one["begun_s"] > 1e9 for one in found)

@@ -11,6 +11,7 @@ from typing import Any
 from tideline_cli.fleet import PARALLEL, Fleet
 from tideline_cli.inspection import mode_of
 from tideline_console.event_rows import event_row
+from tideline_console.instants import time_of
 from tideline_console.model import DUE, URGENCY, ReadModel
 from tideline_console.settings import ConsoleSettings
 from tideline_events import CATALOG, DECISIONS, JOBS, LOCKS, TABLES, TIMELINE, EventLog, PoisonEvent, Tail, Transition, decode
@@ -18,14 +19,14 @@ from tideline_locks import LockProbe
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.logging import get_logger
+from tideline_runtime.policy import Policies
 from tideline_runtime.policy.live import LivePolicies
 from tideline_runtime.registry import PROPERTIES
 from tideline_table.action import failure_document, status_document
 from tideline_table.clock import Clock
-from tideline_table.errors import TidelineError
-from tideline_table.hudi import time_from_instant
+from tideline_table.errors import InvalidOption, TidelineError
 from tideline_table.storage import hudi_root
-from tideline_table.table import Finding, FindingKind, Table
+from tideline_table.table import Finding, FindingKind, Table, read_identity
 
 _log = get_logger(__name__)
 TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JOBS, LOCKS))
@@ -45,6 +46,8 @@ class _Known:
     examined_s: float = float("-inf")
     is_hinted: bool = True
     is_pending: bool = False
+    policies: Policies | None = None
+    """The policies by which it was opened and examined."""
 
 
 class Follower:
@@ -100,7 +103,10 @@ class Follower:
         table = known.table if known is not None else None
         if table is None:
             return self.fleet().open(base_path)
-        table.storage.stat(PROPERTIES)  # A deleted table has no new entry, which alone is no sign.
+        # A table that was deleted, or created again at its place, has no new entry, which alone is no sign.
+        table.storage.stat(PROPERTIES)
+        if not _stands(table):
+            return self.fleet().open(base_path)
         table.refresh()
         return table
 
@@ -125,7 +131,15 @@ class Follower:
         self.checked_s = self._clock.now().timestamp()
 
     def _scan(self, fleet: Fleet) -> None:
-        found, self.failures = fleet.find()
+        try:
+            found, self.failures = fleet.find()
+        except InvalidOption:
+            raise
+        except Exception as error:  # noqa: BLE001 - what breaks the search must not hide the tables that are known
+            _log.warning("tables cannot be searched", exc_info=error)
+            why = f"the search failed, and shows only tables found before: unexpected {type(error).__name__}: {error}"
+            found = list(self._known)
+            self.failures = [failure_document(text, Finding(FindingKind.CANNOT_OPEN, why)) for text in self._settings.tables]
         with self._guard:
             self._known = {base_path: self._known.get(base_path) or _Known() for base_path in found}
             self._bases = {uid: base_path for uid, base_path in self._bases.items() if base_path in self._known}
@@ -176,32 +190,40 @@ class Follower:
         known, now_s = self._known[base_path], self._clock.monotonic_s()
         interval_s = self._settings.examine_interval_s
         is_old = now_s - known.examined_s >= (min(interval_s, LOOK_AT_PENDING_S) if known.is_pending else interval_s)
+        has_other_policies = known.policies is not fleet.policies
         looks_itself = self._open_log is None or bool(self.events_failure)
-        if not (known.is_hinted or is_old or looks_itself):
+        if not (known.is_hinted or is_old or looks_itself or has_other_policies):
             return
-        known.is_hinted = False
-        table = None
+        is_named, known.is_hinted, sequence = known.is_hinted, False, -1
+        table = None if has_other_policies else known.table
         try:
-            table = known.table or fleet.open(base_path)
-            sequence = table.refresh().sequence if known.table is not None else table.state.sequence
-            if known.table is not None and sequence == known.sequence and table.capabilities.keeps_log and not is_old:
+            if table is not None and (is_named or is_old) and not _stands(table):
+                table = None
+            is_opened = table is None
+            table = table or fleet.open(base_path)
+            sequence = table.state.sequence if is_opened else table.refresh().sequence
+            if not is_opened and sequence == known.sequence and table.capabilities.keeps_log and not is_old:
                 return
             document = status_document(fleet.examine_table(table))
             self._add_steps(table)
+            row = table_row(base_path, document, self._clock.now().timestamp(), table)
+            row["tags"] = ", ".join(fleet.policies.tags_of(base_path, table.uid))
         except TidelineError as error:
-            table, document = None, failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, str(error)))
+            table, row = None, self._failed(base_path, str(error))
         except Exception as error:  # noqa: BLE001 - a table that breaks the engine must not hide the others
             _log.warning("table cannot be examined", base_path=base_path, exc_info=error)
-            found = f"unexpected {type(error).__name__}: {error}"
-            table, document = None, failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, found))
-        known.table, known.examined_s, known.is_pending = table, now_s, bool(document["pending"])
-        known.sequence = -1 if table is None else table.state.sequence
-        tags = () if table is None else fleet.policies.tags_of(base_path, table.uid)
-        row = table_row(base_path, document, self._clock.now().timestamp(), table)
+            table, row = None, self._failed(base_path, f"unexpected {type(error).__name__}: {error}")
+        known.table, known.examined_s, known.is_pending, known.policies = table, now_s, bool(row["pending"]), fleet.policies
+        # Not that of the table now: the thread of a page may have refreshed it meanwhile.
+        known.sequence = -1 if table is None else sequence
         with self._guard:
             if base_path in self._known:
                 self._bases |= {row["uid"]: base_path} if row["uid"] else {}
-                self._model.put_table({**row, "tags": ", ".join(tags)})
+                self._model.put_table(row)
+
+    def _failed(self, base_path: str, why: str) -> dict[str, Any]:
+        document = failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, why))
+        return table_row(base_path, document, self._clock.now().timestamp())
 
     def _add_steps(self, table: Table) -> None:
         if not table.capabilities.keeps_log:
@@ -219,10 +241,16 @@ class Follower:
         self._model.add_steps(batch)
 
 
+def _stands(table: Table) -> bool:
+    """Return whether an open table is the one at its place, opened as what it is now. One request."""
+    return read_identity(table.storage) == table.identity and not table.timeline.is_outdated
+
+
 def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Table | None = None) -> dict[str, Any]:
     """Return the row of a table from its document, of which `table` is the state."""
     backlog = document["backlog"] or dict.fromkeys(("file_groups", "small_files", "log_files", "log_bytes", "base_bytes"))
     writes = table.state.completed_writes() if table is not None else []
+    last_write_s = None if table is None or not writes else time_of(writes[-1].instant, table.zone)
     size_bytes = None if backlog["base_bytes"] is None else backlog["base_bytes"] + backlog["log_bytes"]
     # A pattern that selects no table is shown as it was written; paths of files on disk are quoted.
     path = hudi_root(base_path)
@@ -247,7 +275,7 @@ def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Tab
         "pending": len(document["pending"]),
         "due": sum(service["outcome"] in DUE for service in document["services"].values()),
         "findings": len(document["findings"]),
-        "last_write_s": None if table is None or not writes else time_from_instant(writes[-1].instant, table.zone).timestamp(),
+        "last_write_s": last_write_s,
         "tags": "",
         "examined_s": now_s,
         "document": document,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
 from tideline_console.model import ReadModel, Row
 from tideline_table.action import TableService, action_name
+from tideline_table.errors import CorruptMetadata
 from tideline_table.hudi import State, time_from_instant
 from tideline_table.table import Table
 
@@ -111,18 +112,31 @@ def _outcome(state: str, *, is_undone: bool) -> str:
     return PLANNED if state == State.REQUESTED.value else RUNNING
 
 
+def time_of(instant: str, zone: tzinfo) -> float | None:
+    """Return the time of an instant in seconds since the epoch; None if it names none, as `00000000000001` of Hudi's bootstrap."""
+    try:
+        at_s = time_from_instant(instant, zone).timestamp()
+    except CorruptMetadata:
+        return None
+    return at_s if at_s >= 0 else None
+
+
 def instants_on_timeline(table: Table) -> list[Instant]:
-    """Return the instants on the active timeline of a table that only Apache Hudi writes, in order."""
-    found = []
-    for record in sorted(table.state.actions.values(), key=lambda one: one.instant):
-        begun_s = time_from_instant(record.instant, table.zone).timestamp()
+    """Return the instants on the active timeline of a table that only Apache Hudi writes, in order.
+
+    One that names no time is drawn where the next one begins.
+    """
+    found: list[Instant] = []
+    for record in sorted(table.state.actions.values(), key=lambda one: one.instant, reverse=True):
+        own_s = time_of(record.instant, table.zone)
+        begun_s = own_s if own_s is not None else found[-1].begun_s if found else 0.0
         is_done = record.state is State.COMPLETED
         ended_s = None
         if is_done:
             ended = record.completion or record.instant
             since_s = datetime.fromisoformat(record.since).timestamp() if record.since else 0.0
-            ended_s = max(begun_s, since_s, time_from_instant(ended, table.zone).timestamp())
+            ended_s = max(begun_s, since_s, time_of(ended, table.zone) or 0.0)
         outcome = _outcome(record.state.value, is_undone=False)
         name = action_name(record.action, record.operation)
         found.append(Instant(record.instant, name, record.operation.lower(), outcome, begun_s, ended_s, record.writer_id))
-    return found[-MOST_INSTANTS:]
+    return found[:MOST_INSTANTS][::-1]

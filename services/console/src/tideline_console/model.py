@@ -63,9 +63,7 @@ class ReadModel:
         self._connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
         # A file that a crash damages is replaced at the next start.
-        self._connection.executescript(
-            "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;" + _SCHEMA
-        )
+        self._connection.executescript(_PRAGMAS + _SCHEMA)
         self.revision = 0
         """A number that grows with each change."""
 
@@ -81,12 +79,12 @@ class ReadModel:
 
     def put_table(self, row: Mapping[str, Any]) -> None:
         """Store what is known of a table; `row` has the columns of `tables` but `key`, and its `document` as a mapping."""
-        values = {**row, "key": key_of(row["base_path"])}
+        values = {name: _text(value) for name, value in {**row, "key": key_of(row["base_path"])}.items()}
         document = json.dumps(values.pop("document"), sort_keys=True)
         columns = f"({', '.join(values)}) VALUES ({_marks(values)})"
         with self._guard:
             self._write(f"INSERT OR REPLACE INTO tables {columns}", [tuple(values.values())])
-            self._write("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(row["base_path"], document)])
+            self._write("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(values["base_path"], document)])
 
     def keep_tables(self, base_paths: Iterable[str]) -> None:
         """Forget all other tables. Their steps stay: the table may be another place of the same uid."""
@@ -98,14 +96,15 @@ class ReadModel:
 
     def add_steps(self, transitions: Iterable[Transition]) -> None:
         """Store steps; one that is known is left as it is."""
-        rows = [tuple(step_row(one).values()) for one in transitions]
+        rows = [tuple(_text(value) for value in step_row(one).values()) for one in transitions]
         if rows:
             self._write(f"INSERT OR IGNORE INTO steps VALUES ({_marks(rows[0])})", rows)  # noqa: S608 - only marks
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Store events with the columns of `events`; the oldest beyond `MOST_EVENTS` are forgotten."""
         if events:
-            rows = [tuple({**one, "document": json.dumps(one["document"], sort_keys=True)}.values()) for one in events]
+            documented = [{**one, "document": json.dumps(one["document"], sort_keys=True)} for one in events]
+            rows = [tuple(_text(value) for value in one.values()) for one in documented]
             self._write(f"INSERT OR IGNORE INTO events VALUES ({_marks(rows[0])})", rows)  # noqa: S608 - only marks
             self._write(
                 "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY time_s DESC LIMIT -1 OFFSET ?)", [(MOST_EVENTS,)]
@@ -157,6 +156,11 @@ def step_row(one: Transition) -> Row:
         "partitions": json.dumps(one.partitions[:100]),
         "timeline_file": one.timeline_file,
     }
+
+
+def _text(value: Any) -> Any:
+    """Return a value that SQLite takes: JSON of others may hold halves of characters, which no encoding has."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _marks(values: Iterable[Any]) -> str:

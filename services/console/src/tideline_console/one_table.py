@@ -48,6 +48,9 @@ def table_context(row: Row, model: ReadModel, follower: Follower, given: Mapping
             facts, kept = facts_of(table, follower.fleet()), kept_of(table)
         except TidelineError as error:
             failure = str(error)
+        except Exception as error:  # noqa: BLE001 - as in `opened`
+            _log.warning("facts of a table cannot be read", base_path=row["base_path"], exc_info=error)
+            failure = f"unexpected {type(error).__name__}: {error}"
     instants = all_instants(row, table, model)
     window = given.get("window", "")
     window = window if window in WINDOWS or window == ALL else ""
@@ -63,6 +66,12 @@ def table_context(row: Row, model: ReadModel, follower: Follower, given: Mapping
     passed_s, document = now_s - row["examined_s"], dict(row["document"])
     for name in ("findings", "pending"):
         document[name] = [aged(one, passed_s) for one in document[name]]
+    services = document["services"].items()
+    document["services"] = {
+        name: {**one, "last_run": aged(one["last_run"], passed_s)} if one["last_run"] else one for name, one in services
+    }
+    if document["backlog"] and document["backlog"]["oldest_log_s"] is not None:
+        document["backlog"] = {**document["backlog"], "oldest_log_s": document["backlog"]["oldest_log_s"] + max(0.0, passed_s)}
     return {
         "title": row["name"],
         "row": row,

@@ -135,9 +135,9 @@ def choose_span(instants: Sequence[Instant], window: str, now_s: float, until_s:
     if window == ALL:
         begin_s = begins[0] if begins else end_s - 3600
         margin_s = max(1.0, (end_s - begin_s) * 0.02)
-        return window, Span(begin_s - margin_s, end_s + margin_s * 3, now_s)
+        return window, Span(max(0.0, begin_s - margin_s), end_s + margin_s * 3, now_s)
     length_s = WINDOWS[window]
-    return window, Span(end_s - length_s, end_s + length_s * 0.06, now_s)
+    return window, Span(max(0.0, end_s - length_s), end_s + length_s * 0.06, now_s)
 
 
 def draw(instants: Iterable[Instant], kept: Sequence[Kept], span: Span) -> Drawing:
