@@ -16,6 +16,9 @@ from tests.unit.services.fleet import SCHEMA, update, write
 
 from tideline_console import queries
 from tideline_console.headers import HEADERS
+from tideline_console.service import ConsoleService
+from tideline_console.settings import ConsoleSettings
+from tideline_runtime.errors import InvalidSetting
 from tideline_table.action import create_savepoint
 from tideline_table.table import TableRequest, create_table
 
@@ -108,6 +111,16 @@ def test_search_and_filters_take_hostile_input(consoles):
     assert client.get("/tables", params={"q": "TRIP"}).text.count('class="tn"') == 1
 
 
+@pytest.mark.parametrize("digits", [19, 30, 5000])
+def test_numbers_of_an_address_may_have_any_length(consoles, digits):
+    consoles.create("trips")
+    client = consoles.client()
+    given = dict.fromkeys(("page", "version", "size_min", "small_min", "logs_min", "limit", "before", "until"), "9" * digits)
+    for address in (*PAGES, "/tables.csv", "/api/v1/tables", "/api/v1/events", f"/tables/{key_of(client, 'trips')}"):
+        for name, value in given.items():
+            assert client.get(address, params={name: value}).status_code == 200, (address, name)
+
+
 def test_damaged_table_is_shown_and_hides_no_other(consoles):
     write(consoles.create("trips"), 0)
     consoles.create("damaged")
@@ -158,6 +171,26 @@ def test_headers_and_hosts(consoles):
     assert client.get("/", headers={"host": "evil.example"}).status_code == 400
     assert client.get("/", headers={"host": "lake.example"}).status_code == 200
     assert client.post("/tables").status_code == 405
+
+
+def test_a_loopback_address_serves_its_own_host(consoles):
+    for host, name in (("127.0.0.2", "127.0.0.2"), ("::1", "[::1]"), ("localhost", "localhost")):
+        client = consoles.client(listen_host=host)
+        assert client.get(f"http://{name}:8380/tables").status_code == 200
+        assert client.get("http://evil.example:8380/tables").status_code == 400
+
+
+@pytest.mark.parametrize("prefix", ["tideline", "/tideline/", "/a b", "//evil.example", "/x?y"])
+def test_a_prefix_that_is_no_path_is_refused(consoles, prefix):
+    with pytest.raises(InvalidSetting, match="path_prefix"):
+        consoles.client(path_prefix=prefix)
+
+
+@pytest.mark.parametrize("name", ["*", "*example", "https://console.example", "console.example:8443", ""])
+def test_a_host_name_that_no_request_can_have_is_refused(consoles, name):
+    settings = consoles.settings(ConsoleSettings, host_names=("console.example", "*.console.example", name))
+    with pytest.raises(InvalidSetting, match="host_names"):
+        ConsoleService(settings, consoles.context("console"))
 
 
 def test_pages_work_under_a_prefix(consoles):

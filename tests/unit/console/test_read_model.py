@@ -14,6 +14,7 @@ from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, upda
 from tideline_console import queries
 from tideline_events import EventLogUnavailable
 from tideline_table.action import create_savepoint, roll_back_dead
+from tideline_table.config import SMALL_FILE_LIMIT
 
 
 def told(model):
@@ -138,14 +139,13 @@ def test_changed_policies_are_those_of_open_tables(consoles):
     policies.write_text("version: 1\nrules: []\n")
     follower, model, _ = consoles.follower(policy_file=policies, examine_interval_s=3600.0)
     follower.turn()
-    key = "hoodie.clustering.plan.strategy.small.file.limit"
     match = f"{{tables: ['{consoles.path('trips')}']}}"
-    policies.write_text(f"version: 1\nrules:\n  - name: all\n    match: {match}\n    options: {{{key}: 12345}}\n")
+    policies.write_text(f"version: 1\nrules:\n  - name: all\n    match: {match}\n    options: {{{SMALL_FILE_LIMIT.key}: 12345}}\n")
     for _ in range(3):
         follower.turn()
         consoles.clock.advance(30)
     assert follower.policy_refusal == ""
-    assert follower.opened(model.query("SELECT base_path FROM tables")[0]["base_path"]).options[key] == 12345
+    assert follower.opened(model.query("SELECT base_path FROM tables")[0]["base_path"]).options[SMALL_FILE_LIMIT] == 12345
 
 
 def test_a_table_that_breaks_a_look_hides_no_other(consoles):

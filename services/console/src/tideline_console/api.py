@@ -163,8 +163,8 @@ def _json(of: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Respons
 
 
 def _whole(given: Mapping[str, str], name: str, default: int, most: int) -> int:
-    value = given.get(name, "")
-    return max(1, min(most, int(value))) if value.isascii() and value.isdigit() and len(value) < 10 else default
+    value = queries.whole(given.get(name, ""))
+    return default if value is None else max(1, min(most, value))
 
 
 def _without_document(row: Mapping[str, Any]) -> Row:

@@ -62,15 +62,14 @@ class Asked:
         sort = given.get("sort", "state")
         sort = sort if sort in SORTS else "state"
         order = given.get("order", "")
-        least = {name: int(given[name]) for name in LEAST if given.get(name, "").isascii() and given.get(name, "").isdigit()}
-        page = given.get("page", "1")
+        least = {name: whole(given.get(name, "")) for name in LEAST}
         return cls(
             given.get("q", "")[:200],
             {name: given[name][:200] for name in EQUALS if given.get(name)},
-            {name: min(value, 1 << 60) for name, value in least.items()},
+            {name: value for name, value in least.items() if value is not None},
             sort,
             order == "desc" if order in ("asc", "desc") else sort in _DESCENDING,
-            min(int(page), 1_000_000) if page.isascii() and page.isdigit() and int(page) > 0 else 1,
+            min(whole(given.get("page", "")) or 1, 1_000_000),
         )
 
     def address(self, **changes: Any) -> str:
@@ -87,6 +86,11 @@ class Asked:
         """Return the parameters that sort by a column: the other way round if this view is sorted by it."""
         down = not self.is_descending if sort == self.sort else sort in _DESCENDING
         return self.address(sort=sort, order="desc" if down else "asc")
+
+
+def whole(text: str) -> int | None:
+    """Return a whole number of an address that SQLite can hold; None for another text, also for one with too many digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def tables(model: ReadModel, asked: Asked, limit: int | None) -> tuple[list[Row], int]:
@@ -110,7 +114,8 @@ def _where(asked: Asked) -> tuple[str, list[Any]]:
         values.append(f"%{escaped}%")
     for name, value in asked.filters.items():
         parts.append(f"{EQUALS[name]} = ?")
-        values.append(int(value) if name == "version" and value.isascii() and value.isdigit() else value)
+        number = whole(value) if name == "version" else None
+        values.append(value if number is None else number)
     for name, least in asked.least.items():
         parts.append(f"{LEAST[name]} >= ?")
         values.append(least)
@@ -327,8 +332,8 @@ def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list
 def event(model: ReadModel, name: str) -> dict[str, Any] | None:
     """Return a step (`<uid>/<sequence>`) or an event by its id, as a document; None if it is not known."""
     uid, slash, sequence = name.partition("/")
-    if slash and sequence.isascii() and sequence.isdigit() and len(sequence) < 19:
-        steps = model.query("SELECT * FROM steps WHERE uid = ? AND sequence = ?", uid, int(sequence))
+    if slash and (number := whole(sequence)) is not None:
+        steps = model.query("SELECT * FROM steps WHERE uid = ? AND sequence = ?", uid, number)
         if steps:
             return {**steps[0], "partitions": json.loads(steps[0]["partitions"])}
     found = model.query("SELECT document FROM events WHERE id = ?", name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from tideline_runtime.logging import get_logger
 from tideline_runtime.state_folder import PRIVATE_FILE
 
 _log = get_logger(__name__)
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 ADDRESS_FILE = "console.url"
 LOOK_S = 1.0
 """Pause between two looks at the tables or the event log."""
@@ -43,6 +45,15 @@ class ConsoleService:
                 expected="a loopback address, because the console has no sign-in yet",
                 remedy="leave it out; for other machines put a proxy that signs people in before it, and set host_names",
             )
+        for name in settings.host_names:
+            if not _HOST_NAME.fullmatch(name):
+                raise InvalidSetting(
+                    f"setting 'host_names' has {name!r}",
+                    name="host_names",
+                    origin=settings.origin("host_names"),
+                    expected="names or addresses without scheme and port, such as console.example or *.example",
+                    remedy="give the names under which browsers reach the proxy",
+                )
         self._settings, self._context = settings, context
         self._log: EventLog | None = None
         self._model: ReadModel | None = None

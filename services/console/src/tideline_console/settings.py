@@ -34,7 +34,10 @@ class ConsoleSettings(ServiceSettings):
         "refused.",
     )
     path_prefix: str = setting(
-        "", unit="-", description="Path under which a proxy serves the pages, such as `/tideline`.", pattern="(/[A-Za-z0-9._~-]+)*"
+        "",
+        unit="-",
+        description="Path under which a proxy serves the pages, such as `/tideline`.",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
     )
     source: Literal["events", "tables"] = setting(
         "events",

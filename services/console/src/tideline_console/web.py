@@ -270,11 +270,12 @@ def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower,
 
     routes = [*pages.routes(), *api_routes(model, follower, clock), Mount("/static", StaticFiles(directory=_HERE / "static"))]
     inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes
+    own = f"[{settings.listen_host}]" if ":" in settings.listen_host else settings.listen_host
     return Starlette(
         routes=inner,
         middleware=[
             Middleware(SecurityHeaders),
-            Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, *settings.host_names], www_redirect=False),
+            Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, own, *settings.host_names], www_redirect=False),
             Middleware(GZipMiddleware),
         ],
         exception_handlers={HTTPException: refused, 500: failed},
