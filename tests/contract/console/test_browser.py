@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -159,6 +160,24 @@ def test_times_are_those_of_the_viewer(lake, browser):
         shown = watch.page.locator("time[data-shown]").first
         hour_utc, hour = int(shown.get_attribute("title").split()[1][:2]), int(shown.inner_text().split(", ")[-1][:2])
         assert (hour - hour_utc) % 24 in (1, 2)
+
+
+def test_a_time_of_another_year_has_its_year(lake, browser):
+    address, _ = lake
+    with watched(browser, address) as watch:
+        watch.page.clock.set_fixed_time("2031-11-28T12:00:00Z")  # the same day and month as steps may have
+        watch.page.goto(f"{address}/events")
+        assert re.search(r"\b20\d\d, ", watch.page.locator("time[data-shown]").first.inner_text())
+
+
+def test_a_page_says_that_the_console_is_gone(lake, browser, tmp_path):
+    with running_console(tmp_path) as address, watched(browser, address) as watch:
+        watch.page.goto(address)
+        expect(watch.page.locator("#lag")).to_contain_text("read")
+        watch.page.route("**/*", lambda route: route.abort())
+        expect(watch.page.locator("#lag")).to_contain_text("no answer", timeout=15_000)
+        watch.page.unroute("**/*")
+        expect(watch.page.locator("#lag")).to_contain_text("read", timeout=15_000)
 
 
 def test_search_by_keyboard_and_filters(lake, browser):

@@ -9,10 +9,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
+from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, update, write
 
 from tideline_console import queries
+from tideline_console.model import step_row
+from tideline_console.one_table import table_context
+from tideline_console.queries import table_by_key
+from tideline_console.web import console_app
 from tideline_events import EventLogUnavailable
+from tideline_events.transitions import backfill
 from tideline_table.action import create_savepoint, roll_back_dead
 from tideline_table.config import SMALL_FILE_LIMIT
 
@@ -166,11 +173,44 @@ def test_a_table_that_breaks_a_look_hides_no_other(consoles):
     assert {"bootstrapped", "fares"} < names
 
 
-def test_halves_of_characters_are_stored_as_marks(consoles):
-    _, model, _ = consoles.follower()
+def test_halves_of_characters_are_marks(consoles):
+    follower, model, settings = consoles.follower()
     event = {"id": "1", "uid": "u", "base_path": "", "kind": "job", "what": "", "instant": "", "text": "\ud800!", "time_s": 1.0}
     model.add_events([{**event, "document": {"reason": "\ud800"}}])
-    assert model.query("SELECT text FROM events") == [{"text": "?!"}]
+    client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
+    assert client.get("/api/v1/events").json()["events"][0]["text"] == "?!"
+    assert client.get("/api/v1/events/1").json() == {"reason": "\ud800"}
+    assert "reason&#34;: &#34;?&#34;" in client.get("/events/1").text
+
+
+def test_numbers_beside_lists_are_those_of_all_rows(consoles):
+    trips = consoles.create("trips")
+    follower, model, settings = consoles.follower()
+    follower.turn()
+    now_s = consoles.clock.now().timestamp()
+    cleaned = {**step_row(next(backfill(trips, 1, write(trips, 0).sequence))), "action": "clean", "to_state": "completed"}
+    for number in range(250):
+        model._write(
+            f"INSERT INTO steps VALUES ({', '.join('?' * len(cleaned))})",
+            [tuple({**cleaned, "sequence": 1000 + number, "time_s": now_s - number}.values())],
+        )
+    client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
+    assert "250 done in 7 days" in client.get("/work").text
+
+
+def test_ages_on_a_page_grow_since_the_examination(consoles, monkeypatch):
+    date_files_by(consoles.clock, monkeypatch)
+    trips = consoles.create("trips")
+    die(trips)
+    consoles.clock.advance(HEARTBEAT_GONE_S)
+    trips.refresh()
+    roll_back_dead(trips)
+    follower, model, _ = consoles.follower()
+    follower.turn()
+    consoles.clock.advance(7200)
+    (row,) = model.query("SELECT key FROM tables")
+    context = table_context(table_by_key(model, row["key"]), model, follower, {}, consoles.clock.now().timestamp())
+    assert 7200 <= context["document"]["services"]["rollback"]["last_run"]["age_s"] < 7260
 
 
 def test_a_commit_is_seen_by_the_next_look(consoles):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -155,9 +156,17 @@ def api_routes(model: ReadModel, follower: Follower, clock: Clock) -> list[Route
     return [Route(f"{PREFIX}{path}", _json(of), methods=["GET"]) for path, of in by_path.items()]
 
 
+class _Json(JSONResponse):
+    """JSON in ASCII: halves of characters, which JSON of others may hold, have no other encoding."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
 def _json(of: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(of, request))
+        return _Json(await run_in_threadpool(of, request))
 
     return answer
 

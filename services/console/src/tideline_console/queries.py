@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from tideline_console.instants import SERVICES, WRITES
@@ -145,6 +145,11 @@ def counts(model: ReadModel, column: str) -> list[tuple[Any, int]]:
     sql = f"SELECT {name} AS value, count(*) AS n FROM tables GROUP BY {name} ORDER BY {name}"  # noqa: S608 - own text
     rows = model.query(sql)
     return [(row["value"], row["n"]) for row in rows if row["value"] not in (None, "")]
+
+
+def total(model: ReadModel, column: Literal["pending", "due", "findings"]) -> int:
+    """Return the sum of a column over all tables; lists of pages may end earlier."""
+    return int(model.query(f"SELECT COALESCE(sum({column}), 0) AS n FROM tables")[0]["n"])  # noqa: S608 - own text
 
 
 def verdicts(model: ReadModel) -> dict[str, int]:
@@ -288,6 +293,18 @@ def done(model: ReadModel, since_s: float, limit: int = 200) -> list[Row]:
         "JOIN tables t ON t.uid = s.uid GROUP BY s.uid, s.sequence ORDER BY s.time_s DESC",
         since_s,
         limit,
+    )
+
+
+def done_total(model: ReadModel, since_s: float) -> int:
+    """Return how many rows `done` has without a limit."""
+    actions = ", ".join(f"'{service}'" for service in sorted(SERVICES))
+    return int(
+        model.query(
+            "SELECT count(*) AS n FROM steps WHERE time_s >= ? AND to_state IN ('completed', 'rolledback') "  # noqa: S608 - own text
+            f"AND action IN ({actions}) AND uid IN (SELECT uid FROM tables)",
+            since_s,
+        )[0]["n"]
     )
 
 

@@ -102,7 +102,7 @@ class Pages:
         return page
 
     def _rendered(self, template: str, of: Callable[[Request], Context], request: Request) -> Response:
-        return HTMLResponse(self.render(template, request, of(request)))
+        return _html(self.render(template, request, of(request)))
 
     def render(self, template: str, request: Request, context: Context) -> str:
         """Return a page."""
@@ -117,7 +117,7 @@ class Pages:
             "table_total": sum(verdicts.values()),
             "found_total": follower.tables,
             "attention": verdicts["attention"] + verdicts["cannot_open"],
-            "pending_total": self._model.query("SELECT COALESCE(sum(pending), 0) AS n FROM tables")[0]["n"],
+            "pending_total": queries.total(self._model, "pending"),
             "now_s": now_s,
             "lag_s": max(0.0, now_s - follower.checked_s),
             "is_complete": follower.is_complete,
@@ -156,6 +156,7 @@ class Pages:
             "title": "Overview",
             "blocks": queries.fleet_map(model),
             "findings": queries.findings(model, now_s),
+            "finding_total": queries.total(model, "findings"),
             "jobs": queries.work(model, now_s),
             "due": queries.due(model, 8),
             "done": queries.done(model, now_s - 86_400, 8),
@@ -198,7 +199,9 @@ class Pages:
             "title": "Work",
             "jobs": queries.work(self._model, now_s),
             "due": queries.due(self._model),
+            "due_total": queries.total(self._model, "due"),
             "done": queries.done(self._model, now_s - 7 * 86_400),
+            "done_total": queries.done_total(self._model, now_s - 7 * 86_400),
             "job_events": queries.events(self._model, {"kind": "job"}, 50),
         }
 
@@ -238,6 +241,11 @@ class Pages:
         )
 
 
+def _html(page: str, status: int = 200) -> HTMLResponse:
+    """Return a page. Halves of characters, which JSON and properties of others may hold, become marks: no encoding has them."""
+    return HTMLResponse(page.encode(errors="replace"), status)
+
+
 def _cell(value: Any) -> Any:
     """Return a cell that a spreadsheet does not run: names of tables are hostile input."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
@@ -257,7 +265,7 @@ def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower,
         if request.url.path.startswith(f"{settings.path_prefix}/api/"):
             return JSONResponse({"error": "InvalidRequest", "found": str(error.detail)}, error.status_code)
         context = {"title": f"{error.status_code}", "status": error.status_code, "text": error.detail}
-        return HTMLResponse(pages.render("error.html", request, context), error.status_code)
+        return _html(pages.render("error.html", request, context), error.status_code)
 
     async def failed(request: Request, error: Exception) -> Response:
         _log.error("a page failed", path=request.url.path, exc_info=error)
@@ -266,7 +274,7 @@ def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower,
             "status": 500,
             "text": f"The console failed on this page: {type(error).__name__}. Its log has more.",
         }
-        return HTMLResponse(pages.render("error.html", request, context), 500)
+        return _html(pages.render("error.html", request, context), 500)
 
     routes = [*pages.routes(), *api_routes(model, follower, clock), Mount("/static", StaticFiles(directory=_HERE / "static"))]
     inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes

@@ -2,16 +2,18 @@
 // Shows times in the viewer's zone, asks for fresh parts of the page, and lets "/" reach the search.
 const REFRESH_MS = 2000;
 const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const dayOfYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const brief = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
 
 function showTimes(root) {
-  const today = day.format(new Date());
+  const now = new Date();
   for (const each of root.querySelectorAll("time[datetime]:not(.ago):not([data-shown])")) {
     const at = new Date(each.dateTime);
     if (Number.isNaN(at.getTime())) continue;
     each.title = each.textContent;
-    each.textContent = (day.format(at) === today ? "" : day.format(at) + ", ") + clock.format(at);
+    const form = at.getFullYear() === now.getFullYear() ? day : dayOfYear;
+    each.textContent = (dayOfYear.format(at) === dayOfYear.format(now) ? "" : form.format(at) + ", ") + clock.format(at);
     each.dataset.shown = "";
   }
   for (const each of root.querySelectorAll("text[data-at]")) {
@@ -35,7 +37,15 @@ document.addEventListener("DOMContentLoaded", () => {
   document.body.addEventListener("htmx:afterSettle", () => showTimes(document));
   let isWaiting = false;
   document.body.addEventListener("htmx:beforeRequest", () => { isWaiting = true; });
-  document.body.addEventListener("htmx:afterRequest", () => { isWaiting = false; });
+  document.body.addEventListener("htmx:afterRequest", (event) => {
+    isWaiting = false;
+    if (event.detail.successful) return;
+    // The figures are those of the last answer: the page must not look live. The next good answer replaces this.
+    const lag = document.getElementById("lag");
+    lag.querySelector("i").className = "late";
+    lag.querySelector(".live-t").textContent = "no answer";
+    lag.title = "The console does not answer; what is shown is old.";
+  });
   setInterval(() => { if (!isWaiting && !isInUse()) document.body.dispatchEvent(new Event("refresh")); }, REFRESH_MS);
 });
 
