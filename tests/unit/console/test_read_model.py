@@ -14,6 +14,7 @@ from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, update, write
 
 from tideline_console import queries
+from tideline_console.instants import KeptInstants, instants_of
 from tideline_console.model import step_row
 from tideline_console.one_table import table_context
 from tideline_console.queries import table_by_key
@@ -209,8 +210,22 @@ def test_ages_on_a_page_grow_since_the_examination(consoles, monkeypatch):
     follower.turn()
     consoles.clock.advance(7200)
     (row,) = model.query("SELECT key FROM tables")
-    context = table_context(table_by_key(model, row["key"]), model, follower, {}, consoles.clock.now().timestamp())
+    context = table_context(table_by_key(model, row["key"]), KeptInstants(model), follower, {}, consoles.clock.now().timestamp())
     assert 7200 <= context["document"]["services"]["rollback"]["last_run"]["age_s"] < 7260
+
+
+def test_kept_instants_are_those_of_the_steps(consoles, monkeypatch):
+    monkeypatch.setattr("tideline_console.instants.KEPT_TABLES", 1)
+    follower, model, _ = consoles.follower()
+    kept = KeptInstants(model)
+    tables = [consoles.create("trips"), consoles.create("fares")]
+    for number in range(3):
+        for table in tables:
+            write(table, 10 * number)
+            follower.turn()
+            first = kept.of(table.uid)
+            assert first == instants_of(model, table.uid)
+            assert kept.of(table.uid) is first
 
 
 def test_a_commit_is_seen_by_the_next_look(consoles):

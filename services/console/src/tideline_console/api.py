@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from tideline_console import queries
 from tideline_console.follower import Follower
+from tideline_console.instants import KeptInstants
 from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import all_instants, opened
 from tideline_console.openapi import OPENAPI, PREFIX
@@ -50,7 +51,8 @@ _COLUMNS = [
 class Api:
     """Answers the requests of the API."""
 
-    def __init__(self, model: ReadModel, follower: Follower, clock: Clock) -> None:
+    def __init__(self, model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants) -> None:
+        self._instants = instants
         self._model, self._follower, self._clock = model, follower, clock
 
     def overview(self, _request: Request) -> Any:
@@ -102,7 +104,7 @@ class Api:
         row = self._row(request)
         table, _ = opened(row, self._follower)
         limit = _whole(request.query_params, "limit", 100, 20_000)
-        found = all_instants(row, table, self._model)
+        found = all_instants(row, table, self._instants)
         return {"key": row["key"], "total": len(found), "instants": [one.to_json() for one in reversed(found[-limit:])]}
 
     def work(self, _request: Request) -> Any:
@@ -139,9 +141,9 @@ class Api:
         return row
 
 
-def api_routes(model: ReadModel, follower: Follower, clock: Clock) -> list[Route]:
+def api_routes(model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants) -> list[Route]:
     """Return the routes of the API."""
-    api = Api(model, follower, clock)
+    api = Api(model, follower, clock, instants)
     by_path: Mapping[str, Callable[[Request], Any]] = {
         "/overview": api.overview,
         "/tables": api.tables,

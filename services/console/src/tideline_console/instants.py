@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
@@ -17,6 +19,7 @@ WRITES = frozenset(("commit", "deltacommit", "replacecommit"))
 SERVICES = frozenset(service.value for service in TableService)
 DONE, RUNNING, PLANNED, UNDONE = "completed", "running", "planned", "rolled back"
 MOST_INSTANTS = 20_000
+KEPT_TABLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,29 @@ class Instant:
         """Return the document of the API."""
         named = {name: getattr(self, name) for name in self.__slots__}
         return {**named, "partitions": list(self.partitions)}
+
+
+class KeptInstants:
+    """The instants of the tables that pages asked for last, which they ask for every two seconds. Thread-safe."""
+
+    def __init__(self, model: ReadModel) -> None:
+        self._model = model
+        self._guard = threading.Lock()
+        self._kept: OrderedDict[str, tuple[tuple[int, int], list[Instant]]] = OrderedDict()
+
+    def of(self, uid: str) -> list[Instant]:
+        """Return what `instants_of` returns; callers do not change it. Steps are only added, so their number tells a change."""
+        found = self._model.query("SELECT count(*) AS n, COALESCE(max(sequence), 0) AS last FROM steps WHERE uid = ?", uid)[0]
+        stamp = found["n"], found["last"]
+        with self._guard:
+            kept = self._kept.get(uid)
+            if kept is None or kept[0] != stamp:
+                kept = stamp, instants_of(self._model, uid)
+            self._kept[uid] = kept
+            self._kept.move_to_end(uid)
+            while len(self._kept) > KEPT_TABLES:
+                self._kept.popitem(last=False)
+        return kept[1]
 
 
 def instants_of(model: ReadModel, uid: str, since_s: float = 0.0, until_s: float = 1e12) -> list[Instant]:

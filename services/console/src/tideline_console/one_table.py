@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tideline_console.follower import Follower
-from tideline_console.instants import Instant, instants_of, instants_on_timeline
-from tideline_console.model import ReadModel, Row
+from tideline_console.instants import Instant, KeptInstants, instants_on_timeline
+from tideline_console.model import Row
 from tideline_console.queries import aged
 from tideline_console.table_page import durations_chart, facts_of, kept_of
 from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw
@@ -21,9 +21,9 @@ SHOWN = 15
 """Instants that the list under the drawing shows."""
 
 
-def all_instants(row: Row, table: Table | None, model: ReadModel) -> list[Instant]:
+def all_instants(row: Row, table: Table | None, kept: KeptInstants) -> list[Instant]:
     """Return the instants of a table: from its steps or, if Apache Hudi writes it, from its timeline."""
-    known = instants_of(model, row["uid"]) if row["uid"] else []
+    known = kept.of(row["uid"]) if row["uid"] else []
     return known or (instants_on_timeline(table) if table is not None else [])
 
 
@@ -38,7 +38,7 @@ def opened(row: Row, follower: Follower) -> tuple[Table | None, str]:
         return None, f"unexpected {type(error).__name__}: {error}"
 
 
-def table_context(row: Row, model: ReadModel, follower: Follower, given: Mapping[str, str], now_s: float) -> dict[str, Any]:
+def table_context(row: Row, known: KeptInstants, follower: Follower, given: Mapping[str, str], now_s: float) -> dict[str, Any]:
     """Return what the template of a table's page shows."""
     table, failure = opened(row, follower)
     facts: dict[str, Any] | None = None
@@ -51,7 +51,7 @@ def table_context(row: Row, model: ReadModel, follower: Follower, given: Mapping
         except Exception as error:  # noqa: BLE001 - as in `opened`
             _log.warning("facts of a table cannot be read", base_path=row["base_path"], exc_info=error)
             failure = f"unexpected {type(error).__name__}: {error}"
-    instants = all_instants(row, table, model)
+    instants = all_instants(row, table, known)
     window = given.get("window", "")
     window = window if window in WINDOWS or window == ALL else ""
     try:

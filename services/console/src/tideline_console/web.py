@@ -25,6 +25,7 @@ from tideline_console import charts, queries, text
 from tideline_console.api import api_routes
 from tideline_console.follower import Follower
 from tideline_console.headers import SecurityHeaders
+from tideline_console.instants import KeptInstants
 from tideline_console.model import ReadModel
 from tideline_console.one_table import table_context
 from tideline_console.settings import ConsoleSettings
@@ -60,8 +61,11 @@ Context = dict[str, Any]
 class Pages:
     """Renders the pages from the read model and the tables."""
 
-    def __init__(self, settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> None:
+    def __init__(
+        self, settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants
+    ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
+        self._instants = instants
         self._series: tuple[float, dict[str, list[float]]] = (0.0, {})
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -190,7 +194,7 @@ class Pages:
         row = queries.table_by_key(self._model, request.path_params["key"])
         if row is None:
             raise HTTPException(404, "There is no such table among those that this console shows.")
-        return table_context(row, self._model, self._follower, request.query_params, self.now_s())
+        return table_context(row, self._instants, self._follower, request.query_params, self.now_s())
 
     def work(self, _request: Request) -> Context:
         """Return what the page of work shows."""
@@ -258,7 +262,8 @@ def _hour_labels(now_s: float) -> list[tuple[float, str]]:
 
 def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> Starlette:
     """Return the ASGI application of the pages and the API."""
-    pages = Pages(settings, model, follower, clock)
+    instants = KeptInstants(model)
+    pages = Pages(settings, model, follower, clock, instants)
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "registered for it"
@@ -276,7 +281,11 @@ def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower,
         }
         return _html(pages.render("error.html", request, context), 500)
 
-    routes = [*pages.routes(), *api_routes(model, follower, clock), Mount("/static", StaticFiles(directory=_HERE / "static"))]
+    routes = [
+        *pages.routes(),
+        *api_routes(model, follower, clock, instants),
+        Mount("/static", StaticFiles(directory=_HERE / "static")),
+    ]
     inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes
     own = f"[{settings.listen_host}]" if ":" in settings.listen_host else settings.listen_host
     return Starlette(
