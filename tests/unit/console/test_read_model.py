@@ -214,6 +214,22 @@ def test_ages_on_a_page_grow_since_the_examination(consoles, monkeypatch):
     assert 7200 <= context["document"]["services"]["rollback"]["last_run"]["age_s"] < 7260
 
 
+def test_steps_are_those_of_the_table_not_of_its_copy(consoles):
+    trips = consoles.create("trips")
+    write(trips, 0)
+    shutil.copytree(consoles.path("trips"), consoles.path("a copy"))
+    write(trips, 10)
+    follower, model, settings = consoles.follower()
+    follower.turn()
+    client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
+    assert {event["name"] for event in client.get("/api/v1/events").json()["events"]} == {"trips"}
+    keys = {row["name"]: row["key"] for row in client.get("/api/v1/tables").json()["tables"]}
+    assert client.get(f"/api/v1/tables/{trips.uid}").json()["key"] == keys["trips"]
+    totals = {name: client.get(f"/api/v1/tables/{key}/timeline").json()["total"] for name, key in keys.items()}
+    assert totals == {"trips": 2, "a copy": 1}
+    assert client.get(f"/tables/{keys['a copy']}").status_code == 200
+
+
 def test_kept_instants_are_those_of_the_steps(consoles, monkeypatch):
     monkeypatch.setattr("tideline_console.instants.KEPT_TABLES", 1)
     follower, model, _ = consoles.follower()

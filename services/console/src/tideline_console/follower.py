@@ -205,7 +205,8 @@ class Follower:
             if not is_opened and sequence == known.sequence and table.capabilities.keeps_log and not is_old:
                 return
             document = status_document(fleet.examine_table(table))
-            self._add_steps(table)
+            if not _is_copy(table):
+                self._add_steps(table)
             row = table_row(base_path, document, self._clock.now().timestamp(), table)
             row["tags"] = ", ".join(fleet.policies.tags_of(base_path, table.uid))
         except TidelineError as error:
@@ -246,6 +247,16 @@ def _stands(table: Table) -> bool:
     return read_identity(table.storage) == table.identity and not table.timeline.is_outdated
 
 
+def _is_copy(table: Table) -> bool:
+    """Return whether a table is not where it was created: its uid is that of another table, whose steps are not its own."""
+    try:
+        if table.identity is not None:
+            table.identity.check_place(table.storage.root)
+    except TidelineError:
+        return True
+    return False
+
+
 def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Table | None = None) -> dict[str, Any]:
     """Return the row of a table from its document, of which `table` is the state."""
     backlog = document["backlog"] or dict.fromkeys(("file_groups", "small_files", "log_files", "log_bytes", "base_bytes"))
@@ -257,7 +268,7 @@ def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Tab
     folder, _, last = path.rstrip("/").rpartition("/")
     return {
         "base_path": base_path,
-        "uid": document["uid"],
+        "uid": "" if table is not None and _is_copy(table) else document["uid"],
         "name": last,
         "folder": folder.rpartition("/")[2],
         "type": document["type"],
