@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, update, write
 
 from tideline_console import queries
+from tideline_console.follower import Follower
 from tideline_console.instants import KeptInstants, instants_of
 from tideline_console.model import step_row
 from tideline_console.one_table import table_context
@@ -228,6 +231,30 @@ def test_steps_are_those_of_the_table_not_of_its_copy(consoles):
     totals = {name: client.get(f"/api/v1/tables/{key}/timeline").json()["total"] for name, key in keys.items()}
     assert totals == {"trips": 2, "a copy": 1}
     assert client.get(f"/tables/{keys['a copy']}").status_code == 200
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_a_turn_beats_and_ends_when_a_stop_is_asked_for(consoles, monkeypatch, events):
+    monkeypatch.setattr("tideline_console.follower._STEPS", 2)
+    for number in range(4):
+        write(consoles.create("trips") if number == 0 else consoles.open(), 10 * number)
+    consoles.publish()
+    _, model, settings = consoles.follower()
+    stopping, beats = threading.Event(), []
+
+    def beat():
+        beats.append(1)
+        stopping.set()
+
+    log = (lambda: consoles.event_log) if events else None
+    with closing(Follower(settings, model, consoles.clock, log, beat, stopping)) as follower:
+        follower.turn()
+        assert beats
+        assert not follower.is_complete
+        assert len(model.query("SELECT 1 FROM steps")) == (0 if events else 2)
+    with closing(Follower(settings, model, consoles.clock, log)) as follower:
+        follower.turn()
+        assert len(model.query("SELECT 1 FROM steps")) == consoles.open().state.sequence
 
 
 def test_kept_instants_are_those_of_the_steps(consoles, monkeypatch):

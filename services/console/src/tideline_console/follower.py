@@ -60,7 +60,9 @@ class Follower:
         clock: Clock,
         open_log: Callable[[], EventLog] | None = None,
         beat: Callable[[], None] = lambda: None,
+        stopping: threading.Event | None = None,
     ) -> None:
+        self._stopping = stopping or threading.Event()
         self._settings, self._model, self._clock, self._open_log, self._beat = settings, model, clock, open_log, beat
         planner, self._cleaner = settings.of(PlannerSettings), settings.of(CleanerSettings)
         self._planner = planner.model_copy(update={"tables": settings.tables})
@@ -117,7 +119,7 @@ class Follower:
         self._probe.close()
 
     def turn(self, wait_s: float = 0.0) -> None:
-        """Do what is due. Waits up to `wait_s` for an event, if events are read."""
+        """Do what is due. Waits up to `wait_s` for an event, if events are read. Ends early once a stop is asked for."""
         now_s = self._clock.monotonic_s()
         fleet = self.fleet()
         if now_s >= self._scan_at_s:
@@ -127,6 +129,8 @@ class Follower:
             self._read_events(self._open_log, wait_s if self.is_complete else 0.0)
         for _ in self._pool.map(lambda path: self._looked(fleet, path), list(self._known)):
             self._beat()
+        if self._stopping.is_set():
+            return
         self.is_complete = True
         self.checked_s = self._clock.now().timestamp()
 
@@ -154,6 +158,9 @@ class Follower:
                 self._tail = open_log().tail(TOPICS)
             while records := self._tail.poll(wait_s):
                 wait_s = 0.0
+                self._beat()
+                if self._stopping.is_set():
+                    return
                 steps, others = [], []
                 for record in records:
                     try:
@@ -186,7 +193,9 @@ class Follower:
             tail.close()
 
     def _looked(self, fleet: Fleet, base_path: str) -> None:
-        """Examine a table if it changed, an event names it, or the last examination is old."""
+        """Examine a table if it changed, an event names it, or the last examination is old. Not once a stop is asked for."""
+        if self._stopping.is_set():
+            return
         known, now_s = self._known[base_path], self._clock.monotonic_s()
         interval_s = self._settings.examine_interval_s
         is_old = now_s - known.examined_s >= (min(interval_s, LOOK_AT_PENDING_S) if known.is_pending else interval_s)
@@ -238,6 +247,9 @@ class Follower:
             batch.append(step)
             if len(batch) == _STEPS:
                 self._model.add_steps(batch)
+                self._beat()
+                if self._stopping.is_set():
+                    return
                 batch = []
         self._model.add_steps(batch)
 

@@ -76,7 +76,12 @@ class ConsoleService:
             self._model = ReadModel(settings.state_folder / "console.db")
             reads_events = settings.source == "events"
             self._follower = Follower(
-                settings, self._model, self._context.clock, self._event_log if reads_events else None, self._context.health.beat
+                settings,
+                self._model,
+                self._context.clock,
+                self._event_log if reads_events else None,
+                self._context.health.beat,
+                self._context.stopping,
             )
         if self._socket is None:
             self._socket = self._bound()
