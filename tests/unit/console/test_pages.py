@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import SCHEMA, update, write
 
@@ -18,6 +19,7 @@ from tideline_console import queries
 from tideline_console.headers import HEADERS
 from tideline_console.service import ConsoleService
 from tideline_console.settings import ConsoleSettings
+from tideline_console.web import console_app
 from tideline_runtime.errors import InvalidSetting
 from tideline_table.action import create_savepoint
 from tideline_table.table import TableRequest, create_table
@@ -180,6 +182,18 @@ def test_a_loopback_address_serves_its_own_host(consoles):
         assert client.get("http://evil.example:8380/tables").status_code == 400
 
 
+def test_a_page_that_fails_has_the_headers_too(consoles, monkeypatch):
+    follower, model, settings = consoles.follower()
+    app = console_app(settings, model, follower, consoles.clock)
+    client = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False)
+    monkeypatch.setattr(queries, "hourly", lambda *_: 1 / 0)
+    for address, kind in (("/", "text/html; charset=utf-8"), ("/api/v1/overview", "application/json")):
+        answer = client.get(address)
+        assert (answer.status_code, answer.headers["content-type"]) == (500, kind)
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        assert answer.headers["cache-control"] == "no-store"
+
+
 @pytest.mark.parametrize("prefix", ["tideline", "/tideline/", "/a b", "//evil.example", "/x?y"])
 def test_a_prefix_that_is_no_path_is_refused(consoles, prefix):
     with pytest.raises(InvalidSetting, match="path_prefix"):
@@ -225,11 +239,11 @@ def test_list_is_sorted_filtered_and_paged_by_the_address(consoles, monkeypatch)
 
 
 def test_csv_has_all_rows_and_no_formula(consoles):
-    for name in ("=1+1", "@x", "plain"):
+    for name in ("=1+1", "@x", "plain", "\n=1+1"):
         create_table(consoles.path(name), TableRequest("t", SCHEMA, ("id",)), consoles.clock)
     client = consoles.client()
     rows = list(csv.DictReader(io.StringIO(client.get("/tables.csv").text)))
-    assert {row["name"] for row in rows} == {"'=1+1", "'@x", "plain"}
+    assert {row["name"] for row in rows} == {"'=1+1", "'@x", "plain", "'\n=1+1"}
     assert {row["verdict"] for row in rows} == {"idle"}
 
 

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from tideline_console import charts, queries, text
 from tideline_console.api import api_routes
@@ -252,7 +253,7 @@ def _html(page: str, status: int = 200) -> HTMLResponse:
 
 def _cell(value: Any) -> Any:
     """Return a cell that a spreadsheet does not run: names of tables are hostile input."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r\n" and value else value
 
 
 def _hour_labels(now_s: float) -> list[tuple[float, str]]:
@@ -260,7 +261,7 @@ def _hour_labels(now_s: float) -> list[tuple[float, str]]:
     return [(at * 100 / 24, f"{(first + at) % 24:02d}:00") for at in range(24) if (first + at) % 8 == 0 and 0 < at < 22]
 
 
-def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> Starlette:
+def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> ASGIApp:
     """Return the ASGI application of the pages and the API."""
     instants = KeptInstants(model)
     pages = Pages(settings, model, follower, clock, instants)
@@ -274,6 +275,8 @@ def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower,
 
     async def failed(request: Request, error: Exception) -> Response:
         _log.error("a page failed", path=request.url.path, exc_info=error)
+        if request.url.path.startswith(f"{settings.path_prefix}/api/"):
+            return JSONResponse({"error": "InternalError", "found": f"the console failed: {type(error).__name__}"}, 500)
         context = {
             "title": "Error",
             "status": 500,
@@ -288,12 +291,13 @@ def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower,
     ]
     inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes
     own = f"[{settings.listen_host}]" if ":" in settings.listen_host else settings.listen_host
-    return Starlette(
+    app = Starlette(
         routes=inner,
         middleware=[
-            Middleware(SecurityHeaders),
             Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, own, *settings.host_names], www_redirect=False),
             Middleware(GZipMiddleware),
         ],
         exception_handlers={HTTPException: refused, 500: failed},
     )
+    # Around all of it: Starlette answers a failure outside of its middleware.
+    return SecurityHeaders(app)
