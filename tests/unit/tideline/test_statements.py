@@ -142,6 +142,7 @@ def test_queries_stream_rows_of_several_tables(table: tideline.Table, other: tid
         ("", "0 statements"),
         ("select 1; select 2", "2 statements"),
         ("delete from trips where fare > ", "a statement that cannot be parsed"),
+        (f"delete from trips where {'(' * 300}true{')' * 300}", "a statement that is nested too deeply"),
         ("delete from trips using trips o where true", "DELETE with USING"),
         ("delete from trips where true returning *", "DELETE with RETURNING"),
         ("update trips set fare = 1 from trips o", "UPDATE with FROM"),

@@ -39,6 +39,8 @@ def parsed(text: str, what: str) -> exp.Condition:
         raise InvalidPredicate(
             f"{what} {text[:80]!r} cannot be parsed ({first_line(error)})", expected="an SQL expression"
         ) from None
+    except RecursionError:
+        raise InvalidPredicate(f"{what} {text[:80]!r}, which is nested too deeply", expected="fewer parentheses") from None
     one = found[0] if len(found) == 1 else None
     if isinstance(one, exp.Subquery):
         one = exp.Paren(this=one)

@@ -56,6 +56,8 @@ def _parsed(statement: str) -> exp.Expr:
         parts = [part for part in sqlglot.parse(statement, dialect=DIALECT) if part is not None]
     except sqlglot.errors.SqlglotError as error:
         raise InvalidStatement(f"a statement that cannot be parsed ({first_line(error)})", expected=POSSIBLE) from None
+    except RecursionError:
+        raise InvalidStatement("a statement that is nested too deeply", expected="fewer parentheses") from None
     if len(parts) != 1:
         raise InvalidStatement(f"{len(parts)} statements", expected="one statement")
     return parts[0]
