@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -264,3 +267,12 @@ def test_nothing_of_another_host_is_named(consoles, address):
     tags = Parsed(consoles.client().get(address).text).tags
     named = [given[name] for _, given in tags for name in ("href", "src", "action", "hx-get") if given.get(name)]
     assert not [link for link in named if "//" in link.replace(ADDRESS, "")]
+
+
+def test_console_without_its_extra_says_so_in_one_line(tmp_path):
+    (tmp_path / "jinja2.py").write_text('raise ModuleNotFoundError("jinja2", name="jinja2")')
+    command = [sys.executable, "-m", "tideline_cli.main", "console", "--tables", str(tmp_path)]
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "tideline-hudi[console]" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

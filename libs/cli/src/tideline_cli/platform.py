@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +51,7 @@ def console(
     environment = _environment(tables, settings, None)
     if port is not None:
         environment["TIDELINE_CONSOLE__LISTEN_PORT"] = str(port)
+    import_module("tideline_console.requirement")  # says which extra is missing, in one line
     _replace("tideline_console.alone", environment)
 
 
