@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import tarfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -38,3 +41,25 @@ def ensure_artifacts(pins: Mapping[str, str], *, ivy: Path | None = None, java_h
     """Files of the pinned artifacts in the cache folder; see `ensure_artifacts` of `docker/maven.py`."""
     files: list[Path] = maven.ensure_artifacts(cache_folder() / "maven", pins, ivy=ivy, java_home=java_home)
     return files
+
+
+def unpacked_artifact(name: str, sha256: str, folder: Path) -> Path:
+    """The folder, in `folder` of the cache, with the content of a pinned archive; the archive itself is not kept."""
+    home = folder / Coordinates.parse(name).version
+    if home.exists():
+        return home
+    folder.mkdir(parents=True, exist_ok=True)
+    (archive,) = ensure_artifacts({name: sha256})
+    # Sessions may run side by side: each unpacks into a folder of its own, and one of them is moved into place.
+    partial = folder / uuid.uuid4().hex
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(partial, filter="data")
+        os.replace(partial, home)
+    except OSError:
+        if not home.exists():
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    archive.unlink(missing_ok=True)
+    return home

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import tarfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.artifacts import Coordinates, cache_folder, ensure_artifacts, java_command
+from tests.artifacts import cache_folder, ensure_artifacts, java_command, unpacked_artifact
 from tests.real.kafka import JARS, STOP_TIMEOUT_S
 from tests.real.ports import free_ports
 
@@ -87,22 +83,4 @@ def running_worker(
 def _plugins() -> Path:
     """The folder with the pinned connector, unpacked."""
     (name, sha256) = next(pin for pin in json.loads(PINS.read_text()).items() if pin[0].startswith(PLUGIN))
-    folder = cache_folder() / "debezium-jdbc"
-    home = folder / Coordinates.parse(name).version
-    if home.exists():
-        return home
-    folder.mkdir(parents=True, exist_ok=True)
-    (archive,) = ensure_artifacts({name: sha256})
-    # Sessions may run side by side: each unpacks into a folder of its own, and one of them is moved into place.
-    partial = folder / uuid.uuid4().hex
-    try:
-        with tarfile.open(archive) as packed:
-            packed.extractall(partial, filter="data")
-        os.replace(partial, home)
-    except OSError:
-        if not home.exists():
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    archive.unlink(missing_ok=True)
-    return home
+    return unpacked_artifact(name, sha256, cache_folder() / "debezium-jdbc")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import tarfile
 import time
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.artifacts import Coordinates, cache_folder, ensure_artifacts, java_command
+from tests.artifacts import cache_folder, java_command, unpacked_artifact
 from tests.real.kafka import STOP_TIMEOUT_S
 from tests.real.ports import free_ports
 
@@ -93,23 +89,5 @@ def running_registry(folder: Path) -> Iterator[RegistryServer]:
 
 def _home() -> Path:
     """The folder of the pinned release, unpacked."""
-    pins = json.loads(PIN.read_text())
-    folder = cache_folder() / "apicurio"
-    home = folder / Coordinates.parse(next(iter(pins))).version
-    if home.exists():
-        return home
-    folder.mkdir(parents=True, exist_ok=True)
-    (archive,) = ensure_artifacts(pins)
-    # Sessions may run side by side: each unpacks into a folder of its own, and one of them is moved into place.
-    partial = folder / uuid.uuid4().hex
-    try:
-        with tarfile.open(archive) as packed:
-            packed.extractall(partial, filter="data")
-        os.replace(partial, home)
-    except OSError:
-        if not home.exists():
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    archive.unlink(missing_ok=True)
-    return home
+    ((name, sha256),) = json.loads(PIN.read_text()).items()
+    return unpacked_artifact(name, sha256, cache_folder() / "apicurio")

@@ -9,52 +9,24 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from tests.plans import schedule_clean, schedule_clustering
 from tests.simulation.faults import SimulatedCrash, crash_at, sampled
 from tests.simulation.layout2_reader import FILES, advertised, check_readers_miss_nothing
 from tests.simulation.recovery import OPTIONS, recover
 from tests.simulation.starting_point import Prepared, Undisturbed, place, undisturbed
-from tests.simulation.test_metadata_crashes import ROWS, SOON
-from tests.unit.table.tables import cluster, contents, create, open_table, write
+from tests.simulation.test_metadata_crashes import ROWS, SOON, clean, cluster_all, drop_partition, restore, upsert
+from tests.unit.table.tables import contents, create, open_table, write
 
 from tideline_table.action import (
     check_table,
     create_metadata,
     create_savepoint,
-    delete_partitions,
     repair_metadata,
-    restore_to_savepoint,
-    run_clean,
 )
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType
 
 PARTITIONS = ["files", "column_stats", "bloom_filters", "record_index"]
-
-
-def upsert(table: Table) -> None:
-    """Its delta commit is the fourth: it compacts the metadata table first."""
-    write(table, [("a", "p", 2, "new"), ("n", "p", 2, "new"), ("c", "q", 2, "new"), ("z", "r", 2, "new")])
-
-
-def cluster_all(table: Table) -> None:
-    schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "v"})
-    cluster(table)
-
-
-def clean(table: Table) -> None:
-    schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
-    run_clean(table)
-
-
-def restore(table: Table) -> None:
-    restore_to_savepoint(table, min(table.state.savepoints))
-
-
-def drop_partition(table: Table) -> None:
-    table.clock.advance(1)  # type: ignore[attr-defined]
-    delete_partitions(table, ["q"])
 
 
 def create_it(table: Table) -> None:

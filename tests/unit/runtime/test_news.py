@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn, cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from tideline_events import (
     table_deletion,
 )
 from tideline_runtime import news as news_module
+from tideline_runtime.event_watcher import EventWatcher
 from tideline_runtime.news import MISSED_BEATS, News
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shards import shard_of
@@ -157,5 +159,44 @@ def test_a_service_stops_although_the_event_log_does_not_answer(news: News, monk
     assert asked.wait(10)
     began_s = time.monotonic()
     news.stop()
+    assert time.monotonic() - began_s < 5
+    answers.set()
+
+
+def test_an_event_log_that_fails_in_another_way_ends_no_service(news: News, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`start` is called at each tick; a thread that has ended cannot be started again."""
+    tried: list[int] = []
+
+    def broken(*_: object, **__: object) -> EventLog:
+        tried.append(1)
+        raise RuntimeError("a fault of a client library")
+
+    monkeypatch.setattr(news_module, "open_event_log", broken)
+    monkeypatch.setattr(news_module, "_PAUSE_S", 0.01)
+    news.start()
+    deadline_s = time.monotonic() + 10
+    while len(tried) < 2:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    news.start()
+    assert (news.head(PLACE, UID), news.places()) == (None, None)
+    news.stop()
+    news.start()
+
+
+def test_a_watcher_ends_although_the_event_log_does_not_answer() -> None:
+    asked, answers = threading.Event(), threading.Event()
+
+    class Silent:
+        def subscribe(self, *_: object, **__: object) -> NoReturn:
+            asked.set()
+            answers.wait(10)
+            raise EventLogUnavailable("no answer")
+
+    watcher = EventWatcher(cast(EventLog, Silent()), ["tideline.timeline"], "any", lambda _: None)
+    watcher.start()
+    assert asked.wait(10)
+    began_s = time.monotonic()
+    watcher.stop()
     assert time.monotonic() - began_s < 5
     answers.set()

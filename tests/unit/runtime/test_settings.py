@@ -115,6 +115,7 @@ def test_default_event_log_is_in_the_state_folder():
         ({"TIDELINE_SWEEPER__RETENTION__KEEP_COMMITS": "x"}, "sweeper.retention.keep_commits", "'x'", "a valid integer"),
         ({"TIDELINE_SHARD_COUNT": "2", "TIDELINE_SHARD_INDEX": "2"}, "shard_index", "'2'", "below shard_count (2)"),
         ({"TIDELINE_LOG_FORMAT": "xml"}, "log_format", "'xml'", "'json' or 'console'"),
+        ({"TIDELINE_FLEET": "a/b c"}, "fleet", "'a/b c'", "^[A-Za-z0-9_.-]*$"),
         ({"TIDELINE_EVENT_LOG": "events.db"}, "event_log", "'events.db'", "a URL such as"),
         ({"TIDELINE_SWEEPER__CONF": "{x"}, "sweeper.conf", "'{x'", "a valid dictionary"),
         ({"TIDELINE_SWEEPER__BATCH": "x" * 500}, "sweeper.batch", "x...", "a valid integer"),

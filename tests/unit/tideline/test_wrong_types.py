@@ -132,3 +132,9 @@ def test_keys_with_a_column_twice_are_refused(opened: tideline.Table) -> None:
     for call in calls:
         with pytest.raises(SchemaMismatch, match="'id' more than once"):
             call(keys)
+
+
+def test_a_table_with_locks_that_cannot_be_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="lock provider nonsense:"):
+        tideline.create(tmp_path / "t", schema=SCHEMA, key="id", locks="nonsense://")
+    assert not (tmp_path / "t").exists()

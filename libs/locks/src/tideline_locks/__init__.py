@@ -17,4 +17,4 @@ from tideline_locks.probe import LockProbe
 from tideline_locks.renewal import KeptLease
 from tideline_locks.reservations import InProcessReservations, StorageReservations
 from tideline_locks.storage_lease import StorageLockProvider
-from tideline_locks.table_lock import attach_lock
+from tideline_locks.table_lock import attach_lock, lock_url

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tideline_locks.fallback import FallbackLockProvider, FallbackReservations, Outage
-from tideline_locks.location import SERVICE_SCHEMES, open_lock_provider, open_reservations
+from tideline_locks.location import SERVICE_SCHEMES, check_lock_url, open_lock_provider, open_reservations
 from tideline_locks.port import LeaseSource, LockProvider, OnUnreachable
 from tideline_locks.renewal import KeptLease
 from tideline_locks.reservations import StorageReservations
@@ -156,6 +156,17 @@ def lock_name(table_uid: str) -> str:
     return f"table:{table_uid}"
 
 
+def lock_url(given: str | None) -> str:
+    """Return the URL of the locks that a caller gives, by default that in `TIDELINE_LOCKS`; empty for no lock.
+
+    Raises `InvalidOption` for a URL that no lock provider supports.
+    """
+    found = os.environ.get(LOCKS_VARIABLE, NO_LOCK) if given is None else given
+    if found:
+        check_lock_url(found)
+    return found
+
+
 def attach_lock(table: Table, url: str | None = None) -> None:
-    """Call `LockProviders.attach` with the locks of `url`, by default those that `TIDELINE_LOCKS` names. Raises as that."""
-    LockProviders(os.environ.get(LOCKS_VARIABLE, NO_LOCK) if url is None else url, table.clock).attach(table)
+    """Call `LockProviders.attach` with the locks of `lock_url(url)`. Raises as both."""
+    LockProviders(lock_url(url), table.clock).attach(table)

@@ -12,6 +12,8 @@ from tideline_table.errors import TidelineError
 _log = get_logger(__name__)
 _POLL_S = 0.25
 _PAUSE_S = 2.0
+STOP_S = 2.0
+"""Kafka's client waits half a minute for a broker that does not answer: longer than a service may take to stop."""
 
 
 class EventWatcher:
@@ -37,7 +39,7 @@ class EventWatcher:
         """End the thread."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def _watch(self) -> None:
         while not self._stopped.is_set():

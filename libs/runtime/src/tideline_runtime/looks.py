@@ -20,7 +20,7 @@ class Looks:
     def __init__(self, clock: Clock, *, news: News | None = None, rescan_s: float = 60.0, audit_s: float = 86_400.0) -> None:
         """`news`: what a mirror tells; None for the mirror itself, which asks storage.
 
-        `rescan_s`: interval at which it is checked that an open table is still the one that was opened: one request. `audit_s`:
+        `rescan_s`: interval at which the service checks that an open table is still the one that it opened: one request. `audit_s`:
         interval at which a table is refreshed of which the mirror tells that it has no news.
         """
         self._clock = clock
@@ -33,7 +33,7 @@ class Looks:
         self._identified_at_s: dict[str, float] = {}
         self._audit_at_s: dict[str, float] = {}
         self._owed: set[str] = set()
-        """Tables of which a look was not made use of."""
+        """Tables whose last look the service could not work on."""
 
     def rests(self, table: Table) -> bool:
         """Return whether the time until the next look at an open table is not over."""
@@ -47,7 +47,7 @@ class Looks:
         return head == table.state.sequence and self._clock.monotonic_s() < self._audit_at_s[table.base_path]
 
     def takes_identity(self, table: Table) -> bool:
-        """Return whether it is to be checked now that no other table was created at the place of an open one."""
+        """Return whether the caller must check now that no other table was created at the place of an open one."""
         now_s = self._clock.monotonic_s()
         wait_s = max(self._rescan_s, _LOOKS_PER_IDENTITY * self.interval_s(table))
         if now_s < self._identified_at_s[table.base_path] + wait_s:
@@ -60,7 +60,7 @@ class Looks:
         self._identified_at_s[base_path] = self._clock.monotonic_s()
 
     def owes(self, base_path: str) -> None:
-        """Note that what a look at a table showed could not be worked on: the next visit looks again."""
+        """Note that the service could not work on what a look at a table showed: the next visit looks again."""
         self._owed.add(base_path)
 
     def looked(self, base_path: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tideline_events import MIRRORS, TABLES, EventLog, Heartbeat, Record, TableDeleted, TableRecord, decode, open_event_log
+from tideline_runtime.event_watcher import STOP_S
 from tideline_runtime.logging import get_logger
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shards import shard_of
@@ -23,8 +24,6 @@ HEALTHY, EXCLUSIVE = "healthy", "exclusive"
 """Values of `TableRecord.health` and `TableRecord.sharing`."""
 _POLL_S = 1.0
 _PAUSE_S = 5.0
-_STOP_S = 2 * _POLL_S
-"""Kafka's client waits half a minute for a broker that does not answer: longer than a service may take to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,14 @@ class News:
 
     def start(self) -> None:
         """Begin to read, once; later calls do nothing."""
-        if not self._thread.is_alive() and not self._stopped.is_set():
+        if self._thread.ident is None and not self._stopped.is_set():
             self._thread.start()
 
     def stop(self) -> None:
         """End the thread, which takes a second while the event log answers. One that waits for the event log is left behind."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(_STOP_S)
+            self._thread.join(STOP_S)
 
     def head(self, base_path: str, uid: str) -> int | None:
         """Return the last published sequence of an exclusive table; None if no living mirror looks at it."""
@@ -147,7 +146,7 @@ class News:
         while not self._stopped.is_set():
             try:
                 self._read_until_stopped()
-            except TidelineError as error:
+            except Exception as error:  # noqa: BLE001 - the border of the thread: without news, the service asks storage
                 if str(error) != reported:
                     _log.info("events of the mirror are not read: storage is asked for news", reason=str(error))
                 reported = str(error)

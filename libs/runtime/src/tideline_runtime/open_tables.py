@@ -116,7 +116,7 @@ class OpenTables:
     """Why writers refuse an open table, as of the last check (`FROZEN_CHECK_S`). What only reads it goes on."""
     _checked_at_s: dict[str, float] = field(default_factory=dict, init=False)
     _scanned_places: int | None = field(default=None, init=False)
-    """What the mirror told of places (`Looks.places`) before the last scan."""
+    """`Looks.places` as it was before the registry's last scan."""
     _unbalanced: TidelineError | None = field(default=None, init=False)
     _unlocked: set[str] = field(default_factory=set, init=False)
     """The refused tables whose locks cannot be used."""
@@ -310,7 +310,7 @@ class OpenTables:
     def _table(self, base_path: str, *, is_named: bool) -> Table | None:
         """Return the table, refreshed and opened if necessary; None for a table that is skipped.
 
-        A table that is not named is not asked for news that it cannot have: of which a mirror tells, or before its next look.
+        Without `is_named`, this service sends no request for a table if the mirror has told all of it, or before its next look.
         """
         try:
             table = self._open.get(base_path)

@@ -25,7 +25,7 @@ PROPERTIES = ".hoodie/hoodie.properties"
 """The file that makes a folder a table."""
 
 RESTING_S = 3600.0
-"""Interval of scans while somebody else tells of tables that come and go."""
+"""Interval of scans while a mirror tells which tables come and go."""
 
 _SCANS_PER_CHECK = 10
 """Scans of which one asks every folder whether it is a table; the others ask those that were none."""
@@ -151,7 +151,7 @@ class TableRegistry:
     def tables(self, *, rests: bool = False) -> tuple[str, ...]:
         """Return the canonical base paths of the shards held, sorted; scan first if the interval is over.
 
-        With `rests`, somebody else tells of tables that come and go, and the interval is an hour at least, unless a search failed.
+        With `rests`, a mirror tells which tables come and go: the registry scans once an hour, unless a search failed.
 
         Raises `DependencyDown` until the source has answered once, and `InvalidSetting` for a pattern with more than
         `MAX_TABLES` tables. A root whose storage does not answer is no error; see `rescan`.

@@ -211,7 +211,7 @@ class ServiceSettings(BaseModel):
         unit="-",
         description="Name of the fleet in the event log: a part of writer ids and consumer groups. Fleets that share a Kafka "
         "cluster need different names; all services of a fleet have the same.",
-        pattern="[A-Za-z0-9_.-]*",
+        pattern=r"^[A-Za-z0-9_.-]*$",
         max_length=100,
     )
     event_log_options: dict[str, SecretStr] = setting(

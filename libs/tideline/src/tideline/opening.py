@@ -9,7 +9,7 @@ from typing import Any
 from tideline.opened import Options
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Table
-from tideline_locks import attach_lock, open_hudi_lock
+from tideline_locks import attach_lock, lock_url, open_hudi_lock
 from tideline_table import config
 from tideline_table import table as engine
 from tideline_table.checked import checked
@@ -62,7 +62,8 @@ def create(
     if type.upper() not in engine.TableType.__members__:
         raise InvalidOption(f"table type {type!r}", expected="cow or mor")
     found = parse_hudi_options(options or {})
-    engine_options = config.Options(found.write_options()).given()  # validated before the table is created
+    engine_options = config.Options(found.write_options()).given()  # validated before the table is created, as the locks are
+    lock_url(locks)
     base_path = os.fspath(path)
     arguments: dict[str, Any] = {
         "name": name,

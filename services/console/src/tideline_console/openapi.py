@@ -4,96 +4,79 @@ from __future__ import annotations
 
 from typing import Any
 
+from tideline_runtime.json_schema import ANY, FLAG, NUMBER, TEXT, WHOLE, array, named, nullable, record
+
 PREFIX = "/api/v1"
-_TEXT, _NUMBER, _WHOLE, _FLAG, _ANY = ({"type": name} for name in ("string", "number", "integer", "boolean", "object"))
 
 
-def _null(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _list(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": schema}
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _named(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-_VERDICT = _object(service=_TEXT, outcome=_TEXT, is_due=_FLAG, reason=_TEXT, until=_TEXT, instants=_list(_TEXT))
-_SERIES = _list(_NUMBER)
+_VERDICT = record(service=TEXT, outcome=TEXT, is_due=FLAG, reason=TEXT, until=TEXT, instants=array(TEXT))
+_SERIES = array(NUMBER)
 _SCHEMAS = {
-    "Overview": _object(
-        verdicts={"type": "object", "additionalProperties": _WHOLE},
-        findings=_list(_object(key=_TEXT, kind=_TEXT, text=_TEXT, age_s=_null(_NUMBER), ends_in_s=_null(_NUMBER))),
-        work=_list(_ANY),
-        hours=_object(commits=_SERIES, bytes=_SERIES, rows=_SERIES, services=_SERIES, rewritten=_SERIES),
-        is_complete=_FLAG,
-        events_failure=_TEXT,
+    "Overview": record(
+        verdicts={"type": "object", "additionalProperties": WHOLE},
+        findings=array(record(key=TEXT, kind=TEXT, text=TEXT, age_s=nullable(NUMBER), ends_in_s=nullable(NUMBER))),
+        work=array(ANY),
+        hours=record(commits=_SERIES, bytes=_SERIES, rows=_SERIES, services=_SERIES, rewritten=_SERIES),
+        is_complete=FLAG,
+        events_failure=TEXT,
     ),
-    "TableRow": _object(
-        key=_TEXT,
-        base_path=_TEXT,
-        uid=_TEXT,
-        name=_TEXT,
-        folder=_TEXT,
-        type=_null(_TEXT),
-        version=_null(_WHOLE),
-        mode=_TEXT,
+    "TableRow": record(
+        key=TEXT,
+        base_path=TEXT,
+        uid=TEXT,
+        name=TEXT,
+        folder=TEXT,
+        type=nullable(TEXT),
+        version=nullable(WHOLE),
+        mode=TEXT,
         verdict={"type": "string", "enum": ["attention", "due", "working", "idle", "unmanaged", "cannot_open"]},
-        state=_null(_TEXT),
-        sequence=_null(_WHOLE),
-        size_bytes=_null(_WHOLE),
-        file_groups=_null(_WHOLE),
-        small_files=_null(_WHOLE),
-        log_files=_null(_WHOLE),
-        log_bytes=_null(_WHOLE),
-        pending=_WHOLE,
-        findings=_WHOLE,
-        last_write_s=_null(_NUMBER),
-        tags=_TEXT,
-        examined_s=_NUMBER,
+        state=nullable(TEXT),
+        sequence=nullable(WHOLE),
+        size_bytes=nullable(WHOLE),
+        file_groups=nullable(WHOLE),
+        small_files=nullable(WHOLE),
+        log_files=nullable(WHOLE),
+        log_bytes=nullable(WHOLE),
+        pending=WHOLE,
+        findings=WHOLE,
+        last_write_s=nullable(NUMBER),
+        tags=TEXT,
+        examined_s=NUMBER,
     ),
-    "Tables": _object(tables=_list(_named("TableRow")), total=_WHOLE, page=_WHOLE, page_size=_WHOLE),
-    "Table": _object(key=_TEXT, status=_ANY, facts=_null(_ANY), failure=_null(_TEXT)),
-    "Why": _object(key=_TEXT, verdict=_TEXT, verdicts=_list(_VERDICT)),
-    "Instant": _object(
-        instant=_TEXT,
-        action=_TEXT,
-        operation=_TEXT,
+    "Tables": record(tables=array(named("TableRow")), total=WHOLE, page=WHOLE, page_size=WHOLE),
+    "Table": record(key=TEXT, status=ANY, facts=nullable(ANY), failure=nullable(TEXT)),
+    "Why": record(key=TEXT, verdict=TEXT, verdicts=array(_VERDICT)),
+    "Instant": record(
+        instant=TEXT,
+        action=TEXT,
+        operation=TEXT,
         outcome={"type": "string", "enum": ["completed", "running", "planned", "rolled back"]},
-        begun_s=_NUMBER,
-        ended_s=_null(_NUMBER),
-        writer=_TEXT,
-        sequence=_null(_WHOLE),
-        undone=_TEXT,
-        rows_inserted=_null(_WHOLE),
-        rows_updated=_null(_WHOLE),
-        rows_deleted=_null(_WHOLE),
-        files_added=_WHOLE,
-        files_deleted=_WHOLE,
-        bytes_added=_WHOLE,
-        partitions=_list(_TEXT),
-        timeline_file=_TEXT,
+        begun_s=NUMBER,
+        ended_s=nullable(NUMBER),
+        writer=TEXT,
+        sequence=nullable(WHOLE),
+        undone=TEXT,
+        rows_inserted=nullable(WHOLE),
+        rows_updated=nullable(WHOLE),
+        rows_deleted=nullable(WHOLE),
+        files_added=WHOLE,
+        files_deleted=WHOLE,
+        bytes_added=WHOLE,
+        partitions=array(TEXT),
+        timeline_file=TEXT,
     ),
-    "Timeline": _object(key=_TEXT, total=_WHOLE, instants=_list(_named("Instant"))),
-    "Work": _object(pending=_list(_ANY), due=_list(_ANY), done=_list(_ANY)),
-    "Events": _object(
-        events=_list(
-            _object(kind=_TEXT, uid=_TEXT, base_path=_TEXT, what=_TEXT, instant=_TEXT, text=_TEXT, time_s=_NUMBER, id=_TEXT)
-        )
+    "Timeline": record(key=TEXT, total=WHOLE, instants=array(named("Instant"))),
+    "Work": record(pending=array(ANY), due=array(ANY), done=array(ANY)),
+    "Events": record(
+        events=array(record(kind=TEXT, uid=TEXT, base_path=TEXT, what=TEXT, instant=TEXT, text=TEXT, time_s=NUMBER, id=TEXT))
     ),
-    "Event": _ANY,
-    "Error": _object(error=_TEXT, found=_TEXT),
+    "Event": ANY,
+    "Error": record(error=TEXT, found=TEXT),
 }
 
 
 def _parameter(name: str, place: str, description: str) -> dict[str, Any]:
-    return {"name": name, "in": place, "required": place == "path", "description": description, "schema": _TEXT}
+    return {"name": name, "in": place, "required": place == "path", "description": description, "schema": TEXT}
 
 
 _KEY = _parameter("key", "path", "Key of the table in addresses of the console, or its uid.")
@@ -102,7 +85,7 @@ _LIMIT = _parameter("limit", "query", "Most entries.")
 
 def _get(summary: str, schema: str, *parameters: dict[str, Any]) -> dict[str, Any]:
     def reply(description: str, name: str) -> dict[str, Any]:
-        return {"description": description, "content": {"application/json": {"schema": _named(name)}}}
+        return {"description": description, "content": {"application/json": {"schema": named(name)}}}
 
     replies = {"200": reply("The document.", schema)}
     if any(one["in"] == "path" for one in parameters):

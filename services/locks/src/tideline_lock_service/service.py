@@ -125,7 +125,7 @@ class LockService:
         self._seen[table.uid] = seen(lease, now, before) if lease else None
 
     def _is_at_rest(self, table: Table) -> bool:
-        """Return whether the lease of a table need not be read: nobody held it, nothing is pending, the mirror tells no news."""
+        """Return whether this tick leaves out the lease of a table: it was free, no action is pending, the mirror tells no news."""
         now_s = self._context.clock.monotonic_s()
         if (
             self._tables.lock_providers.is_per_table

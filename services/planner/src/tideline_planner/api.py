@@ -14,6 +14,7 @@ from anyio.to_thread import run_sync
 
 from tideline_planner.watch import FleetWatch
 from tideline_runtime.http import Call, Reply, Route
+from tideline_runtime.json_schema import FLAG, NUMBER, TEXT, WHOLE, array, named, nullable, record
 from tideline_table.action import TableService, verdict_document
 
 PREFIX = "/api/v1"
@@ -66,75 +67,56 @@ def _error(found: str, expected: str) -> dict[str, Any]:
     return {"error": "InvalidRequest", "found": found, "expected": expected, "remedy": ""}
 
 
-_TEXT, _NUMBER, _WHOLE, _FLAG = ({"type": name} for name in ("string", "number", "integer", "boolean"))
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _list(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": schema}
-
-
-def _named(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
 _VERDICT = {"type": "string", "enum": ["attention", "due", "working", "idle", "unmanaged", "cannot_open"]}
 _SCHEMAS = {
-    "Finding": _object(kind=_TEXT, text=_TEXT, age_s=_or_null(_NUMBER), ends_in_s=_or_null(_NUMBER)),
-    "Verdict": _object(service=_TEXT, outcome=_TEXT, is_due=_FLAG, reason=_TEXT, until=_TEXT, instants=_list(_TEXT)),
-    "LastRun": _object(instant=_TEXT, ended=_TEXT, age_s=_NUMBER),
-    "Service": {"allOf": [_named("Verdict"), _object(last_run=_or_null(_named("LastRun")))]},
-    "Job": _object(instant=_TEXT, service=_TEXT, state=_TEXT, age_s=_NUMBER, is_running=_FLAG, writer_id=_TEXT),
-    "Backlog": _object(
-        file_groups=_WHOLE,
-        small_files=_WHOLE,
-        log_files=_WHOLE,
-        log_bytes=_WHOLE,
-        base_bytes=_WHOLE,
-        most_log_files=_WHOLE,
-        oldest_log_s=_or_null(_NUMBER),
-        log_ratio=_or_null(_NUMBER),
+    "Finding": record(kind=TEXT, text=TEXT, age_s=nullable(NUMBER), ends_in_s=nullable(NUMBER)),
+    "Verdict": record(service=TEXT, outcome=TEXT, is_due=FLAG, reason=TEXT, until=TEXT, instants=array(TEXT)),
+    "LastRun": record(instant=TEXT, ended=TEXT, age_s=NUMBER),
+    "Service": {"allOf": [named("Verdict"), record(last_run=nullable(named("LastRun")))]},
+    "Job": record(instant=TEXT, service=TEXT, state=TEXT, age_s=NUMBER, is_running=FLAG, writer_id=TEXT),
+    "Backlog": record(
+        file_groups=WHOLE,
+        small_files=WHOLE,
+        log_files=WHOLE,
+        log_bytes=WHOLE,
+        base_bytes=WHOLE,
+        most_log_files=WHOLE,
+        oldest_log_s=nullable(NUMBER),
+        log_ratio=nullable(NUMBER),
     ),
-    "Gain": _object(files_saved=_WHOLE, log_files=_WHOLE, log_bytes=_WHOLE, rewrite_bytes=_WHOLE),
-    "Table": _object(
-        table=_TEXT,
-        uid=_TEXT,
-        base_path=_TEXT,
-        type=_or_null(_TEXT),
-        sequence=_or_null(_WHOLE),
+    "Gain": record(files_saved=WHOLE, log_files=WHOLE, log_bytes=WHOLE, rewrite_bytes=WHOLE),
+    "Table": record(
+        table=TEXT,
+        uid=TEXT,
+        base_path=TEXT,
+        type=nullable(TEXT),
+        sequence=nullable(WHOLE),
         verdict=_VERDICT,
-        state=_or_null(_TEXT),
-        error=_or_null(_TEXT),
-        services={"type": "object", "additionalProperties": _named("Service")},
-        backlog=_or_null(_named("Backlog")),
-        gain=_or_null(_named("Gain")),
-        pending=_list(_named("Job")),
-        findings=_list(_named("Finding")),
+        state=nullable(TEXT),
+        error=nullable(TEXT),
+        services={"type": "object", "additionalProperties": named("Service")},
+        backlog=nullable(named("Backlog")),
+        gain=nullable(named("Gain")),
+        pending=array(named("Job")),
+        findings=array(named("Finding")),
     ),
-    "Tables": _object(tables=_list(_named("Table"))),
-    "Why": _object(
-        table=_TEXT,
-        uid=_TEXT,
-        base_path=_TEXT,
-        sequence=_WHOLE,
+    "Tables": record(tables=array(named("Table"))),
+    "Why": record(
+        table=TEXT,
+        uid=TEXT,
+        base_path=TEXT,
+        sequence=WHOLE,
         verdict=_VERDICT,
-        findings=_list(_named("Finding")),
-        verdicts=_list(_named("Verdict")),
+        findings=array(named("Finding")),
+        verdicts=array(named("Verdict")),
     ),
-    "Error": _object(error=_TEXT, found=_TEXT, expected=_TEXT, remedy=_TEXT),
+    "Error": record(error=TEXT, found=TEXT, expected=TEXT, remedy=TEXT),
 }
 
 
 def _get(summary: str, schema: str, *, parameters: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
     def reply(description: str, name: str) -> dict[str, Any]:
-        return {"description": description, "content": {"application/json": {"schema": _named(name)}}}
+        return {"description": description, "content": {"application/json": {"schema": named(name)}}}
 
     replies = {"200": reply("The document.", schema), "401": {"description": "The bearer token is missing or wrong."}}
     if parameters:
@@ -142,7 +124,7 @@ def _get(summary: str, schema: str, *, parameters: tuple[dict[str, Any], ...] = 
     return {"get": {"summary": summary, "parameters": list(parameters), "responses": replies}}
 
 
-_BY_UID = {"name": "uid", "in": "path", "required": True, "schema": _TEXT}
+_BY_UID = {"name": "uid", "in": "path", "required": True, "schema": TEXT}
 _SERVICE = {
     "name": "service",
     "in": "query",

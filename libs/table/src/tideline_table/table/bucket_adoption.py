@@ -27,7 +27,7 @@ class BucketAdoption:
 
     table: Table
     named: AskedBuckets
-    """What the caller knows of the buckets of Hudi's writers. Rules that are only options of theirs leave no trace in the table."""
+    """The buckets of Hudi's writers as the caller knows them: the table shows no rules that these writers only have as options."""
     _evidence: BucketEvidence = field(init=False)
     _ruled: RuledEvidence | None = None
     _rules: RulesFile | None = None
