@@ -32,7 +32,8 @@ def another_writer(monkeypatch: pytest.MonkeyPatch, path: str, write: Write) -> 
         nonlocal done
         if not done:
             done = True
-            write(tideline.open(path))
+            # Without reservations: with them, it waits half a minute for the writer that called it.
+            write(tideline.open(path, options={"tideline.write.intent.wait": 0}))
         return commit(self, *arguments, **named)
 
     with monkeypatch.context() as patched:
