@@ -27,8 +27,10 @@ from tideline_runtime.errors import TooManyFailures
 from tideline_runtime.health import Health
 from tideline_runtime.loop import Backoff, TickLoop
 from tideline_runtime.metrics import Metrics
+from tideline_runtime.registry import TableRegistry
 from tideline_runtime.settings import ServiceSettings
 from tideline_table.action import write_rows
+from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
 from tideline_table.storage import Storage
 from tideline_table.table import Table
@@ -39,17 +41,15 @@ _POLL_S = 30.0
 """How often a watcher of events asks; a new event wakes it."""
 
 
-class _Tables:
-    """The registry of a deployment with one table."""
+class _Tables(TableRegistry):
+    """The registry of a deployment with one table, which no search has to find."""
 
-    def __init__(self, base_path: str) -> None:
+    def __init__(self, base_path: str, clock: Clock) -> None:
+        super().__init__((), clock)
         self._base_path = base_path
 
     def tables(self, *, rests: bool = False) -> tuple[str, ...]:
         return (self._base_path,)
-
-    def doubt(self, base_path: str) -> None:
-        pass
 
     def covers(self, base_path: str) -> bool:
         return False
@@ -90,7 +90,7 @@ def services_in(cluster: Cluster) -> Iterator[None]:
 
     def opened(settings: ServiceSettings, context: ServiceContext, *, observes: bool) -> open_tables.OpenTables:
         providers = LockProviders(settings.locks, context.clock)
-        registry = cast(open_tables.TableRegistry, _Tables(world.disk.root))
+        registry = _Tables(world.disk.root, context.clock)
         writer_id = world.scheduler.process.name
         return open_tables.OpenTables(registry, context.clock, writer_id, providers, cluster.options, observes=observes)
 
