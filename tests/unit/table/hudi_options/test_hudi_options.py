@@ -107,6 +107,20 @@ def test_what_would_change_rows_is_refused_by_name(given: dict[str, str], told: 
         table_request(parse_hudi_options({**base, **given}), "trips", SCHEMA)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.datasource.read.extract.partition.values.from.path", "true"),
+        ("hoodie.datasource.read.schema.use.end.instanttime", "true"),
+        ("hoodie.datasource.read.handle.hollow.commit", "USE_TRANSITION_TIME"),
+        ("hoodie.read.timeline.holes.resolution.policy", "USE_TRANSITION_TIME"),
+    ],
+)
+def test_reads_that_would_have_other_rows_are_refused(key: str, value: str) -> None:
+    with pytest.raises(InvalidOption, match=r"expected (false|fail)"):
+        parse_hudi_options({key: value})
+
+
 def test_a_table_as_the_options_define_it() -> None:
     given = {
         **TRIPS,

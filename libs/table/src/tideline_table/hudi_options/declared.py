@@ -170,6 +170,22 @@ FIXED_OPTIONS = (
         "hoodie.datasource.query.incremental.format", ("latest_state",), "For changes with images use the read option `changes`."
     ),
     _fixed("hoodie.datasource.merge.type", ("payload_combine",), "Readers always merge log files.", "hoodie.realtime.merge.type"),
+    _fixed(
+        READ + "extract.partition.values.from.path",
+        _FALSE,
+        "Rows hold the partition columns as they were written.",
+    ),
+    _fixed(
+        READ + "schema.use.end.instanttime",
+        _FALSE,
+        "Rows of incremental queries have the newest schema; select columns.",
+    ),
+    _fixed(
+        READ + "handle.hollow.commit",
+        ("fail", "block"),
+        "The points of incremental queries are instants, not times of completion.",
+        "hoodie.read.timeline.holes.resolution.policy",
+    ),
     _fixed(WRITE + "drop.partition.columns", _FALSE, "Files keep the partition columns; use hive-style folders for other readers."),
     _fixed("hoodie.table.cdc.enabled", _FALSE, "Changes of each table can be read without it: read option `changes`."),
     _fixed("hoodie.table.base.file.format", ("parquet",), "Tables are written as Parquet.", "hoodie.base.file.format"),
