@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import random
 from collections import Counter
@@ -266,6 +267,12 @@ def replay(history: History, most_pairs: int | None = None) -> int:
             raise Differs(f"{kind} table: {type(error).__name__}: {error}\n{history}") from error
         compared += len(found.states)
     return compared
+
+
+def use_one_core() -> None:
+    """Let this process use one core, and say nothing of what other engines cannot read in the columns that a history draws."""
+    pa.set_cpu_count(1)
+    logging.getLogger("tideline_table").setLevel(logging.ERROR)
 
 
 def outcome_of(seed: int) -> tuple[int, str, Counter[str]]:

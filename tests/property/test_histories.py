@@ -1,6 +1,9 @@
 """Random histories on copy-on-write, merge-on-read and compacted tables, and replicas fed by changes: `make histories` tries
 many more."""
 
+import subprocess
+import sys
+
 import pytest
 from tests.histories.history import History, Model, Step, Version, draw
 from tests.histories.replay import replay
@@ -46,3 +49,17 @@ def test_what_tables_showed_wrongly(case, ordering):
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_histories(seed):
     replay(draw(seed))
+
+
+def test_the_long_run_replays_histories_in_processes_of_its_own():
+    """`make histories`. Its processes once ended at their start, for ever."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.histories", "--runs", "2", "--seed", "1", "--jobs", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=540,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 histories in " in done.stdout
+    assert " 0 differ (" in done.stdout
