@@ -46,7 +46,10 @@ java: $(STAMP) ## find Java 17 or newer, or install it
 demo: java ## real tables, many writers, all services, a verified result
 	$(BIN)/python -m examples.demo $(FOLDER)
 
-test: java ## the tests on embedded adapters, three at a time: make test JOBS=4
+# Long sweeps take every eighth of their steps, and covering combinations instead of all; nightly SAMPLE_STEP=1.
+test test-changed: export SAMPLE_STEP ?= 8
+
+test: java ## the tests on embedded adapters, three at a time; all steps and combinations of long sweeps: SAMPLE_STEP=1
 	$(PYTEST) tests --ignore=tests/conformance $(foreach f,$(FAULTS) $(ON_SPARK),--ignore=$(f)) -m "not real and not cluster" \
 		-n $(JOBS) --dist loadfile --no-loadscope-reorder
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 # Instants, modification times and Spark sessions are compared across processes: one zone for all of them.
 os.environ["TZ"] = "UTC"
@@ -17,6 +18,10 @@ os.environ["TZ"] = "UTC"
 # Machines that run the tests do other work: a time limit for one example fails at random.
 hypothesis.settings.register_profile("without_deadline", deadline=None)
 hypothesis.settings.load_profile("without_deadline")
+
+# Without a service around it, structlog draws each traceback with coloured source code, which takes longer than the test.
+_plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _plain])
 
 IN_MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -134,6 +135,26 @@ SAMPLE_STEP = int(os.environ.get("SAMPLE_STEP", "2"))  # make passes on `make te
 def sampled(numbers: Sequence[int]) -> Sequence[int]:
     """The calls at which a long test injects its fault: every `SAMPLE_STEP`-th one."""
     return numbers[::SAMPLE_STEP]
+
+
+def covering(strength: int, *axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Combinations of one value of each axis, for `parametrize`: each value is in one of them (strength 1), or each pair of values
+    (strength 2). With SAMPLE_STEP=1 all combinations."""
+    left = list(itertools.product(*axes))
+    if SAMPLE_STEP == 1:
+        return left
+    parts = {row: set(itertools.combinations(enumerate(row), strength)) for row in left}
+    wanted: set[Any] = set().union(*parts.values())
+    chosen: list[tuple[Any, ...]] = []
+
+    def gain(row: tuple[Any, ...]) -> tuple[int, int]:
+        """How much is new in it; among equals, how much differs from the last one: no value stays for long."""
+        return len(parts[row] & wanted), sum(a != b for a, b in zip(row, (chosen or [()])[-1], strict=False))
+
+    while wanted:
+        chosen.append(max(left, key=gain))
+        wanted -= parts[chosen[-1]]
+    return chosen
 
 
 def crash_points(mutating: Sequence[str], when: str) -> list[int]:

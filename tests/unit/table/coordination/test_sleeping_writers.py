@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.simulation.faults import covering
 from tests.unit.table.action.archival.test_archived_meanwhile import DAY_S, EARLY, archived_meanwhile
 from tests.unit.table.tables import Row, contents, new_table, open_table, write
 
@@ -197,9 +198,11 @@ def check(place: Callable[[Table, Act], Any], event: Callable[..., None], act: C
     assert refused is (event in RESTORED) or was_undone
 
 
-@pytest.mark.parametrize("kind", TableType, ids=["cow", "mor"])
-@pytest.mark.parametrize("event", EVENTS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("place", [before_its_commit, before_its_entry, behind_its_entry], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("place", "event", "kind"),
+    covering(2, [before_its_commit, before_its_entry, behind_its_entry], EVENTS, TableType),
+    ids=lambda value: value.__name__ if callable(value) else value.value,
+)
 def test_an_upsert_counts_once_or_not_at_all(place, event, kind):
     check(place, event, upsert, kind)
 

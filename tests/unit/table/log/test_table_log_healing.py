@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations_with_replacement
 
 import pytest
 from tests.simulation.faults import FaultyStorage
+from tests.simulation.starting_point import Prepared
+from tests.simulation.starting_point import place as copy_with_clock
 from tests.unit.table.tables import contents, new_table, open_table, write
 
 from tideline_table.action import create_savepoint, delete_savepoint, restore_to_savepoint
@@ -14,6 +17,7 @@ from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action
 from tideline_table.log.table_log import HEAL_DEADLINE_S, LogReader, TableLog
 from tideline_table.log.timeline_files import timeline_files
+from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table
 
 
@@ -109,6 +113,16 @@ def files_that_count(table):
     return dict(timeline_files(next(e for e in steps if e.action is Action.SAVEPOINT), WRITTEN).create)
 
 
+@cache
+def with_savepoint() -> Prepared:
+    """A table whose one write has a savepoint, made once."""
+    table, storage, clock = new_table()
+    write(table, [("a", "p", 1, "x")])
+    create_savepoint(table, comment="0")
+    assert isinstance(storage, MemoryStorage)
+    return storage, clock.monotonic_s()
+
+
 @pytest.mark.parametrize("acts", [1, 2, 3])
 @pytest.mark.parametrize("first", ["made", "deleted"])
 def test_a_savepoint_that_others_delete_and_make_again_while_its_files_follow(first, acts, monkeypatch):
@@ -121,9 +135,9 @@ def test_a_savepoint_that_others_delete_and_make_again_while_its_files_follow(fi
     monkeypatch.setattr(Table, "check_writable", lambda table, *, keyed=True: None)
     unfinished = []
     for moments in combinations_with_replacement(range(7), acts):
-        table, storage, clock = new_table()
-        write(table, [("a", "p", 1, "x")])
-        at = create_savepoint(table, comment="0").instant
+        _, storage, clock = copy_with_clock(with_savepoint())
+        table = open_table(storage, clock)
+        (at,) = table.state.savepoints
         files = savepoint_files(storage)
         if first == "deleted":
             delete_savepoint(table, at)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.plans import schedule_clean, schedule_compaction
+from tests.simulation.faults import covering
 from tests.unit.table.counting import NotingStorage
 from tests.unit.table.tables import QUIET, cluster, compact
 
@@ -247,8 +248,7 @@ def step(table: Table, random: Random) -> str:
     return done
 
 
-@pytest.mark.parametrize("kind", list(TableType))
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("kind", "seed"), covering(1, TableType, range(2)))
 def test_any_history_leaves_queries_right(kind: TableType, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The threshold is lowered, so that three partitions have statistics."""
     for module in (statistics, data_skipping):

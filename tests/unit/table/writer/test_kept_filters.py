@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.simulation.faults import covering
 from tests.unit.table.tables import Row, compact, new_table, open_table, write
 
 from tideline_table.bloom import BloomFilter, KeyBytes
@@ -138,8 +139,7 @@ def test_a_filter_of_an_unreadable_form_is_not_copied():
     assert key_pairs(keys, options, {**wanted, BLOOM_TYPE: b"\xff"}) == wanted
 
 
-@pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("kind", "seed"), covering(1, TableType, range(6)))
 def test_any_history_leaves_the_filters_of_the_keys(kind, seed):
     numbers = random.Random(seed)
     table = made(kind, **{"hoodie.parquet.small.file.limit": numbers.choice([0, 1 << 20])})

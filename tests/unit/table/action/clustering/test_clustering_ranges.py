@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from tests.plans import schedule_clustering
+from tests.simulation.faults import covering
 from tests.unit.table import range_worker
 from tests.unit.table.mixed_rows import SCHEMA, base_files, in_order, is_sorted, rows_of, some_rows
 from tests.unit.table.range_worker import clustered_by_ranges
@@ -57,8 +58,9 @@ def keep_little(monkeypatch):
     monkeypatch.setattr(ranges, "ReceivedRows", lambda folder, schema, most_bytes: ReceivedRows(folder, schema, 1 << 16))
 
 
-@pytest.mark.parametrize("in_files", [False, True], ids=["in-memory", "in-files"])
-@pytest.mark.parametrize("columns", [("score", "city"), ("city",), ("price", "at"), ("day",)])
+@pytest.mark.parametrize(
+    ("columns", "in_files"), covering(1, [("score", "city"), ("city",), ("price", "at"), ("day",)], [False, True])
+)
 def test_a_split_group_is_sorted_over_all_its_files(tmp_path, columns, in_files, monkeypatch):
     spilled = []
     external = ranges.sort_externally

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 from tests.plans import schedule_clustering
+from tests.simulation.starting_point import Prepared
+from tests.simulation.starting_point import place as copy_with_clock
 from tests.unit.table.index.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.tables import (
     beside,
@@ -34,7 +37,7 @@ from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex
 from tideline_table.index.partition_rules import FIRST_INSTANT, RulesFile
 from tideline_table.log.sharing import HudiLockKind, Sharing
-from tideline_table.storage import LocalStorage
+from tideline_table.storage import LocalStorage, MemoryStorage
 from tideline_table.table import BucketIndex as NewBuckets
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
@@ -47,12 +50,20 @@ NUMBER = "hoodie.bucket.index.num.buckets"
 INDEX_TYPE = "hoodie.index.type"
 
 
-@pytest.fixture(params=[TableType.COW, TableType.MOR])
-def table(request: pytest.FixtureRequest) -> Table:
-    found, _, _ = new_table(type=request.param, index=NewBuckets(4, partition_buckets=RULES))
+@cache
+def prepared(kind: TableType) -> Prepared:
+    """The table of each type is made once; each test gets a copy."""
+    found, storage, clock = new_table(type=kind, index=NewBuckets(4, partition_buckets=RULES))
     write(found, rows(KEYS[:60], 1, "a"))
     write(found, rows(KEYS[30:], 2, "b"))
-    return found
+    assert isinstance(storage, MemoryStorage)
+    return storage, clock.monotonic_s()
+
+
+@pytest.fixture(params=[TableType.COW, TableType.MOR])
+def table(request: pytest.FixtureRequest) -> Table:
+    _, storage, clock = copy_with_clock(prepared(request.param))
+    return open_table(storage, clock)
 
 
 def check_places(table: Table, numbers: Mapping[str, int]) -> None:

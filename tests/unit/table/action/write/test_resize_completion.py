@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
+from tests.simulation.faults import covering
+from tests.simulation.starting_point import Prepared
+from tests.simulation.starting_point import place as copy_with_clock
 from tests.unit.table.action.write.test_partition_resize import AFTER, BEFORE, LARGER, check_places
 from tests.unit.table.index.test_partition_buckets import EXPRESSIONS, KEYS, RULES, rows
 from tests.unit.table.tables import DEATH_S, contents, new_table, open_table, set_properties, write
@@ -22,7 +26,7 @@ from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING
 from tideline_table.index.bucket_properties import with_numbers
 from tideline_table.log.sharing import HudiLockKind, Sharing
-from tideline_table.storage import Storage
+from tideline_table.storage import MemoryStorage, Storage
 from tideline_table.table import BucketIndex, Table, TableDefinition, TableType, bucket_numbers, share_table
 from tideline_table.writer import Operation
 
@@ -42,21 +46,36 @@ WRITERS: dict[str, Callable[[Table], object]] = {
 Change = Callable[[dict[str, str]], Mapping[str, str]]
 
 
+@cache
+def prepared() -> Prepared:
+    """The table is made once; each test gets a copy."""
+    found, storage, clock = new_table(type=TableType.MOR, index=BucketIndex(4, partition_buckets=RULES))
+    write(found, rows(KEYS[:60], 1, "a"))
+    assert isinstance(storage, MemoryStorage)
+    return storage, clock.monotonic_s()
+
+
+@cache
+def resized() -> Prepared:
+    """The table after a resize whose process died right after its commit."""
+    _, storage, clock = copy_with_clock(prepared())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resize, "settle", lambda _: None)
+        assert resize_buckets(open_table(storage, clock), partition_buckets=LARGER) is not None
+    assert RESIZING in read_properties(storage)
+    return storage, clock.monotonic_s()
+
+
 @pytest.fixture
 def table() -> Table:
-    found, _, _ = new_table(type=TableType.MOR, index=BucketIndex(4, partition_buckets=RULES))
-    write(found, rows(KEYS[:60], 1, "a"))
-    return found
+    _, storage, clock = copy_with_clock(prepared())
+    return open_table(storage, clock)
 
 
 @pytest.fixture
-def left(table: Table, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """The table after a resize whose process died right after its commit."""
-    monkeypatch.setattr(resize, "settle", lambda _: None)
-    assert resize_buckets(table, partition_buckets=LARGER) is not None
-    monkeypatch.undo()
-    assert RESIZING in read_properties(table.storage)
-    return table
+def left() -> Table:
+    _, storage, clock = copy_with_clock(resized())
+    return open_table(storage, clock)
 
 
 def begun(table: Table) -> WriteTransaction:
@@ -78,18 +97,16 @@ def check_complete(table: Table, expressions: str = f"{LARGER};.*,4") -> None:
     assert (newest.expressions, newest.number) == (expressions, 4)
 
 
-@pytest.mark.parametrize("act", WRITERS.values(), ids=WRITERS)
-@pytest.mark.parametrize("was_open", [False, True])
-def test_each_writer_completes_it(left: Table, act: Callable[[Table], object], *, was_open: bool) -> None:
-    act(left if was_open else open_table(left.storage, left.clock, "next"))
+@pytest.mark.parametrize(("writer", "was_open"), covering(1, WRITERS, [False, True]))
+def test_each_writer_completes_it(left: Table, writer: str, *, was_open: bool) -> None:
+    WRITERS[writer](left if was_open else open_table(left.storage, left.clock, "next"))
     check_complete(left)
     check_places(open_table(left.storage, left.clock, "last"), AFTER)
 
 
-@pytest.mark.parametrize("act", WRITERS.values(), ids=WRITERS)
-@pytest.mark.parametrize("was_open", [False, True])
+@pytest.mark.parametrize(("writer", "was_open"), covering(1, WRITERS, [True, False]))
 def test_each_writer_completes_properties_with_earlier_numbers(
-    left: Table, monkeypatch: pytest.MonkeyPatch, act: Callable[[Table], object], *, was_open: bool
+    left: Table, monkeypatch: pytest.MonkeyPatch, writer: str, *, was_open: bool
 ) -> None:
     """A process completes the resize `left` slowly: its put comes just before the commit of the next resize, then the store
     fails."""
@@ -111,7 +128,7 @@ def test_each_writer_completes_properties_with_earlier_numbers(
     reader = open_table(left.storage, left.clock, "reader")
     for key in KEYS[:60]:
         assert reader.read(where=f"id = '{key}'").num_rows == 3, "queries leave out buckets by the numbers of the log"
-    act(opened or open_table(left.storage, left.clock, "next"))
+    WRITERS[writer](opened or open_table(left.storage, left.clock, "next"))
     check_complete(left, f"{NEXT};.*,4")
     check_places(open_table(left.storage, left.clock, "last"), AFTER_NEXT)
 
