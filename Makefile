@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-fleet bench-index lint format docs wheel release \
+.PHONY: help setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-events bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 BASE ?= main
@@ -18,6 +18,7 @@ SEED_START ?= 0
 SCALE ?= 0.2
 PLANS ?= 200
 FLEETS ?= 100 1000
+EVENT_TABLES ?= 10000
 TARGETS ?=
 RELEASE ?= 1.2.0
 SEED ?= 1
@@ -105,6 +106,10 @@ bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 bench-fleet: java ## a mirror and a planner with many tables, and small plans per minute: make bench-fleet FLEETS="100 1000" PLANS=200
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.benchmarks.fleet --tables $(FLEETS) --plans $(PLANS)
+
+bench-events: java ## events on a real Kafka: delays, topics published again, start of a mirror: make bench-events EVENT_TABLES=10000
+	$(BIN)/python -m tests.real.object_store
+	$(BIN)/python -m tests.benchmarks.events --tables $(EVENT_TABLES)
 
 bench-clustering: java ## RFC-19's experiment beside Apache Hudi: make bench-clustering SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment

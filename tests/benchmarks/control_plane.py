@@ -173,10 +173,13 @@ class Start:
     cpu_s: float
 
 
-def make_copies(root: str, count: int) -> None:
-    """Make a table and copies of it with identities of their own: faster than as many writes."""
+def make_copies(root: str, count: int, commits: int = 1) -> None:
+    """Make a table with so many commits, and copies of it with identities of their own: faster than as many writes."""
     first = f"{root}/t00000"
     make_table(first)
+    table = Table.open(first, writer_id="benchmark")
+    for number in range(1, commits):
+        commit(table, number)
     for number in range(1, count):
         path = f"{root}/t{number:05}"
         shutil.copytree(first, path, copy_function=os.link)
@@ -187,16 +190,20 @@ def make_copies(root: str, count: int) -> None:
 def measure_starts(count: int, folder: Path) -> tuple[Start, Start]:
     """Return what the start of a mirror takes that publishes all tables, and of one that finds their states published."""
     make_copies(f"{folder}/tables", count)
-    found = []
-    for _ in range(2):
-        began_s = time.monotonic()
-        with running("mirror", folder, f"{folder}/tables/*", {}) as mirror:
-            # Its answer holds a line of each table: asked all the time, the mirror would do little else.
-            _wait(lambda mirror=mirror: mirror.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 1, mirror, ASK_EVERY_S)
-            found.append(Start(time.monotonic() - began_s, mirror.cpu_s()))
-    with contextlib.closing(open_event_log(f"sqlite://{folder}/state/events.db", clock=SystemClock())) as events:
+    url = f"sqlite://{folder}/state/events.db"
+    first, again = (measure_start(folder, f"{folder}/tables/*", url) for _ in range(2))
+    with contextlib.closing(open_event_log(url, clock=SystemClock())) as events:
         assert sum(1 for _ in events.table_records()) == count
-    return found[0], found[1]
+    return first, again
+
+
+def measure_start(folder: Path, pattern: str, url: str, environment: Mapping[str, str] | None = None) -> Start:
+    """Start a mirror on the event log at `url`, wait until it has visited all tables once, and end it."""
+    began_s = time.monotonic()
+    with running("mirror", folder, pattern, {**(environment or {}), "TIDELINE_EVENT_LOG": url}) as mirror:
+        # Its answer holds a line of each table: asked all the time, the mirror would do little else.
+        wait_until(lambda: mirror.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 1, mirror, ASK_EVERY_S)
+        return Start(time.monotonic() - began_s, mirror.cpu_s())
 
 
 def measure(count: int, samples: int, folder: Path, cores: int) -> Measured:
@@ -215,11 +222,11 @@ def measure(count: int, samples: int, folder: Path, cores: int) -> Measured:
         events.ensure_topics()
         last = uids[max(uids)]
         # The mirror visits tables in the order of their paths.
-        _wait(lambda: events.cursor(last) is not None, mirror)
+        wait_until(lambda: events.cursor(last) is not None, mirror)
         start_s["mirror"] = time.monotonic() - began_s
         planner = stack.enter_context(running("planner", folder, pattern, planner_settings))
         began_s = time.monotonic()
-        _wait(lambda: planner.metric("tideline_planner_verdicts", 'service="clustering"') >= count, planner)
+        wait_until(lambda: planner.metric("tideline_planner_verdicts", 'service="clustering"') >= count, planner)
         start_s["planner"] = time.monotonic() - began_s
         time.sleep(SETTLE_S)
         load = at_rest((mirror, planner))
@@ -316,7 +323,7 @@ def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -
         environment = {**proxy.settings, "AWS_ALLOW_HTTP": "true"}
         for name in ("mirror", "planner", "cleaner"):
             with running(name, folder, f"s3://{BUCKET}/tables/*", environment) as service:
-                _wait(lambda service=service: service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, service)
+                wait_until(lambda service=service: service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, service)
                 before, counted, began_s = len(proxy.requests), service.metric(REQUESTS), time.monotonic()
                 time.sleep(duration_s)
                 asked, by_metric = len(proxy.requests) - before, service.metric(REQUESTS) - counted
@@ -325,7 +332,7 @@ def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -
         with contextlib.ExitStack() as stack:
             services = [stack.enter_context(running(name, folder, f"s3://{BUCKET}/tables/*", environment)) for name in TOGETHER]
             # Until the first heartbeat the services ask for themselves.
-            _wait(lambda: services[0].metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, services[0])
+            wait_until(lambda: services[0].metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, services[0])
             time.sleep(BEAT_S)
             before, counted, began_s = len(proxy.requests), sum(service.metric(REQUESTS) for service in services), time.monotonic()
             time.sleep(duration_s)
@@ -336,7 +343,8 @@ def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -
     return found
 
 
-def _wait(met: Callable[[], bool], service: Service, pause_s: float = PAUSE_S) -> None:
+def wait_until(met: Callable[[], bool], service: Service, pause_s: float = PAUSE_S) -> None:
+    """Ask until the answer is true. Raises `AssertionError` if the service ends, and after an hour."""
     deadline_s = time.monotonic() + LIMIT_S
     while not met():
         assert service.process.poll() is None, f"{service.name} ended: {service.log.read_text()[-2000:]}"
