@@ -20,6 +20,7 @@ from tideline_events import (
 )
 from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.absent import AbsentTables
+from tideline_mirror.batches import Batches, Publication
 from tideline_mirror.changes import changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
 from tideline_mirror.observed import ObservedTables
@@ -71,6 +72,9 @@ class MirrorService:
         self._publishers = ShardPublishers(
             context.name_in_events(settings, context.name), self._tables.shards, lambda: self._events.log
         )
+        self._batches = Batches(context.clock, self._publishers)
+        self._urgent: set[str] = set()
+        """The uids of tables that hints named in this visit: they do not wait for others."""
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._cursors: dict[str, tuple[int, int]] = {}
         """By table uid: the number of the publisher for which the cursor was read, and the cursor, the sequence of the last
@@ -119,6 +123,8 @@ class MirrorService:
         try:
             return self._visit(visit)
         finally:
+            if self._batches.dropped():
+                self._read_for = 0  # the visit ended early: the cursors of these tables are read again
             if visit.is_full:
                 self._forget_others()
             now = self._context.clock.now()
@@ -134,13 +140,15 @@ class MirrorService:
         self._opens_until_s = self._context.clock.monotonic_s() + OPENING_S if self._read_for else 0.0
         self._read_records(self._publishers.newest)
         # Step 1 of a tick: visit the tables, hinted ones first. A table that fails does not keep the others waiting.
+        self._urgent.clear()
         failure = self._tables.visit(
             self._context,
             self._mirror,
             ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced),
             only=visit.only,
-            first=visit.first,
+            first=lambda: self._hinted(visit),
         )
+        self._flush()
         if visit.is_full and not self._context.stopping.is_set():
             self._check_absent()
             self._tables.show()
@@ -156,7 +164,14 @@ class MirrorService:
         self._events.close()
         self._tables.close()
 
+    def _hinted(self, visit: Visit) -> list[str]:
+        named = visit.first()
+        self._urgent.update(named)
+        return named
+
     def _mirror(self, table: Table) -> None:
+        if self._batches.is_due():
+            self._flush()
         shard = shard_of(table.base_path, self._tables.shards.count)
         if not table.capabilities.keeps_log:
             uid, batch_entries = observed_uid(table.storage.root), self._per_table.of(table.base_path).batch_entries
@@ -167,6 +182,8 @@ class MirrorService:
             if found.record is not None:
                 self._known[uid] = found.record
             return
+        if table.uid in self._batches:
+            self._flush()
         # Step 2, for each table: where did the last publisher stop? The event log says it.
         number, cursor = self._cursor(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
@@ -184,7 +201,7 @@ class MirrorService:
                 return
             identity, sharing = self._identity(table), sharing_text(table)
             if is_changed(self._known.get(table.uid), identity, sharing):
-                self._publish(table, shard, number, cursor, [])
+                self._publish(table, shard, number, cursor, [], is_partial=False)
             observes = self._tables.policy(table.base_path).observes
             if observes and table.capabilities.log_is_truth:
                 return
@@ -204,15 +221,15 @@ class MirrorService:
             self._note_part(table.uid, is_partial=True)
             return
         table.refresh()
-        self._publish(table, shard, number, cursor, entries)
-        self._note_backlog(table, entries[-1].sequence)
-        self._observe(table, entries)
         # Steps of Apache Hudi that are not adopted yet are not published either.
-        self._note_part(table.uid, is_partial=entries[-1].sequence < max(head, table.state.sequence))
-        self._is_behind |= len(entries) == batch_entries
+        is_partial = entries[-1].sequence < max(head, table.state.sequence)
+        self._publish(table, shard, number, cursor, entries, is_partial=is_partial)
 
-    def _publish(self, table: Table, shard: int, number: int, cursor: int, entries: Sequence[Entry]) -> None:
-        """Publish entries and what changed about the table itself since its last record."""
+    def _publish(self, table: Table, shard: int, number: int, cursor: int, entries: Sequence[Entry], *, is_partial: bool) -> None:
+        """Publish entries and what changed about the table itself since its last record, together with other tables.
+
+        `is_partial`: whether the table has more to publish.
+        """
         known, identity, form = self._known.get(table.uid), self._identity(table), table.timeline.format
         # Step 4: an event for each entry, and the state of the table behind the last one.
         transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
@@ -223,12 +240,33 @@ class MirrorService:
         changes = changes_between(known, record, moved_from=_moved_from(table) if known is None else None)
         # Removed before and set after publishing: if the outcome is unknown, the next tick reads the cursor from the event log.
         del self._cursors[table.uid]
+        self._partial.add(table.uid)
+
+        def done() -> None:
+            self._cursors[table.uid], self._known[table.uid] = (number, record.sequence), record
+            self._waiting.pop(table.uid, None)
+            self._note_part(table.uid, is_partial=is_partial)
+            for change in changes:
+                _log.info("table is " + change.kind, table=table.uid, name=identity.name, previous=change.previous)
+            if entries:
+                self._note_backlog(table, record.sequence)
+                self._observe(table, entries)
+                self._is_behind |= len(entries) == self._per_table.of(table.base_path).batch_entries
+
         # Step 5: events, state and cursor in one transaction, so that each step and each change is published once.
-        self._publishers.publish_transitions(shard, number, table.uid, transitions, record, changes)
-        self._cursors[table.uid], self._known[table.uid] = (number, record.sequence), record
-        self._waiting.pop(table.uid, None)
-        for change in changes:
-            _log.info("table is " + change.kind, table=table.uid, name=identity.name, previous=change.previous)
+        self._batches.add(Publication(shard, number, table.uid, transitions, record, changes, done))
+        if not entries or table.uid in self._urgent or self._batches.is_due():
+            self._flush()
+
+    def _flush(self) -> None:
+        """Publish what waits. If that fails, the cursors are read again, those of several tables at once."""
+        is_alone = len(self._batches) == 1
+        try:
+            self._batches.flush()
+        except TidelineError:
+            if not is_alone:
+                self._read_for = 0
+            raise
 
     def _identity(self, table: Table) -> TableIdentity:
         """Return the identity of a table. Another program may have renamed or upgraded it since it was opened."""
