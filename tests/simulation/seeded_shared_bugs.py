@@ -11,6 +11,7 @@ from tests.simulation.world import World
 
 from tideline_locks import ProviderHudiLock
 from tideline_locks.hudi_table_lock import HeldLease
+from tideline_table.action import decision
 from tideline_table.action.write import transaction as write
 from tideline_table.coordination import SharedTimeline, conflict
 from tideline_table.coordination.shared import follower
@@ -53,6 +54,14 @@ def _none_late(listed: Any, state: Any) -> list[str]:
     return []
 
 
+def _nobody_writes(state: Any) -> None:
+    return None
+
+
+def _look_away(timeline: SharedTimeline, held: Any, own: str = "") -> None:
+    return None
+
+
 SHARED_BUGS: dict[str, Callable[[World], Any]] = {
     "what Hudi did is not adopted": sabotage((LogFollower, "adopt", _list_alone)),
     "no conflicts with what was adopted": sabotage((write, "find_conflict", _no_conflict)),
@@ -64,6 +73,8 @@ SHARED_BUGS: dict[str, Callable[[World], Any]] = {
     "lock not looked at before a step": sabotage((HeldLease, "is_held", _held_by_its_own_word)),
     # 1,000 histories did not show that a late reply to a renewal is no lock: `test_shared_stops.py` tests it.
     "Hudi's lock ignored": sabotage((ProviderHudiLock, "hold", _unlocked)),
+    "plan over inflight": sabotage((decision, "_write_of_hudi", _nobody_writes)),
+    "missed writer without a lock": sabotage((SharedTimeline, "_watch_lock", _look_away)),
     "late files of what was rolled back stay": sabotage((follower, "late_files", _none_late)),
 }
 """Name → the protection that it takes away."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -150,6 +150,46 @@ def hudi(cluster: SharedCluster, process: Process) -> None:
         except (HudiFailed, StorageError, ObjectNotFound, ObjectExists):
             pass  # the job failed: what it began is left to lazy cleaning
         pause(cluster, choose, choose.choice((0.1, 0.3) if world.is_crowded else (0.1, 5, 30)))
+
+
+class _Unlocked(HudiWriter):
+    """A job that nobody gave the options of sharing."""
+
+    def _lock(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def unlocked(cluster: SharedCluster, process: Process) -> None:
+    """Inserts keys of its own into file groups of its own, and takes no lock: nothing that it writes is in anybody's way."""
+    world = cluster.world
+    choose = world.chooser(process.name)
+    number = 0
+    while not world.is_over():
+        number += 1
+        # It never looks whether it was stopped for long: no rule here could survive that.
+        world.peers_in_lock.add(process.name)
+        with suppress(HudiFailed, StorageError, ObjectNotFound, ObjectExists):
+            _insert_unlocked(cluster, process, f"{process.name}.{number}")
+        pause(cluster, choose, choose.choice((0.1, 0.3) if world.is_crowded else (0.1, 2, 5)))
+
+
+def _insert_unlocked(cluster: SharedCluster, process: Process, name: str) -> None:
+    world, oracle = cluster.world, cluster.oracle
+    own = cluster.hudi_once(process)
+    theirs = _Unlocked(own.world, own.process, own.storage, own.table)
+    with theirs.begun() as view:
+        key = f"X-{name}"
+        op = Op(name, "upsert", (key,), world.scheduler.steps)
+        oracle.ops[op.id] = op
+        rows: dict[GroupId | str, pa.Table] = {partition_of(key): rows_of({key: op.value(key, None)})}
+        try:
+            theirs.write(view, rows, {OP_KEY: op.id})
+        except HudiUnsure:
+            raise
+        except HudiFailed:
+            op.status, op.ended_step = "failed", world.scheduler.steps
+            raise
+        op.status, op.ended_step = "committed", world.scheduler.steps
 
 
 def hudi_write_once(cluster: SharedCluster, theirs: HudiWriter, name: str, choose: random.Random) -> Op:

@@ -21,6 +21,7 @@ from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant,
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.entry import Entry
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.state import TableState
 
 
@@ -103,11 +104,19 @@ class SharedOracle(Oracle):
         """An object is again what it was: nothing that is followed here is ever overwritten."""
 
     def _fold(self, entry: Entry, process: Process) -> None:
+        self._check_plan(entry, process)
         try:
             self.state.apply(entry)
         except TidelineError as error:
             self.report(f"entry {entry.sequence} of {process.name} cannot be folded: {error}")
         self._log.append(entry)
+
+    def _check_plan(self, entry: Entry, process: Process) -> None:
+        """No rewrite is planned over a write of Apache Hudi: its job would fail at its commit, or its rows lie below the plan."""
+        is_plan = entry.operation == CLUSTER and entry.before is State.NONE and entry.writer_id != HUDI_WRITER
+        over = next((a for a in self.state.pending() if a.is_by_hudi and a.action in WRITE_ACTIONS and not a.is_clustering), None)
+        if is_plan and over is not None:
+            self.report(f"{process.name} planned clustering {entry.instant} over {over.action} {over.instant} of Hudi")
 
     def _folded(self, entries: list[Entry]) -> TableState:
         state = TableState()

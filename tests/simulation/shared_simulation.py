@@ -17,7 +17,7 @@ from tests.simulation.oracle import OP_KEY, Op
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 from tests.simulation.shared_actors import SharedCluster
 from tests.simulation.shared_oracle import SharedOracle
-from tests.simulation.shared_world import SHARING, SharedWorld
+from tests.simulation.shared_world import SHARING, UNLOCKED, SharedWorld
 from tests.simulation.signs_of_life import INTERVAL_S
 from tests.simulation.simulate import LOAD, Outcome, Sabotage, no_sabotage, report_failures, simulate, transaction_of
 from tests.simulation.visible_files import is_data_file
@@ -26,6 +26,7 @@ from tests.simulation.world import LEAVES_LATE_FILES
 from tideline_table.action import roll_back_dead, run_clean, write_rows
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
 from tideline_table.hudi.version6 import parse_timeline_file_name
+from tideline_table.log.body import Published
 from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.table import Table, TableRequest, create_table, share_table
 from tideline_table.writer import Operation
@@ -150,6 +151,8 @@ def _cast(world: SharedWorld) -> list[tuple[str, Callable[[SharedCluster, Proces
     )
     others = [act for act, likelihood in likely if choose.random() < likelihood] or [shared_actors.recoverer]
     choose.shuffle(others)
+    if world.chooser("lock").random() < 0.25:
+        cast += [(f"{UNLOCKED}0", shared_actors.unlocked)]
     return cast + [(f"{act.__name__}{n}", act) for n, act in enumerate(others[: 6 - len(cast)])]
 
 
@@ -215,6 +218,7 @@ def _check(cluster: SharedCluster) -> None:
     for action in oracle.state.pending():
         oracle.report(f"pending after recovery: {action}")
     _check_timeline(cluster)
+    _check_unlocked(cluster)
     everything = {o.path for o in disk.list_objects("")}
     known = {path for s in oracle.state.every_slice() for path in s.paths}
     for path in sorted(known - everything):
@@ -234,6 +238,20 @@ def _check(cluster: SharedCluster) -> None:
             oracle.report(f"operation {op.id} was acknowledged and is not on the timeline")
     for anomaly in find_anomalies([transaction_of(op, oracle) for op in oracle.ops.values()]):
         oracle.report(str(anomaly))
+
+
+def _check_unlocked(cluster: SharedCluster) -> None:
+    """Who takes no lock is named where a process of Tideline saw it, and nobody else is. Faults take locks away unseen."""
+    world, oracle = cluster.world, cluster.oracle
+    if world.faults:
+        return
+    published = [entry for entry in oracle.entries if isinstance(entry.body, Published)]
+    named = {entry.instant: entry.body.metadata.extra for entry in published if entry.body.unlocked}  # type: ignore[union-attr]
+    for instant in sorted(world.proved - named.keys()):
+        oracle.report(f"{instant} completed while Tideline had the lock, and its writer is not named")
+    for instant, extra in sorted(named.items()):
+        if not extra.get(OP_KEY, "").startswith(UNLOCKED):
+            oracle.report(f"{instant} is named as written without the lock, which its writer took")
 
 
 def _check_timeline(cluster: SharedCluster) -> None:

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.disk import LOG, ProcessStorage
@@ -23,6 +24,7 @@ from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
 from tideline_locks.waiting import RandomSource
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
+from tideline_table.coordination.lock import HeldHudiTableLock
 from tideline_table.errors import ObjectExists
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.version6 import parse_timeline_file_name
@@ -43,8 +45,36 @@ STORAGE_FAULTS = tuple(
 SHARED_FAULTS = (*STORAGE_FAULTS, LOCK_TAKEN)
 RESERVATION_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if "reservations" in calls))
 """Of the reservations that writers of Tideline have beside the lock."""
+UNLOCKED = "unlocked"
+"""What names of processes of Apache Hudi begin with that take no lock."""
 STOPS = TAKES_TIME | {"lease_expiry"}
 """Kinds that let a process go on long after it asked."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """What happened while one process of Tideline had the lock."""
+
+    seen: set[str] = field(default_factory=set)
+    """Writes that a listing of the process showed as pending."""
+    unlocked: set[str] = field(default_factory=set)
+    """Of these, what completed without the lock since."""
+
+
+class WatchedLock(ProviderHudiLock):
+    """Tells the world while it is held."""
+
+    holds: dict[str, Hold]
+    name: str
+
+    @contextmanager
+    def hold(self) -> Iterator[HeldHudiTableLock]:
+        with super().hold() as held:
+            self.holds[self.name] = Hold()
+            try:
+                yield held
+            finally:
+                self.holds.pop(self.name, None)
 
 
 class SharedWorld(World):
@@ -65,6 +95,10 @@ class SharedWorld(World):
         """Processes of Tideline whose look at the lock is behind them and whose step is on its way to the storage."""
         self.peers_in_lock: set[str] = set()
         """Processes of Apache Hudi that hold the lock: they do not look at it again."""
+        self.holds: dict[str, Hold] = {}
+        """Name of a process of Tideline that holds the lock → what happened since it did."""
+        self.proved: set[str] = set()
+        """Writes without the lock that completed between a listing and a step of one process that had it: it has to say so."""
         self.peers_starting: set[str] = set()
         """Processes of Apache Hudi that have an instant and did not look at the table yet: who stops there for long merges into
         what is later."""
@@ -82,7 +116,28 @@ class SharedWorld(World):
             cell, clock=clock, randomness=RandomSource(jitter, lambda: f"{owner}-{jitter.getrandbits(64):x}")
         )
         ttl_s = min(options[LOCK_TTL_S], sharing.expire_min * 60.0)
-        return ProviderHudiLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
+        lock = WatchedLock(provider, owner, ttl_s=ttl_s, wait_s=options[LOCK_WAIT_S])
+        lock.holds, lock.name = self.holds, owner
+        return lock
+
+    def note(self, process: Process, call: str, path: str, fault: str) -> None:
+        """See `World.note`; follows what completes while a process of Tideline has the lock. The call takes effect now."""
+        super().note(process, call, path, fault)
+        hold = self.holds.get(process.name)
+        if hold is not None and call.startswith("list") and path == ".hoodie":
+            hold.seen |= self._pending()
+        elif call == "put_if_absent" and is_timeline_file(path) and not fault:
+            if process.name.startswith(UNLOCKED) and is_commit_point(path):
+                instant = path.rpartition("/")[2].partition(".")[0]
+                for other in self.holds.values():
+                    other.unlocked |= {instant} & other.seen
+            elif hold is not None:
+                self.proved |= hold.unlocked
+
+    def _pending(self) -> set[str]:
+        found = [parse_timeline_file_name(path.rpartition("/")[2]) for path in self.disk._objects if is_timeline_file(path)]
+        done = {i.time for i in found if i is not None and i.state is State.COMPLETED}
+        return {i.time for i in found if i is not None} - done
 
     def draw(self, process: Process, call: str, path: str) -> str:
         """What goes wrong with this call, mostly nothing."""

@@ -19,7 +19,7 @@ from tideline_locks import LockUnreachable
 from tideline_planner.metrics import FINDINGS
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_planner.watch import LOOK_AGAIN_S, LOOK_AT_FILES_S, LOOK_AT_PENDING_S
+from tideline_planner.watch import GONE_SHOWN_S, LOOK_AGAIN_S, LOOK_AT_FILES_S, LOOK_AT_PENDING_S
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
 from tideline_table.action import TableService, run_compaction
@@ -343,3 +343,48 @@ def test_a_plan_that_is_given_up_shows_without_a_log_entry(fleet):
     fleet.clock.advance(LOOK_AT_PENDING_S)
     service.tick()
     assert context.metrics.value(FINDINGS, kind="given_up") == 1
+
+
+def test_a_table_that_is_gone_is_named_for_a_day_and_until_it_is_back(fleet):
+    table = fleet.create(type=TableType.COW)
+    write(table, 0)
+    service, context = planner(fleet)
+
+    def gone() -> float:
+        fleet.clock.advance(LOOK_AGAIN_S)
+        service.tick()
+        return context.metrics.value(FINDINGS, kind="gone")
+
+    assert gone() == 0
+    away = fleet.folder / "away"
+    shutil.move(fleet.path("trips"), away)
+    assert gone() == 1
+    (document,) = [found for found in service._watch.documents() if found["base_path"] == table.storage.root]
+    assert table.uid in document["findings"][0]["text"]
+    assert gone() == 1
+    shutil.move(away, fleet.path("trips"))
+    assert gone() == 0
+    shutil.move(fleet.path("trips"), away)
+    assert gone() == 1
+    fleet.clock.advance(GONE_SHOWN_S)
+    assert gone() == 0
+
+
+def test_a_policy_file_that_is_not_valid_is_a_finding_until_it_is_mended(fleet):
+    write(fleet.create(type=TableType.COW), 0)
+    file = fleet.folder / "policy.yaml"
+    file.write_text("version: 1\ndefaults: {}\n")
+    service, context = planner(fleet, policy_file=file)
+
+    def found(content: str) -> float:
+        file.write_text(content)
+        for _ in range(2):
+            fleet.clock.advance(LOOK_AGAIN_S)
+            service.tick()
+        return context.metrics.value(FINDINGS, kind="policy")
+
+    assert found("version: 1\ndefaults: {mode: services}\n") == 0
+    assert found("version: 1\ndefaults: {mode: perhaps}\n") == 1
+    (document,) = [each for each in service._watch.documents() if each["findings"]]
+    assert "perhaps" in document["findings"][0]["text"]
+    assert found("version: 1\ndefaults: {mode: observe}\n") == 0

@@ -14,7 +14,16 @@ from tideline_cli.report import print_facts, print_json, print_line, print_listi
 from tideline_locks import open_hudi_lock
 from tideline_table.config import SHARED_METADATA
 from tideline_table.log import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
-from tideline_table.table import CHECKED_COMMITS, BucketIndex, Table, WritersFound, WriterVerdict, find_writers, share_table
+from tideline_table.table import (
+    CHECKED_COMMITS,
+    BucketIndex,
+    Table,
+    WritersFound,
+    WriterVerdict,
+    find_writers,
+    resume_services,
+    share_table,
+)
 
 app = typer.Typer()
 
@@ -67,6 +76,14 @@ def share(
     commits: Annotated[
         int, option(metavar="N", min=1, help="With --check: number of completed writes to look at.")
     ] = CHECKED_COMMITS,
+    resume: Annotated[
+        bool,
+        option(
+            "--resume",
+            help="Of a shared table on which services stopped, because a write completed without the lock: every job takes it now, "
+            "and services begin again.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let Apache Hudi's writers and Tideline's write one table from now on, under one lock.
@@ -78,6 +95,9 @@ def share(
     """
     if check:
         _check(path, lock_provider, lock_expiry, commits, as_json=as_json)
+        return
+    if resume:
+        _resume(path, as_json=as_json)
         return
     progress = Progress("files", None)
     table = open_readable(path, {SHARED_METADATA.key: metadata}, progress=progress)
@@ -103,6 +123,16 @@ def share(
 
 def _lock_kind(given: str, table: Table) -> HudiLockKind:
     return choice("--lock-provider", given, HudiLockKind) if given else HudiLockKind.fitting(table.storage.root)
+
+
+def _resume(path: str, *, as_json: bool) -> None:
+    table = open_readable(path)
+    found = resume_services(table)
+    if as_json:
+        print_json({"uid": table.uid, "base_path": table.storage.root, "without_lock": list(found)})
+        return
+    wrote = f"{len(found)} write(s) had completed without its lock, the last {found[-1]}" if found else "none stopped them"
+    print_line(f"services work on table {table.definition.name}: {wrote}")
 
 
 def _check(path: str, lock_provider: str, lock_expiry: int, commits: int, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from tideline_runtime.open_tables import OpenTables
 from tideline_runtime.policy import Policies, is_open
 from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.visits import Visits
-from tideline_table.action import is_run_by_hudi, pending_rewrites
+from tideline_table.action import is_run_by_hudi, pending_rewrites, why_stopped
 from tideline_table.coordination import is_dead
 from tideline_table.errors import TidelineError
 from tideline_table.hudi import State
@@ -110,6 +110,8 @@ class PendingPlans:
                 if is_given_up_plan(table.storage, record.instant):
                     continue
                 self._left_alone.discard(key)  # a user removed the record: tideline job retry
+            if not driven and why_stopped(table.state) is not None:
+                continue  # a writer takes no lock: nothing begins here
             if not driven and not (is_time and policy.wants(service, now)):
                 continue  # a plan that no process runs waits for the window or the end of the pause
             plan = getattr(table.state.plans.get(record.instant), "plan", None) or {}

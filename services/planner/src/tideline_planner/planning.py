@@ -37,6 +37,7 @@ from tideline_table.action import (
     pending_bytes,
     pending_rewrites,
     plan_check,
+    withdraw_plans,
 )
 from tideline_table.errors import ClockSkew, Recovery, TidelineError
 from tideline_table.log import TableState
@@ -181,9 +182,17 @@ class PlannerService:
         if known is None or not is_same or (known.until is not None and now >= known.until):
             with self._context.metrics.timed(PLANNING):
                 self._decided[table.uid] = self._decide(table, basis, now)
+        if table.state.unlocked and not policy.observes:
+            self._withdraw(table)
         self._watch.examine(table, policy)
         # Last, because a table that failed must not be served.
         tick.examined.add(table.uid)
+
+    def _withdraw(self, table: Table) -> None:
+        """Take back what was planned beside a writer that takes no lock."""
+        for instant in withdraw_plans(table):
+            about = {"table": table.uid, "name": table.definition.name, "instant": instant}
+            _log.warning("plan withdrawn: a write of Apache Hudi completed without the lock of the table", **about)
 
     def _decide(self, table: Table, basis: _Basis, now: datetime) -> Decided:
         _, settings, policy = basis

@@ -37,6 +37,8 @@ LOOK_AT_STANDING_S = 300.0
 LOOK_AT_FILES_S = 3600.0
 """Time after which the partitions of a table are listed again, to find data files that are gone or have wrong sizes. Of a table of
 which the mirror tells that it has no news, this is done with each audit, and `why_refused` this often."""
+GONE_SHOWN_S = 86_400.0
+"""Time for which a table that is gone is shown: it may have been dropped on purpose."""
 FOUND, CLEARED = "found", "cleared"
 """States of a `FindingEvent`."""
 Document = dict[str, Any]
@@ -88,6 +90,8 @@ class FleetWatch:
         self._tables = tables
         self._seen: dict[str, _Seen] = {}
         self._failures: dict[str, Document] = {}
+        self._gone: dict[str, tuple[str, float]] = {}
+        """Base path → uid of a table that was found before, and the monotonic time since which it is not."""
         self._known: dict[tuple[str, str, str], str] = {}
         self._lock = threading.Lock()
         self._locks = LockProbe(settings.locks, context.clock)
@@ -122,6 +126,11 @@ class FleetWatch:
             failures[base_path] = failure_document(base_path, Finding(kind, why))
         for pattern in filter(self._tables.owns, self._tables.registry.unmatched()):
             failures[pattern] = failure_document(pattern, Finding(FindingKind.NO_TABLE, f"no table matches {pattern}"))
+        failures |= self._of_gone(visited, failures)
+        policies = self._tables.policies
+        if policies is not None and policies.refusal and self._tables.owns(str(policies.path)):
+            text = f"the policy file is refused, and the policies read before stay in force: {policies.refusal}"
+            failures[str(policies.path)] = failure_document(str(policies.path), Finding(FindingKind.POLICY, text))
         place = self._locks.place
         if self._tables.owns(place) and (failure := self._locks.failure()):
             failures[place] = failure_document(place, Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"))
@@ -129,6 +138,24 @@ class FleetWatch:
             self._seen = {uid: seen for uid, seen in self._seen.items() if uid in visited}
             self._failures = failures
         self._show()
+
+    def _of_gone(self, visited: set[str], failures: Mapping[str, Document]) -> dict[str, Document]:
+        """Return a finding for each table that was found before and is not at its place now."""
+        now_s, found = self._context.clock.monotonic_s(), set(self._tables.known().values())
+        for uid, seen in self._seen.items():
+            base_path = seen.table.base_path
+            if uid not in visited and base_path not in found and self._tables.owns(base_path):
+                self._gone.setdefault(base_path, (uid, now_s))
+        there = {*found, *failures}
+        self._gone = {
+            base_path: (uid, since_s)
+            for base_path, (uid, since_s) in self._gone.items()
+            if base_path not in there and self._tables.owns(base_path) and now_s - since_s < GONE_SHOWN_S
+        }
+        return {
+            base_path: failure_document(base_path, Finding(FindingKind.GONE, _gone_text(base_path, uid), now_s - since_s))
+            for base_path, (uid, since_s) in self._gone.items()
+        }
 
     def close(self) -> None:
         """Close the connection to the locks."""
@@ -187,3 +214,10 @@ class FleetWatch:
             _log.info("finding cleared", base_path=base_path, table=uid, kind=kind)
             self._publish(FindingEvent(uid, base_path, kind, CLEARED, now))
         self._known = found
+
+
+def _gone_text(base_path: str, uid: str) -> str:
+    return (
+        f"table {uid} was at {base_path} and is not: it was dropped or moved, or the credentials do not see it any more; after a "
+        "move: tideline adopt NEW_PATH"
+    )

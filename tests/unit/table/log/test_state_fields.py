@@ -63,6 +63,7 @@ def full_state():
         ring_clusterings={WRITTEN},
         metadata=MetadataTable((FILES_PARTITION,), 10),
         eager_rollback=GONE,
+        unlocked={WRITTEN: "Spark SQL (0.x)"},
     )
 
 
@@ -105,6 +106,7 @@ SINCE = {
         "older_deltas": [[GONE, 0]],
     },
     "eager_rollback": GONE,
+    "unlocked": {WRITTEN: "Spark SQL (0.x)"},
     "bucket_numbers": {WRITTEN: 8},
     "bucket_rules": {WRITTEN: "^a,4;.*,8"},
     "ring_resizes": {WRITTEN: ["day=1", ""]},

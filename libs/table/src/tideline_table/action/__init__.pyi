@@ -11,7 +11,7 @@ from .clustering.run import cluster_here, request_clustering, run_clustering
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
 from .compaction.run import request_compaction, run_compaction
-from .decision import Check, Due, NotDue, TableService, Trigger, action_name, service_of
+from .decision import Check, Due, NotDue, TableService, Trigger, action_name, service_of, why_stopped
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
     find_log_compaction_conflict,
@@ -20,7 +20,7 @@ from .log_compaction.plan import (
 )
 from .log_compaction.run import request_log_compaction, run_log_compaction
 from .log_compaction.task import merge_log
-from .maintenance.cancel import Cancelled, adopt, cancel_plan
+from .maintenance.cancel import Cancelled, adopt, cancel_plan, withdraw_plans
 from .maintenance.document import failure_document, job_document, maintenance_document, status_document, verdict_document
 from .maintenance.leave import leave
 from .maintenance.maintain import maintain
@@ -191,6 +191,8 @@ __all__ = [
     "target_schema",
     "verdict_document",
     "whole_group",
+    "why_stopped",
+    "withdraw_plans",
     "write_context",
     "write_partition_metafile",
     "write_range",

@@ -123,8 +123,19 @@ def obstacle(state: TableState, alone: Action | None = None) -> NotDue | None:
     if alone is None and (writing := _write_of_hudi(state)) is not None:
         found = f"{writing.action} {writing.instant} of Apache Hudi is {writing.state}: plans are made between its writes"
         return NotDue(found, "the end of that write; if its process died: tideline run rollback PATH")
+    if alone is not Action.ARCHIVAL and (unlocked := why_stopped(state)) is not None:
+        return unlocked
     pending = next((a.instant for a in state.pending() if a.action is alone), None)
     return NotDue(f"{alone} {pending} is pending already; run it first", f"the end of {alone} {pending}") if pending else None
+
+
+def why_stopped(state: TableState) -> NotDue | None:
+    """Return why services stop on a shared table: a writer that does not take the lock loses rows where they plan or clean."""
+    if not state.unlocked:
+        return None
+    instant, writer = list(state.unlocked.items())[-1]
+    found = f"write {instant} of Apache Hudi completed without the lock of the table ({writer})"
+    return NotDue(found, "its job takes the lock, and then: tideline share PATH --resume")
 
 
 def _write_of_hudi(state: TableState) -> ActionRecord | None:

@@ -58,6 +58,8 @@ class Published:
     """Set when the table is shared with Apache Hudi's writers from this entry on."""
     adopted: AdoptedTable | None = None
     """State of a Hudi-written table, in the first commit of its table log."""
+    unlocked: str = ""
+    """Set for an adopted write of Apache Hudi that completed without the common lock: what is known of its writer."""
     statistics: Document | None = field(default=None, compare=False)
     """Column statistics of its files (`statistics_json`), as an entry holds them. `file_statistics` reads them."""
 
@@ -89,6 +91,7 @@ class Published:
             inserted_key_hashes_of_table=self.inserted_key_hashes_of_table,
             sharing=self.sharing and self.sharing.to_json(),
             adopted=self.adopted and self.adopted.to_json(),
+            unlocked=self.unlocked or None,
             statistics=statistics,
         )
 
@@ -100,6 +103,7 @@ class Published:
             inserted_key_hashes_of_table=document.get("inserted_key_hashes_of_table"),
             sharing=Sharing.from_json(document["sharing"]) if document.get("sharing") else None,
             adopted=AdoptedTable.from_json(document["adopted"]) if document.get("adopted") else None,
+            unlocked=str(document.get("unlocked") or ""),
             statistics=document.get("statistics"),
         )
 

@@ -295,6 +295,7 @@ _SPECIAL = {
     "bucket_numbers": _Form(dict, lambda document: {str(at): int(number) for at, number in document.items()}),
     "bucket_rules": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
     "ring_resizes": _Form(dict, lambda document: {str(at): tuple(map(str, names)) for at, names in document.items()}),
+    "unlocked": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
     "ring_clusterings": _Form(sorted, lambda names: set(map(str, names))),
     "identified_schemas": _Form(list, lambda texts: tuple(map(str, texts))),
     "savepoints": _Form(

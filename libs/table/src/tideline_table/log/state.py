@@ -48,6 +48,8 @@ from tideline_table.log.table_log import Draft
 from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_writes
 from tideline_table.log.view import StateView
 
+_UNLOCKED_KEPT = 10
+
 
 class KnownSteps(Protocol):
     """The part of a table's state (`TableState`) that decides which transition may follow."""
@@ -209,13 +211,20 @@ class TableState(StateView):
                 self._apply_commit(entry, body.metadata)
                 if body.adopted is not None:
                     self._take_over(body.adopted, entry.sequence)
-                self.sharing = body.sharing or self.sharing
+                self._note_sharing(entry.instant, body)
             case Cleaned():
                 self._apply_clean(body.retained, body.names)
             case Archived():
                 self._apply_archival(entry.instant, body.archived)
             case Bare() | Indexed():
                 pass
+
+    def _note_sharing(self, instant: str, body: Published) -> None:
+        if body.sharing is not None:
+            self.sharing, self.unlocked = body.sharing, {}
+        if body.unlocked:
+            self.unlocked[instant] = body.unlocked
+            self.unlocked = dict(list(self.unlocked.items())[-_UNLOCKED_KEPT:])
 
     def _set_progress(self, progress: Mapping[str, Progress] | None) -> None:
         if progress is not None:

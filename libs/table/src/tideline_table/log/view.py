@@ -80,6 +80,9 @@ class StateView:
     """The metadata table that Tideline keeps for Apache Hudi's readers; None if there is none."""
     eager_rollback: str = ""
     """The latest rollback by which Apache Hudi undid the write of a live writer."""
+    unlocked: dict[str, str] = field(default_factory=dict)
+    """The last writes of Apache Hudi that completed without the common lock, with what is known of their writers. Empty again from
+    the entry on by which an operator says that every writer takes it."""
     _mutex: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
     """Threads share an open table; the lock hides partly applied entries."""
 

@@ -97,12 +97,18 @@ class FindingKind(enum.StrEnum):
     CANNOT_PLAN = "cannot_plan"
     LOCKS = "locks"
     NO_TABLE = "no_table"
+    GONE = "gone"
+    """A table that was found before is not at its place any more."""
+    POLICY = "policy"
+    """The policy file is not valid: that of before stays in force."""
     GIVEN_UP = "given_up"
     REFUSED = "refused"
     """Writers refuse the table: a copy, another writer's instant, an upgrade, a lost log."""
     DAMAGED = "damaged"
     HIDDEN_COMMIT = "hidden_commit"
     """A completed write of Apache Hudi has log files that a compaction does not read."""
+    UNLOCKED_WRITER = "unlocked_writer"
+    """A write of Apache Hudi completed without the common lock: services stop on the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,21 @@ def problems_of(table: Table) -> tuple[Finding, ...]:
 
 def _problems(table: Table, state: TableState) -> tuple[Finding, ...]:
     found = [finding for record in state.pending() if (finding := _of_action(table, record)) is not None]
-    return (*found, *_of_hidden(state), *_of_backlog(table, state), *_of_clock(table))
+    return (*found, *_of_unlocked(table, state), *_of_hidden(state), *_of_backlog(table, state), *_of_clock(table))
+
+
+def _of_unlocked(table: Table, state: TableState) -> list[Finding]:
+    """Return one finding for the writes that completed without the common lock."""
+    if not state.unlocked:
+        return []
+    first, last = min(state.unlocked), max(state.unlocked)
+    writers = ", ".join(sorted(set(state.unlocked.values())))
+    text = (
+        f"{len(state.unlocked)} write(s) of Apache Hudi, the last {last}, completed without the lock of the table: {writers}; no "
+        "service plans, runs or cleans here until each of its jobs has the options that tideline share PATH prints; then: tideline "
+        "share PATH --resume"
+    )
+    return [Finding(FindingKind.UNLOCKED_WRITER, text, age_s(first, table.clock.now(), table.zone))]
 
 
 def _of_hidden(state: TableState) -> list[Finding]:

@@ -262,6 +262,34 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
         rings.for_writing({s.group.partition_path for s in table.state.latest_slices()})
 
 
+def resume_services(table: Table) -> tuple[str, ...]:
+    """Say that every writer of a shared table takes its lock now, by an empty commit. Return the writes that had proved another.
+
+    Does nothing for a table without such writes. Raises `UnsupportedTable` for a table that is not shared.
+    """
+    if table.sharing is None:
+        raise UnsupportedTable(
+            f"table {table.definition.name!r} is not shared",
+            expected="a table that Apache Hudi writes, too",
+            remedy="share it first",
+        )
+    table.check_writable(keyed=False)
+    table.timeline.catch_up()
+    found = tuple(table.refresh().unlocked)
+    if found:
+        _share_again(table, table.sharing)
+    return found
+
+
+def _share_again(table: Table, sharing: Sharing) -> None:
+    action, body = table.write_action(), _commit_body(table.schema_json, sharing)
+    begun = table.timeline.append(
+        lambda state: Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
+    )
+    table.timeline.append(lambda _: Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body))
+    table.refresh()
+
+
 def _bucketing(table: Table) -> Bucketing:
     return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(BUCKET_FOLDER).folders)
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tideline_table.coordination.shared.metadata import advertised
-from tideline_table.errors import MALFORMED, ObjectNotFound
+from tideline_table.errors import ObjectNotFound
 from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant, State
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.json_text import parse_json
+from tideline_table.hudi.writer_traces import Release, kind_of, release_of, writer_name
 from tideline_table.log.action import COMPACT
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import Storage, exists
@@ -28,17 +28,6 @@ from tideline_table.table.sharing import why_unsharable
 
 CHECKED_COMMITS = 50
 """Completed writes that are examined by default."""
-_KINDS = (
-    ("Spark streaming sink", "_hudi_streaming_sink_checkpoint"),
-    ("Hudi streamer", "deltastreamer.checkpoint"),
-    ("Hudi streamer", "streamer.checkpoint"),
-    ("Spark SQL", "_hoodie.spark.sql."),
-)
-"""What a key of the extra metadata begins with, by the kind of application that writes it."""
-_SINK = _KINDS[0][1]
-_OTHER = "Spark or Flink job"
-_ONLY_1X = frozenset({"prevBaseFile", "numUpdates", "totalLogReadTimeMs"})
-"""Fields of write stats in JSON that releases before 1.0 do not write (format reference 5)."""
 _TOKEN = re.compile(r"_\d+-(?P<stage>\d+)-(?P<attempt>\d+)(?:_|\.|$)")
 _SERVICES = {"COMPACT": "compaction", "CLUSTER": "clustering", "LOG_COMPACT": "log compaction"}
 _HEARTBEATS = ".heartbeat"
@@ -48,14 +37,6 @@ _LAZY = "hoodie.cleaner.policy.failed.writes"
 _METADATA = "hoodie.metadata.enable"
 _CONCURRENCY = "hoodie.write.concurrency.mode"
 _FOR_1X = frozenset({"hoodie.write.table.version", "hoodie.write.auto.upgrade"})
-
-
-class Release(enum.StrEnum):
-    """The family of releases that wrote a commit."""
-
-    BEFORE_1 = "0.x"
-    FROM_1 = "1.x"
-    UNKNOWN = "unknown"
 
 
 class WriterVerdict(enum.StrEnum):
@@ -88,8 +69,7 @@ class FoundWriter:
     @property
     def name(self) -> str:
         """Kind, identifiers and release, for people."""
-        named = f"{self.kind} {', '.join(self.identifiers)}" if self.identifiers else self.kind
-        return f"{named} ({self.release})"
+        return writer_name(self.kind, self.identifiers, self.release)
 
     @property
     def applications(self) -> int:
@@ -146,8 +126,8 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
         if metadata.operation.upper() in _SERVICES or metadata.operation in (COMPACT, CLUSTER):
             services.add(_SERVICES.get(metadata.operation.upper(), metadata.operation))
             continue
-        kind, identifiers = _kind(metadata.extra)
-        release = _release(content)
+        kind, identifiers = kind_of(metadata.extra)
+        release = release_of(content)
         found = writers.setdefault((kind, release, identifiers), FoundWriter(kind, release, identifiers))
         found.instants.append(instant.time)
         found.operations.add(metadata.operation)
@@ -179,26 +159,6 @@ def _is_hudis(table: Table, instant: Instant) -> bool:
 
 def _is_pending(table: Table, instant: Instant) -> bool:
     return instant.state is not State.COMPLETED and _is_hudis(table, instant)
-
-
-def _kind(extra: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    kind = next((kind for kind, prefix in _KINDS if any(key.startswith(prefix) for key in extra)), _OTHER)
-    identifiers: tuple[str, ...] = ()
-    if _SINK in extra:
-        with suppress(*MALFORMED):
-            identifiers = tuple(sorted(parse_json(extra[_SINK].encode())))
-    return kind, identifiers
-
-
-def _release(content: bytes) -> Release:
-    """Return the releases that wrote a commit file. Avro came with 1.0; JSON shows it in the fields of its stats."""
-    if not content.startswith(b"{"):
-        return Release.FROM_1
-    with suppress(*MALFORMED, AttributeError):
-        stats = [stat for stats in parse_json(content)["partitionToWriteStats"].values() for stat in stats]
-        if stats:
-            return Release.FROM_1 if _ONLY_1X & stats[0].keys() else Release.BEFORE_1
-    return Release.UNKNOWN
 
 
 def _stage(path: str) -> Iterator[int]:

@@ -53,7 +53,7 @@ def _run(table: Table) -> object:
     return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
 
 
-def _unlocked(storage: Storage, clock: ManualClock) -> Table:
+def unlocked_job(storage: Storage, clock: ManualClock) -> Table:
     job = peer_of(storage, clock)
     assert job.sharing is not None
     job.timeline = timeline = Unlocked(job.timeline.replica, open_hudi_lock(storage, job.sharing, "job", clock, job.options))
@@ -97,7 +97,7 @@ PLANS: list[Callable[[Table], str | None]] = [
 def test_nothing_is_planned_over_a_write_and_no_acknowledged_row_is_lost(plan: Callable[[Table], str | None]) -> None:
     ours, storage, clock = _merging()
     put(ours, [("n", "p", 1, "1")])
-    job = _unlocked(storage, clock)
+    job = unlocked_job(storage, clock)
     planned: list[str | None] = []
 
     def meanwhile() -> None:
@@ -114,7 +114,7 @@ def test_nothing_is_planned_over_a_write_and_no_acknowledged_row_is_lost(plan: C
 
 def test_the_reason_names_the_write_and_the_planner_sees_it_too() -> None:
     _, storage, clock = _merging()
-    job = _unlocked(storage, clock)
+    job = unlocked_job(storage, clock)
     found: list[str] = []
 
     def meanwhile() -> None:
@@ -132,7 +132,7 @@ def test_the_reason_names_the_write_and_the_planner_sees_it_too() -> None:
 
 def _late_write(storage: Storage, clock: ManualClock, then: Callable[[], object] = lambda: None) -> str:
     """Complete a write that a compaction plan did not see; `then` happens before it completes. Returns the compaction."""
-    job, plans = _unlocked(storage, clock), list[str | None]()
+    job, plans = unlocked_job(storage, clock), list[str | None]()
 
     def meanwhile() -> None:
         clock.advance(1)
@@ -147,7 +147,7 @@ def _late_write(storage: Storage, clock: ManualClock, then: Callable[[], object]
     return compaction
 
 
-def _taken_back(storage: Storage) -> Callable[[], None]:
+def taken_back(storage: Storage) -> Callable[[], None]:
     """Make the last write inflight again; the result completes it."""
     path = max(o.path for o in storage.list_folder(".hoodie").objects if o.path.endswith(".deltacommit"))
     content = storage.read(path)
@@ -177,7 +177,7 @@ def test_a_write_that_completes_below_a_compaction_while_it_runs_makes_it_run_ag
     _, storage, clock = _merging()
     _late_write(storage, clock)
     services = opened(storage, clock, "services")
-    complete = _taken_back(storage)
+    complete = taken_back(storage)
 
     def run(tasks: Sequence[CompactionTask]) -> list[WriteStat]:
         done = [compact_slice(task, storage) for task in tasks]
@@ -199,7 +199,7 @@ def test_a_write_that_nobody_reads_any_more_is_found_hidden(by_hudi: bool) -> No
     _, storage, clock = _merging()
     if by_hudi:
         compaction = _late_write(storage, clock)
-        complete = _taken_back(storage)
+        complete = taken_back(storage)
         _run(peer_of(storage, clock))
         complete()
     else:
@@ -214,7 +214,7 @@ def test_a_write_that_nobody_reads_any_more_is_found_hidden(by_hudi: bool) -> No
 def test_a_write_that_saw_the_plan_is_not_hidden() -> None:
     ours, storage, clock = _merging()
     assert schedule_compaction(ours, ONE)
-    put(_unlocked(storage, clock), [LATE])
+    put(unlocked_job(storage, clock), [LATE])
     services = opened(storage, clock, "services")
     services.timeline.catch_up()
     assert _run(services) is not None

@@ -61,6 +61,22 @@ def cancel_plan(table: Table, instant: str) -> Cancelled:
     return Cancelled(service, instant, rollback, record.state is State.INFLIGHT, len(moves))
 
 
+def withdraw_plans(table: Table) -> tuple[str, ...]:
+    """Cancel the plans of Tideline that no process began, where a cancellation cannot hide a row. Return their instants.
+
+    For tables on which services stop (`why_stopped`). A compaction stays pending: Apache Hudi's writers may append behind its plan
+    already, and readers find what they append only while it is there.
+    """
+    withdrawn = []
+    for record in table.state.pending():
+        service = service_of(record)
+        is_ours = record.state is State.REQUESTED and not record.is_by_hudi and not record.fenced_by
+        if is_ours and service in REWRITES and SERVICES[service].cancels_where_shared:
+            cancel_plan(table, record.instant)
+            withdrawn.append(record.instant)
+    return tuple(withdrawn)
+
+
 def _check_cancellable(table: Table, instant: str, record: ActionRecord | None) -> TableService:
     service = service_of(record) if record is not None else None
     if record is None:

@@ -21,6 +21,7 @@ from tideline_table.coordination.shared.adoption import (
 )
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.shared.leaving import check_still_shared
+from tideline_table.coordination.shared.lock_witness import untraced_completions
 from tideline_table.errors import (
     IllegalTransition,
     ObjectExists,
@@ -33,6 +34,7 @@ from tideline_table.errors import (
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.writer_traces import kind_of, release_of, writer_name
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RollbackStep
@@ -88,6 +90,8 @@ class LogFollower:
         self.replica = replica
         self.listed: ListedTimeline | None = None
         """The timeline as of the last adoption."""
+        self.unlocked: set[str] = set()
+        """Writes of Apache Hudi that are known to have completed without the lock and are not adopted yet."""
         self._archive_read: str | None = None
 
     def is_behind(self) -> bool:
@@ -96,6 +100,7 @@ class LogFollower:
         listed, state = ListedTimeline.read(self.replica.storage, self.replica.log.format), self.replica.state
         self.check_archive(listed)
         late = missing_steps(listed, state) or vanished(listed, state)
+        self.unlocked |= untraced_completions(self.replica.storage, listed, state)
         if continues_log_only(self.replica.storage):
             return bool(late)
         return bool(late or late_files(listed, state)) or self._unfinished_sharing(listed) is not None
@@ -131,16 +136,26 @@ class LogFollower:
         for step in missing_steps(listed, self.replica.state):
             self.append(
                 judged(
-                    read_step(self.replica.storage, step, listed.timeline, self.replica.state),
+                    self._told(read_step(self.replica.storage, step, listed.timeline, self.replica.state), listed),
                     self.replica.state,
                     listed,
                     self.replica.storage,
                     self.replica.options,
                 )
             )
+        self.unlocked.clear()
         for step in vanished(listed, self.replica.state):
             if step in gone:
                 self.append(read_step(self.replica.storage, step, listed.timeline, self.replica.state))
+
+    def _told(self, draft: Draft, listed: ListedTimeline) -> Draft:
+        """Return an adopted step, with what is known of its writer if that does not take the lock."""
+        if draft.instant not in self.unlocked or not isinstance(draft.body, Published):
+            return draft
+        path = listed.timeline.path(draft.at(State.COMPLETED))
+        writer = writer_name(*kind_of(draft.body.metadata.extra), release_of(self.replica.storage.read(path)))
+        _LOGGER.error("write %s of Apache Hudi (%s) completed without the lock of the table", draft.instant, writer)
+        return replace(draft, body=replace(draft.body, unlocked=writer))
 
     def _unfinished_sharing(self, listed: ListedTimeline) -> Entry | None:
         """Return the entry that made the table shared if its timeline files are missing: the only step that the log has first."""

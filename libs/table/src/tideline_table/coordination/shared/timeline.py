@@ -33,6 +33,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     hold_to_rules,
 )
 from tideline_table.coordination.shared.leaving import check_nothing_begun, check_still_shared, remove_tideline
+from tideline_table.coordination.shared.lock_witness import may_be_watched, new_completions
 from tideline_table.coordination.shared.metadata import check_record_index, follow_step, turn_off_if_known
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
@@ -127,9 +128,10 @@ class SharedTimeline(ActiveTimeline):
                 return False
         check_still_shared(self.storage, self.replica.uid)  # also before the lock: no process would remove its files
         before = self.state.sequence
-        with self._checked_lock().hold(), self.replica.mutex:
+        with self._checked_lock().hold() as held, self.replica.mutex:
             check_still_shared(self.storage, self.replica.uid)
             self.follower.adopt()
+            self._watch_lock(held)
         return self.state.sequence > before
 
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:  # noqa: ARG002 - the port's
@@ -274,8 +276,25 @@ class SharedTimeline(ActiveTimeline):
         if isinstance(draft.body, RollbackStep) and draft.before is State.NONE and not held.is_held():
             self._look_behind_fence(draft, draft.body.target)
         entry = self._mirror(draft)
+        self._watch_lock(held, draft.instant)
         self._check_not_undone(draft)
         return entry
+
+    def _watch_lock(self, held: HeldHudiTableLock, own: str = "") -> None:
+        """Adopt writes that completed while this process held the lock: they prove a writer that does not take it.
+
+        The step of this process, of the instant `own`, is taken, although its entry may be late, so an error of the storage is
+        only a warning. One listing while a write of Apache Hudi is pending, no request otherwise.
+        """
+        if not may_be_watched(self.state):
+            return
+        try:
+            found = new_completions(ListedTimeline.read(self.storage, self.format), self.state) - {own}
+            if found and held.is_held():  # asked behind the listing: so it was held all the time
+                self.follower.unlocked |= found
+                self.follower.adopt()
+        except TidelineError as error:
+            _LOGGER.warning("it is not known whether a write completed without the lock of the table: %s", error)
 
     def _look_behind_fence(self, draft: Draft, target: str) -> None:
         """Remove a late rollback's own files if its target completed meanwhile, because no file of the target may be deleted."""

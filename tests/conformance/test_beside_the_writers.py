@@ -1,0 +1,270 @@
+"""A table of Apache Hudi's jobs is taken over step by step while they write: observed, checked, shared, served, left.
+
+After each step the rows equal those that the jobs acknowledged, here and by Apache Hudi 1.2.0. No job dies, and one that has not
+been given the lock is found out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.peers.environment import HUDI_RELEASE, prepare
+
+from tideline_locks import open_hudi_lock
+from tideline_table.action import (
+    NotDue,
+    compact_slice,
+    leave,
+    request_clean,
+    request_compaction,
+    run_clean,
+    run_compaction,
+    write_rows,
+)
+from tideline_table.coordination import SharedTimeline
+from tideline_table.hudi.instant import WRITE_ACTIONS, State
+from tideline_table.log.sharing import HudiLockKind, Sharing
+from tideline_table.table import FindingKind, Table, WriterVerdict, find_writers, findings_of, resume_services, share_table
+from tideline_table.writer import Operation
+
+pytestmark = pytest.mark.timeout(900)
+
+RELEASES = [HUDI_RELEASE, *(pytest.param(name, marks=pytest.mark.of_peers) for name in ("0.15.0", "1.0.2", "1.1.1"))]
+W = "hoodie.datasource.write."
+JOB = {
+    "hoodie.table.name": "trips",
+    W + "recordkey.field": "id",
+    W + "partitionpath.field": "city",
+    W + "precombine.field": "ts",
+    W + "table.type": "MERGE_ON_READ",
+    "hoodie.upsert.shuffle.parallelism": "1",
+    "hoodie.compact.inline": "false",
+    "hoodie.parquet.small.file.limit": "0",  # updates go to log files, also beside inserts
+}
+SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("city", pa.string())])
+SERVICES: dict[str, object] = {"hoodie.compact.inline.max.delta.commits": 1, "hoodie.cleaner.commits.retained": 1}
+SLOW = {"ts": "if(id like 'slow%', ts + coalesce(cast(reflect('java.lang.Thread', 'sleep', 2000L) as bigint), 0), ts)"}
+"""The source of the rows takes two seconds, between the instant of a write and its inflight file."""
+WAIT_S = 300.0
+
+
+class Jobs:
+    """Jobs of one release on one table, and the rows that they acknowledged."""
+
+    def __init__(self, peer: ApacheHudi, judge: ApacheHudi, path: Path) -> None:
+        self.peer, self.judge, self.path = peer, judge, path
+        self.options: dict[str, str] = {}
+        self.model: dict[str, int] = {}
+        self.ts = 0
+
+    def write(self, numbers: Iterable[int], *, metadata: bool = False, slow: bool = False, **more: str) -> None:
+        """Rows of two partitions. With `slow`, one of them comes late."""
+        self.ts += 1
+        names = [*(f"k{n:02}" for n in numbers), *(["slow"] if slow else [])]
+        columns = {"id": names, "ts": [self.ts] * len(names), "city": [("paris", "rome")[len(n) % 2] for n in names]}
+        options = {**JOB, **self.options, **{key.replace("__", "."): value for key, value in more.items()}}
+        self.peer.write(self.path, pa.table(columns, schema=SCHEMA), options, metadata=metadata, computed=SLOW if slow else None)
+        self.model |= dict.fromkeys(names, self.ts)
+
+    def agree(self) -> None:
+        """Both sides read what was acknowledged."""
+        here = Table.open(str(self.path)).read(["id", "ts"])
+        there = self.judge.read(self.path, columns=["id", "ts"])
+        for found in (here, there):
+            rows = found.to_pylist()
+            assert len(rows) == len(self.model)
+            assert {row["id"]: row["ts"] for row in rows} == self.model
+
+    def pending(self) -> list[tuple[str, State]]:
+        """Writes of the timeline that did not complete."""
+        listed = Table.open(str(self.path)).state.pending()
+        return [(a.instant, a.state) for a in listed if a.action in WRITE_ACTIONS and not a.is_clustering]
+
+
+def _until(happened: Callable[[], object], job: Future[None] | None = None) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not happened():
+        if job is not None and job.done():
+            job.result()
+            raise AssertionError("the job ended too early")
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _is_pending(path: Path, suffix: str) -> bool:
+    """Whether a write has this file and is not completed."""
+    names = {found.name for found in (path / ".hoodie").iterdir()}
+    begun = {name.partition(".")[0] for name in names if name.endswith(f".deltacommit.{suffix}")}
+    return any(f"{instant}.deltacommit" not in names for instant in begun)
+
+
+@contextmanager
+def _running(job: Callable[[], None], path: Path) -> Iterator[Future[None]]:
+    """A job in a thread of its own, once it has its instant. It must not fail."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(job)
+        _until(lambda: _is_pending(path, "requested"), running)
+        yield running
+        running.result(WAIT_S)
+
+
+def _opened(path: Path, **options: object) -> Table:
+    return Table.open(str(path), options={**SERVICES, **options}, hudi_lock=open_hudi_lock)
+
+
+def _snapshot(path: Path) -> Mapping[str, int]:
+    return {str(found): found.stat().st_mtime_ns for found in path.rglob("*")}
+
+
+def _serve(path: Path) -> None:
+    """Compaction and clean, as the services run them."""
+    table = _opened(path)
+    assert isinstance(request_compaction(table), str)
+    assert run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks]) is not None
+    if isinstance(request_clean(table), str):
+        run_clean(table)
+
+
+def _kinds(table: Table) -> set[FindingKind]:
+    return {found.kind for found in findings_of(table)}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_from_observed_to_left(apache_hudi: ApacheHudi, workdir: Path, release: str) -> None:
+    path = workdir / "trips"
+    if release == HUDI_RELEASE:
+        _story(Jobs(apache_hudi, apache_hudi, path), release)
+        return
+    with ApacheHudi(prepare(release)) as peer:
+        _story(Jobs(peer, apache_hudi, path), release)
+
+
+def _story(jobs: Jobs, release: str) -> None:
+    path = jobs.path
+    jobs.write(range(4), metadata=True)
+    jobs.write(range(2, 6), metadata=True)
+    _observe_and_check(jobs, release)
+    shared = share_table(Table.open(str(path)), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    jobs.agree()
+    jobs.options = dict(shared.hudi_options())
+    jobs.write(range(4, 8))
+    jobs.agree()
+    _nothing_is_planned_over_a_job(jobs)
+    _serve(path)
+    jobs.agree()
+    jobs.write(range(6, 10))
+    jobs.agree()
+    _a_job_without_the_lock(jobs)
+    _serve(path)
+    jobs.agree()
+    leave(_opened(path), open_hudi_lock)
+    assert not (path / ".hoodie" / ".tideline").exists()
+    jobs.agree()
+    jobs.options = {}
+    jobs.write(range(8, 12), metadata=True)
+    jobs.agree()
+    if not release.startswith("0."):
+        _a_job_that_upgrades(jobs)
+
+
+def _observe_and_check(jobs: Jobs, release: str) -> None:
+    before = _snapshot(jobs.path)
+    jobs.agree()
+    found = find_writers(Table.open(str(jobs.path)))
+    assert _snapshot(jobs.path) == before
+    (writer,) = found.writers
+    assert writer.release.value == ("0.x" if release.startswith("0.") else "1.x")
+    assert writer.verdict is WriterVerdict.LACKS_OPTIONS
+    assert {"hoodie.metadata.enable", "hoodie.write.lock.provider", "hoodie.cleaner.policy.failed.writes"} <= set(writer.lacks)
+
+
+def _nothing_is_planned_over_a_job(jobs: Jobs) -> None:
+    with _running(lambda: jobs.write([4, 20], slow=True), jobs.path):
+        answer = request_compaction(_opened(jobs.path))
+        assert isinstance(answer, NotDue)
+        assert "of Apache Hudi is" in answer.reason
+    jobs.agree()
+    assert _kinds(_opened(jobs.path)) == set()
+
+
+def _a_job_without_the_lock(jobs: Jobs) -> None:
+    """It takes a lock of its own, elsewhere: it completes while Tideline has the lock of the table."""
+    elsewhere, free, taken = (jobs.path.parent / name for name in ("elsewhere", "free", "taken"))
+    free.mkdir()
+    taken.write_text("")  # no lock can be made below a file
+    elsewhere.symlink_to(free)
+    ours = _opened(jobs.path)
+    wrong = {"hoodie__write__lock__filesystem__path": str(elsewhere), "hoodie__write__lock__client__num_retries": "2000"}
+    with _running(lambda: jobs.write([5, 21], slow=True, **wrong), jobs.path) as job:
+        _point(elsewhere, taken)
+        _until(lambda: _is_pending(jobs.path, "inflight") and not _is_pending_only(jobs.path), job)
+
+        def let_it_complete() -> None:
+            _point(elsewhere, free)
+            _until(lambda: not _is_pending(jobs.path, "requested"))
+
+        with _within_a_step(ours, let_it_complete):
+            rows = {"id": ["own"], "ts": [1], "city": ["oslo"]}
+            write_rows(ours, pa.table(rows, schema=SCHEMA), Operation.UPSERT)
+    jobs.model["own"] = 1
+    jobs.agree()
+    services = _opened(jobs.path)
+    assert FindingKind.UNLOCKED_WRITER in _kinds(services)
+    for request in (request_compaction, request_clean):
+        answer = request(services)
+        assert isinstance(answer, NotDue)
+        assert "without the lock" in answer.reason
+    jobs.write([6, 22])
+    assert len(resume_services(services)) == 1
+    jobs.agree()
+    assert _kinds(_opened(jobs.path)) == set()
+
+
+def _point(link: Path, target: Path) -> None:
+    new = link.with_name("new")
+    new.symlink_to(target)
+    new.replace(link)
+
+
+def _is_pending_only(path: Path) -> bool:
+    """Whether a write has its requested file and no inflight file."""
+    names = {found.name for found in (path / ".hoodie").iterdir()}
+    begun = {name.partition(".")[0] for name in names if name.endswith(".deltacommit.requested")}
+    return any(f"{instant}.deltacommit.inflight" not in names for instant in begun if f"{instant}.deltacommit" not in names)
+
+
+@contextmanager
+def _within_a_step(table: Table, act: Callable[[], object]) -> Iterator[None]:
+    """`act()` happens once, while a step of `table` has the lock and has listed the timeline."""
+    timeline = table.timeline
+    assert isinstance(timeline, SharedTimeline)
+    take_step, once = timeline._take_step, threading.Lock()
+
+    def first(*arguments: Any) -> None:
+        if once.acquire(blocking=False):
+            act()
+        take_step(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(timeline, "_take_step", first)
+        yield
+
+
+def _a_job_that_upgrades(jobs: Jobs) -> None:
+    """A job with the defaults of 1.x on a table that is shared: the table is refused by name, and no row is lost."""
+    share_table(Table.open(str(jobs.path)), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    ours = _opened(jobs.path)
+    jobs.write([7, 23], metadata=True, hoodie__write__table__version="9", hoodie__write__auto__upgrade="true")
+    assert _kinds(ours) == {FindingKind.REFUSED}
+    (found,) = findings_of(ours)
+    assert "downgrade" in found.text
+    jobs.agree()
