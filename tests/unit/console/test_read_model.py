@@ -111,7 +111,7 @@ def test_gap_in_the_known_steps_is_filled(consoles):
         write(trips, 10 * number)
     follower, model, _ = consoles.follower()
     follower.turn()
-    model._write("DELETE FROM steps WHERE sequence = ?", [(3,)])
+    model._write(("DELETE FROM steps WHERE sequence = ?", [(3,)]))
     consoles.clock.advance(100)
     follower.turn()
     assert len(model.query("SELECT 1 FROM steps")) == trips.refresh().sequence
@@ -194,10 +194,8 @@ def test_numbers_beside_lists_are_those_of_all_rows(consoles):
     now_s = consoles.clock.now().timestamp()
     cleaned = {**step_row(next(backfill(trips, 1, write(trips, 0).sequence))), "action": "clean", "to_state": "completed"}
     for number in range(250):
-        model._write(
-            f"INSERT INTO steps VALUES ({', '.join('?' * len(cleaned))})",
-            [tuple({**cleaned, "sequence": 1000 + number, "time_s": now_s - number}.values())],
-        )
+        row = tuple({**cleaned, "sequence": 1000 + number, "time_s": now_s - number}.values())
+        model._write((f"INSERT INTO steps VALUES ({', '.join('?' * len(cleaned))})", [row]))
     client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
     assert "250 done in 7 days" in client.get("/work").text
 

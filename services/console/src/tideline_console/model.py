@@ -13,6 +13,7 @@ from typing import Any
 
 from tideline_events import Transition
 from tideline_runtime.state_folder import PRIVATE_FILE
+from tideline_table.action import TableService
 
 _PRAGMAS = "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;"
 _SCHEMA = """
@@ -25,7 +26,15 @@ CREATE INDEX tables_by_uid ON tables (uid);
 CREATE INDEX tables_by_pending ON tables (pending) WHERE pending > 0;
 CREATE INDEX tables_by_findings ON tables (findings) WHERE findings > 0;
 CREATE INDEX tables_by_due ON tables (due) WHERE due > 0;
+CREATE INDEX tables_by_urgency ON tables (urgency, name, base_path);
+CREATE INDEX tables_by_verdict ON tables (verdict);
+CREATE INDEX tables_by_folder ON tables (folder, verdict);
+CREATE INDEX tables_by_kind ON tables (type, version, mode);
 CREATE TABLE documents (base_path TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE parts (
+  base_path TEXT NOT NULL, part TEXT NOT NULL, number INTEGER NOT NULL, since_s REAL, ends INTEGER NOT NULL, examined_s REAL NOT NULL,
+  document TEXT NOT NULL, PRIMARY KEY (base_path, part, number)) WITHOUT ROWID;
+CREATE INDEX parts_by_age ON parts (part, ends, since_s);
 CREATE TABLE steps (
   uid TEXT NOT NULL, sequence INTEGER NOT NULL, instant TEXT NOT NULL, action TEXT NOT NULL, operation TEXT, from_state TEXT,
   to_state TEXT NOT NULL, time_s REAL NOT NULL, requested_s REAL NOT NULL, completed_s REAL, writer TEXT NOT NULL, undone TEXT,
@@ -33,12 +42,25 @@ CREATE TABLE steps (
   bytes_added INTEGER NOT NULL, partitions TEXT NOT NULL, timeline_file TEXT NOT NULL, PRIMARY KEY (uid, sequence)) WITHOUT ROWID;
 CREATE INDEX steps_by_time ON steps (time_s);
 CREATE INDEX steps_by_instant ON steps (uid, instant);
-CREATE INDEX steps_by_action ON steps (action, time_s);
+CREATE INDEX steps_of_services ON steps (time_s, uid) WHERE to_state IN ('completed', 'rolledback') AND action IN (%s);
+CREATE TABLE hours (
+  hour INTEGER NOT NULL, action TEXT NOT NULL, steps INTEGER NOT NULL, bytes INTEGER NOT NULL, rows INTEGER NOT NULL,
+  PRIMARY KEY (hour, action)) WITHOUT ROWID;
+CREATE TABLE table_hours (
+  uid TEXT NOT NULL, hour INTEGER NOT NULL, action TEXT NOT NULL, steps INTEGER NOT NULL, PRIMARY KEY (uid, hour, action)
+) WITHOUT ROWID;
+CREATE TRIGGER count_steps AFTER INSERT ON steps WHEN new.to_state = 'completed' BEGIN
+  INSERT INTO hours VALUES (CAST(new.time_s / 3600 AS INTEGER), new.action, 1, new.bytes_added,
+    COALESCE(new.rows_inserted, 0) + COALESCE(new.rows_updated, 0) + COALESCE(new.rows_deleted, 0))
+    ON CONFLICT DO UPDATE SET steps = steps + 1, bytes = bytes + excluded.bytes, rows = rows + excluded.rows;
+  INSERT INTO table_hours VALUES (new.uid, CAST(new.time_s / 3600 AS INTEGER), new.action, 1)
+    ON CONFLICT DO UPDATE SET steps = steps + 1;
+END;
 CREATE TABLE events (
   id TEXT PRIMARY KEY, uid TEXT NOT NULL, base_path TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, instant TEXT NOT NULL,
   text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
 CREATE INDEX events_by_time ON events (time_s);
-"""
+""".replace("%s", ", ".join(f"'{service}'" for service in TableService))
 URGENCY = {"cannot_open": 0, "attention": 1, "working": 2, "due": 3, "idle": 4, "unmanaged": 5}
 """Order of the verdicts: what needs a person comes first."""
 DUE = frozenset(("due", "held", "failed"))
@@ -80,34 +102,38 @@ class ReadModel:
     def put_table(self, row: Mapping[str, Any]) -> None:
         """Store what is known of a table; `row` has the columns of `tables` but `key`, and its `document` as a mapping."""
         values = {name: _text(value) for name, value in {**row, "key": key_of(row["base_path"])}.items()}
-        document = json.dumps(values.pop("document"), sort_keys=True)
+        document = values.pop("document")
         columns = f"({', '.join(values)}) VALUES ({_marks(values)})"
-        with self._guard:
-            self._write(f"INSERT OR REPLACE INTO tables {columns}", [tuple(values.values())])
-            self._write("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(values["base_path"], document)])
+        base_path = values["base_path"]
+        self._write(
+            (f"INSERT OR REPLACE INTO tables {columns}", [tuple(values.values())]),
+            ("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(base_path, json.dumps(document, sort_keys=True))]),
+            ("DELETE FROM parts WHERE base_path = ?", [(base_path,)]),
+            ("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", _parts(base_path, document, row["examined_s"])),
+        )
 
     def keep_tables(self, base_paths: Iterable[str]) -> None:
         """Forget all other tables. Their steps stay: the table may be another place of the same uid."""
         kept = set(base_paths)
         gone = [(row["base_path"],) for row in self.query("SELECT base_path FROM tables") if row["base_path"] not in kept]
         if gone:
-            self._write("DELETE FROM tables WHERE base_path = ?", gone)
-            self._write("DELETE FROM documents WHERE base_path = ?", gone)
+            self._write(*((f"DELETE FROM {name} WHERE base_path = ?", gone) for name in ("tables", "documents", "parts")))  # noqa: S608
 
     def add_steps(self, transitions: Iterable[Transition]) -> None:
         """Store steps; one that is known is left as it is."""
         rows = [tuple(_text(value) for value in step_row(one).values()) for one in transitions]
         if rows:
-            self._write(f"INSERT OR IGNORE INTO steps VALUES ({_marks(rows[0])})", rows)  # noqa: S608 - only marks
+            self._write((f"INSERT OR IGNORE INTO steps VALUES ({_marks(rows[0])})", rows))  # noqa: S608 - only marks
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Store events with the columns of `events`; the oldest beyond `MOST_EVENTS` are forgotten."""
         if events:
             documented = [{**one, "document": json.dumps(one["document"], sort_keys=True)} for one in events]
             rows = [tuple(_text(value) for value in one.values()) for one in documented]
-            self._write(f"INSERT OR IGNORE INTO events VALUES ({_marks(rows[0])})", rows)  # noqa: S608 - only marks
+            forget = "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY time_s DESC LIMIT -1 OFFSET ?)"
             self._write(
-                "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY time_s DESC LIMIT -1 OFFSET ?)", [(MOST_EVENTS,)]
+                (f"INSERT OR IGNORE INTO events VALUES ({_marks(rows[0])})", rows),  # noqa: S608 - only marks
+                (forget, [(MOST_EVENTS,)]),
             )
 
     def last_sequence(self, uid: str) -> int:
@@ -120,11 +146,12 @@ class ReadModel:
         has_gap = found["last"] - found["first"] + 1 != found["known"]
         return int(found["first"] - 1 if has_gap else found["last"])
 
-    def _write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _write(self, *statements: tuple[str, Sequence[tuple[Any, ...]]]) -> None:
         with self._guard:
             self._connection.execute("BEGIN")
             try:
-                self._connection.executemany(sql, rows)
+                for sql, rows in statements:
+                    self._connection.executemany(sql, rows)
             except BaseException:
                 self._connection.execute("ROLLBACK")
                 raise
@@ -156,6 +183,22 @@ def step_row(one: Transition) -> Row:
         "partitions": json.dumps(one.partitions[:100]),
         "timeline_file": one.timeline_file,
     }
+
+
+def _parts(base_path: str, document: Mapping[str, Any], examined_s: float) -> list[tuple[Any, ...]]:
+    """Return the rows of `parts`: findings, pending plans and services with work, so that lists of all tables parse no documents."""
+    by_part = {
+        "finding": document["findings"],
+        "pending": document["pending"],
+        "due": [service for service in document["services"].values() if service["outcome"] in DUE],
+    }
+    rows = []
+    for part, found in by_part.items():
+        for number, one in enumerate(found):
+            age_s, ends = one.get("age_s"), one.get("ends_in_s") is not None
+            since_s = None if age_s is None else examined_s - age_s
+            rows.append((base_path, part, number, since_s, int(ends), examined_s, json.dumps(one)))
+    return rows
 
 
 def _text(value: Any) -> Any:

@@ -13,6 +13,8 @@ from tideline_console.model import DUE, URGENCY, ReadModel, Row
 
 PAGE = 50
 MOST_SQUARES = 4000
+MOST_WORK = 100
+"""Rows of a list of work; pages say how many there are."""
 SORTS = {
     "state": "urgency",
     "table": "name COLLATE NOCASE",
@@ -98,7 +100,11 @@ def tables(model: ReadModel, asked: Asked, limit: int | None) -> tuple[list[Row]
     where, values = _where(asked)
     total = model.query(f"SELECT count(*) AS n FROM tables WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
     column, order = SORTS[asked.sort], "DESC" if asked.is_descending else "ASC"
-    order_by = f"{column} IS NULL, {column} {order}, urgency, name, base_path"
+    # In the order of an index, if there is one.
+    is_urgency = column == "urgency"
+    order_by = (
+        f"{column} {order}, name, base_path" if is_urgency else f"{column} IS NULL, {column} {order}, urgency, name, base_path"
+    )
     sql = f"SELECT * FROM tables WHERE {where} ORDER BY {order_by}"  # noqa: S608 - own text
     if limit is None:
         return model.query(sql, *values), total
@@ -192,33 +198,25 @@ def fleet_map(model: ReadModel) -> list[Block]:
 def findings(model: ReadModel, now_s: float, limit: int = 200) -> list[Row]:
     """Return findings with their table: those that a person must end first, then by age, the oldest first."""
     rows = model.query(
-        "SELECT key, name, folder, base_path, verdict, uid, examined_s, document FROM tables "
-        "JOIN documents USING (base_path) WHERE findings > 0 "
-        "ORDER BY urgency, name LIMIT ?",
+        "SELECT key, name, folder, t.base_path, verdict, uid, p.examined_s, p.document FROM parts p JOIN tables t USING (base_path) "
+        "WHERE part = 'finding' ORDER BY ends, verdict != 'cannot_open', since_s IS NULL, since_s, name LIMIT ?",
         limit,
     )
-    found = []
-    for row in rows:
-        for finding in json.loads(row.pop("document"))["findings"]:
-            found.append({**row, **aged(finding, now_s - row["examined_s"])})
-    return sorted(found, key=lambda one: (one["ends_in_s"] is not None, one["verdict"] != "cannot_open", -(one["age_s"] or 0)))
+    return [{**row, **aged(json.loads(row.pop("document")), now_s - row["examined_s"])} for row in rows]
 
 
 def hourly(model: ReadModel, now_s: float, hours: int = 24) -> dict[str, list[float]]:
     """Return what completed in each of the last hours, oldest first: commits, bytes and rows of writers, and of services."""
     first = int(now_s // 3600) - hours + 1
     rows = model.query(
-        "SELECT CAST(time_s / 3600 AS INTEGER) AS hour, action, count(*) AS n, sum(bytes_added) AS bytes, "
-        "sum(COALESCE(rows_inserted, 0) + COALESCE(rows_updated, 0) + COALESCE(rows_deleted, 0)) AS rows FROM steps "
-        "WHERE time_s >= ? AND to_state = 'completed' GROUP BY hour, action",
-        first * 3600,
+        "SELECT hour, action, steps AS n, bytes, rows FROM hours WHERE hour BETWEEN ? AND ?",
+        first,
+        first + hours - 1,
     )
     names = ("commits", "bytes", "rows", "services", "rewritten")
     series: dict[str, list[float]] = {name: [0.0] * hours for name in names}
     for row in rows:
         at = row["hour"] - first
-        if not 0 <= at < hours:
-            continue
         if row["action"] in WRITES:
             series["commits"][at] += row["n"]
             series["bytes"][at] += row["bytes"]
@@ -235,13 +233,10 @@ def commits_per_hour(model: ReadModel, uids: list[str], now_s: float, hours: int
     found = {uid: [0] * hours for uid in uids if uid}
     marks = ", ".join("?" for _ in found)
     writes = ", ".join(f"'{action}'" for action in sorted(WRITES))
-    # The plus keeps SQLite from the indexes over all tables: the steps of a page of tables lie together.
-    where = f"uid IN ({marks}) AND +time_s >= ? AND to_state = 'completed' AND +action IN ({writes})"
-    columns = "uid, CAST(time_s / 3600 AS INTEGER) AS hour, count(*) AS n"
-    sql = f"SELECT {columns} FROM steps WHERE {where} GROUP BY uid, hour"  # noqa: S608 - own text
-    for row in model.query(sql, *found, first * 3600):
-        if 0 <= row["hour"] - first < hours:
-            found[row["uid"]][row["hour"] - first] = row["n"]
+    where = f"uid IN ({marks}) AND hour BETWEEN ? AND ? AND action IN ({writes})"
+    sql = f"SELECT uid, hour, sum(steps) AS n FROM table_hours WHERE {where} GROUP BY uid, hour"  # noqa: S608 - own text
+    for row in model.query(sql, *found, first, first + hours - 1):
+        found[row["uid"]][row["hour"] - first] = row["n"]
     return found
 
 
@@ -256,33 +251,31 @@ def aged(document: Mapping[str, Any], passed_s: float) -> Row:
     return found
 
 
-def work(model: ReadModel, now_s: float) -> list[Row]:
-    """Return the pending plans and rollbacks of all tables with their table, the oldest first."""
-    found = []
-    for row in model.query(
-        "SELECT key, name, folder, uid, examined_s, document FROM tables JOIN documents USING (base_path) WHERE pending > 0"
-    ):
-        document = json.loads(row.pop("document"))
-        given_up = {f["kind"] for f in document["findings"]}
-        for job in document["pending"]:
-            found.append({**row, **aged(job, now_s - row["examined_s"]), "findings": given_up})
-    return sorted(found, key=lambda one: -one["age_s"])
-
-
-def due(model: ReadModel, limit: int = 500) -> list[Row]:
-    """Return the services that are due or held, with table and reason."""
-    found = []
-    for row in model.query(
-        "SELECT key, name, folder, document FROM tables JOIN documents USING (base_path) WHERE due > 0 "
-        "ORDER BY urgency, name LIMIT ?",
+def work(model: ReadModel, now_s: float, limit: int = MOST_WORK) -> list[Row]:
+    """Return the pending plans and rollbacks of all tables with their table, the oldest first; `findings` has their kinds."""
+    rows = model.query(
+        "SELECT key, name, folder, uid, p.examined_s, p.document, (SELECT json_group_array(json_extract(f.document, '$.kind')) "
+        "FROM parts f WHERE f.base_path = p.base_path AND f.part = 'finding') AS findings "
+        "FROM parts p JOIN tables t USING (base_path) WHERE part = 'pending' ORDER BY ends, since_s LIMIT ?",
         limit,
-    ):
-        services = json.loads(row.pop("document"))["services"].values()
-        found += [{**row, **service} for service in services if service["outcome"] in DUE]
-    return found[:limit]
+    )
+    return [
+        {**row, **aged(json.loads(row.pop("document")), now_s - row["examined_s"]), "findings": set(json.loads(row["findings"]))}
+        for row in rows
+    ]
 
 
-def done(model: ReadModel, since_s: float, limit: int = 200) -> list[Row]:
+def due(model: ReadModel, limit: int = MOST_WORK) -> list[Row]:
+    """Return the services that are due or held, with table and reason."""
+    rows = model.query(
+        "SELECT key, name, folder, p.document FROM parts p JOIN tables t USING (base_path) WHERE part = 'due' "
+        "ORDER BY urgency, name, number LIMIT ?",
+        limit,
+    )
+    return [{**row, **json.loads(row.pop("document"))} for row in rows]
+
+
+def done(model: ReadModel, since_s: float, limit: int = MOST_WORK) -> list[Row]:
     """Return what services completed and what was rolled back, newest first."""
     actions = ", ".join(f"'{service}'" for service in sorted(SERVICES))
     return model.query(
@@ -320,10 +313,13 @@ def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list
         values += [table["uid"], table["base_path"]] if table else ["", ""]
     if text:
         escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        # Names of tables are searched once, not for each event.
+        named = "SELECT {} FROM tables WHERE name LIKE ? ESCAPE '\\'"
         parts.append(
-            "(e.what || ' ' || e.instant || ' ' || e.text || ' ' || COALESCE(t.name, '') || ' ' || e.base_path) LIKE ? ESCAPE '\\'"
+            "((e.what || ' ' || e.instant || ' ' || e.text || ' ' || e.base_path) LIKE ? ESCAPE '\\' "
+            f"OR e.uid != '' AND e.uid IN ({named.format('uid')}) OR e.uid = '' AND e.base_path IN ({named.format('base_path')}))"
         )
-        values.append(f"%{escaped}%")
+        values += [f"%{escaped}%"] * 3
     # Of each source no more than the page needs, unless a filter looks for something further back.
     deep = _DEEP if key or text else limit
     sources = [_STEP_SOURCE] * (kind in ("", "step")) + [_EVENT_SOURCE] * (kind != "step")
@@ -331,11 +327,12 @@ def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list
     given_values: list[Any] = []
     for source in sources:
         given_values += [before_s, deep] if source is _STEP_SOURCE else [before_s, kind, kind, deep]
+    found = f"SELECT * FROM ({inner}) e WHERE {' AND '.join(parts)} ORDER BY e.time_s DESC, e.id DESC LIMIT ?"  # noqa: S608 - own text
     return model.query(
-        f"SELECT e.*, t.key, t.name, t.folder FROM ({inner}) e "  # noqa: S608 - own text
+        f"SELECT e.*, t.key, t.name, t.folder FROM ({found}) e "  # noqa: S608 - own text
         "LEFT JOIN tables t ON t.base_path = CASE WHEN e.uid = '' THEN e.base_path "
         "ELSE (SELECT min(base_path) FROM tables WHERE uid = e.uid) END "
-        f"WHERE {' AND '.join(parts)} ORDER BY e.time_s DESC, e.id DESC LIMIT ?",
+        "ORDER BY e.time_s DESC, e.id DESC",
         *given_values,
         *values,
         limit,

@@ -84,6 +84,8 @@ class Pages:
             "iso": text.time_iso,
         }
         self._templates.globals["base"] = settings.path_prefix
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)  # Compiled now: the first viewer does not wait for it.
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages."""

@@ -1,0 +1,96 @@
+"""Pages over many tables: what they ask of the read model does not grow with the number of tables and steps."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+from tests.unit.console.conftest import ADDRESS
+from tests.unit.services.fleet import write
+
+from tideline_console.model import URGENCY, key_of, step_row
+from tideline_console.web import console_app
+from tideline_events.transitions import backfill
+
+TABLES, STEPS = 2000, 20
+INSTRUCTIONS = 1_000_000
+"""Instructions of SQLite for one page."""
+ROWS = 800
+"""Rows that a page may read."""
+VERDICTS = tuple(URGENCY)
+
+
+def generated(consoles, model, now_s):
+    trips = consoles.create("trips")
+    (step,) = [step_row(one) for one in backfill(trips, 1, write(trips, 0).sequence)][-1:]
+    steps = []
+    for number in range(TABLES):
+        path, verdict = f"file:///lake/{number % 20}/t{number}", VERDICTS[number % len(VERDICTS)]
+        finding = {"kind": "dead_writer", "text": "a writer died", "age_s": 5.0 + number, "ends_in_s": None}
+        job = {"instant": "20260101000000000", "service": "clean", "state": "requested", "age_s": 1.0 + number, "is_running": False}
+        document = {
+            "table": f"t{number}",
+            "findings": [finding] if verdict == "attention" else [],
+            "pending": [{**job, "writer_id": "planner"}] if verdict == "working" else [],
+            "services": {"clean": {"service": "clean", "outcome": "due", "reason": "much", "until": ""}}
+            if verdict == "due"
+            else {},
+        }
+        numbers = dict.fromkeys(("size_bytes", "file_groups", "small_files", "log_files", "log_bytes"), number)
+        model.put_table(
+            {"base_path": path, "uid": f"u{number}", "name": f"t{number}", "folder": str(number % 20), "type": "mor", "version": 6}
+            | {"mode": "exclusive", "verdict": verdict, "urgency": URGENCY[verdict], "state": None, "sequence": 1, **numbers}
+            | {"pending": len(document["pending"]), "due": len(document["services"]), "findings": len(document["findings"])}
+            | {"last_write_s": now_s, "tags": "", "examined_s": now_s, "document": document}
+        )
+        for at in range(STEPS):
+            changed = {
+                "uid": f"u{number}",
+                "sequence": at,
+                "action": "clean" if at % 4 == 0 else "commit",
+                "time_s": now_s - at * 900,
+            }
+            steps.append(tuple({**step, **changed}.values()))
+    model._write((f"INSERT INTO steps VALUES ({', '.join('?' * len(step))})", steps))
+
+
+@pytest.fixture
+def many(consoles):
+    follower, model, settings = consoles.follower()
+    generated(consoles, model, consoles.clock.now().timestamp())
+    return TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS), model
+
+
+def test_pages_of_many_tables_read_little(many, monkeypatch):
+    client, model = many
+    counted = {"instructions": 0, "rows": 0}
+    asked = model.query
+
+    def query(sql, *values):
+        rows = asked(sql, *values)
+        counted["rows"] += len(rows)
+        return rows
+
+    def step():
+        counted["instructions"] += 1000
+
+    monkeypatch.setattr(model, "query", query)
+    model._connection.set_progress_handler(step, 1000)
+    found = {}
+    for address in ("/", "/tables", "/tables?sort=size", "/work", "/events", f"/events?table={key_of('file:///lake/7/t7')}"):
+        counted |= {"instructions": 0, "rows": 0}
+        assert client.get(address).status_code == 200
+        found[address] = dict(counted)
+    assert {address: one for address, one in found.items() if one["instructions"] > INSTRUCTIONS or one["rows"] > ROWS} == {}
+
+
+def test_lists_and_series_of_many_tables_are_those_of_the_rows(many):
+    client, _ = many
+    overview, work = client.get("/api/v1/overview").json(), client.get("/api/v1/work").json()
+    ages = [one["age_s"] for one in work["pending"]]
+    assert (len(ages), ages) == (100, sorted(ages, reverse=True))
+    assert ages[0] == pytest.approx(1.0 + max(n for n in range(TABLES) if VERDICTS[n % len(VERDICTS)] == "working"), abs=60)
+    assert {one["name"] for one in overview["findings"]} <= {f"t{n}" for n in range(TABLES) if VERDICTS[n % 6] == "attention"}
+    assert sum(overview["hours"]["commits"]) == TABLES * 15
+    assert sum(overview["hours"]["services"]) == TABLES * 5
+    page = client.get("/work").text
+    assert f"{sum(v % 6 == 2 for v in range(TABLES))} pending" in page
