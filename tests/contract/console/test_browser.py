@@ -119,7 +119,16 @@ def test_each_page_is_sound_at_each_width(lake, browser, scheme):
         await_tables(watch, address, 5)
         by_name = keys(address)
         assert HOSTILE in by_name
-        pages = ["/", "/tables", "/work", "/events", *(f"/tables/{key}" for key in by_name.values())]
+        pages = [
+            "/",
+            "/tables",
+            "/work",
+            "/writers",
+            "/policies",
+            "/events",
+            "/health",
+            *(f"/tables/{key}" for key in by_name.values()),
+        ]
         for path in pages:
             for width, height in WIDTHS:
                 watch.page.set_viewport_size({"width": width, "height": height})

@@ -27,13 +27,12 @@ def generated(consoles, model, now_s):
         path, verdict = f"file:///lake/{number % 20}/t{number}", VERDICTS[number % len(VERDICTS)]
         finding = {"kind": "dead_writer", "text": "a writer died", "age_s": 5.0 + number, "ends_in_s": None}
         job = {"instant": "20260101000000000", "service": "clean", "state": "requested", "age_s": 1.0 + number, "is_running": False}
+        due = {"service": "clean", "outcome": "due", "reason": "much", "until": ""}
         document = {
             "table": f"t{number}",
             "findings": [finding] if verdict == "attention" else [],
             "pending": [{**job, "writer_id": "planner"}] if verdict == "working" else [],
-            "services": {"clean": {"service": "clean", "outcome": "due", "reason": "much", "until": ""}}
-            if verdict == "due"
-            else {},
+            "services": {"clean": due} if verdict == "due" else {},
         }
         numbers = dict.fromkeys(("size_bytes", "file_groups", "small_files", "log_files", "log_bytes"), number)
         model.put_table(

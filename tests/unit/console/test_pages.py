@@ -28,7 +28,7 @@ from tideline_table.action import create_savepoint
 from tideline_table.table import TableRequest, create_table
 
 HOSTILE = ("<script>alert(1)</script>", "a\"onload='x'&lt;", "שלום عربي", "🚀", "=cmd|calc", "{{ 7*7 }}", "%2f..%2fetc")
-PAGES = ("/", "/tables", "/work", "/events")
+PAGES = ("/", "/tables", "/work", "/writers", "/policies", "/events", "/health")
 
 
 class Parsed(HTMLParser):
@@ -61,7 +61,7 @@ def test_pages_show_tables_and_steps(consoles):
     for page in PAGES:
         answer = client.get(page)
         assert answer.status_code == 200
-        assert "trips" in answer.text or page in {"/", "/work"}
+        assert "trips" in answer.text or page in {"/", "/work", "/policies", "/health"}
     page = client.get(f"/tables/{key_of(client, 'trips')}").text
     shown = Parsed(page)
     assert "before the import" in page
@@ -261,7 +261,7 @@ def test_policy_of_a_table_has_rule_and_line(consoles):
     assert client.get("/api/v1/tables?q=gold").json()["total"] == 1
 
 
-@pytest.mark.parametrize("address", ["/", "/tables", "/work", "/events"])
+@pytest.mark.parametrize("address", PAGES)
 def test_nothing_of_another_host_is_named(consoles, address):
     write(consoles.create("trips"), 0)
     tags = Parsed(consoles.client().get(address).text).tags

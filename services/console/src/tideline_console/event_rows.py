@@ -8,6 +8,7 @@ from typing import Any
 from tideline_events import (
     Event,
     FindingEvent,
+    Heartbeat,
     JobEvent,
     LockEvent,
     Record,
@@ -47,4 +48,17 @@ def event_row(event: Event | TableDeleted | UnknownEvent, record: Record) -> dic
         "text": text,
         "time_s": event.time.timestamp(),
         "document": json.loads(document),
+    }
+
+
+def shard_row(event: Heartbeat) -> dict[str, Any]:
+    """Return the row of the heartbeat of a mirror's shard."""
+    names = ("shard_count", "interval_s", "tables", "behind", "failing", "instance")
+    document = {name: getattr(event, name) for name in names}
+    return {
+        "service": "mirror",
+        "fleet": event.fleet,
+        "shard": event.shard,
+        "time_s": event.time.timestamp(),
+        "document": document,
     }

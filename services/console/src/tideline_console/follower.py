@@ -10,11 +10,25 @@ from typing import Any
 
 from tideline_cli.fleet import PARALLEL, Fleet
 from tideline_cli.inspection import mode_of
-from tideline_console.event_rows import event_row
+from tideline_console.event_rows import event_row, shard_row
 from tideline_console.instants import time_of
 from tideline_console.model import DUE, URGENCY, ReadModel
 from tideline_console.settings import ConsoleSettings
-from tideline_events import CATALOG, DECISIONS, JOBS, LOCKS, TABLES, TIMELINE, EventLog, PoisonEvent, Tail, Transition, decode
+from tideline_events import (
+    CATALOG,
+    DECISIONS,
+    JOBS,
+    LOCKS,
+    MIRRORS,
+    TABLES,
+    TIMELINE,
+    EventLog,
+    Heartbeat,
+    PoisonEvent,
+    Tail,
+    Transition,
+    decode,
+)
 from tideline_locks import LockProbe
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.cleaner_settings import CleanerSettings
@@ -29,7 +43,7 @@ from tideline_table.storage import hudi_root
 from tideline_table.table import Finding, FindingKind, Table, read_identity
 
 _log = get_logger(__name__)
-TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JOBS, LOCKS))
+TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JOBS, LOCKS, MIRRORS))
 """The topics that the console reads."""
 LOOK_AT_PENDING_S = 10.0
 """Longest time between two examinations of a table with a pending action: its process may die without an entry in the log."""
@@ -83,6 +97,10 @@ class Follower:
         """Whether all tables were examined since the start."""
         self.checked_s = clock.now().timestamp()
         """When the last turn ended, in seconds since the epoch."""
+
+    def policies(self) -> Policies:
+        """Return the policies in force."""
+        return self._policies.current()
 
     @property
     def policy_refusal(self) -> str:
@@ -161,7 +179,7 @@ class Follower:
                 self._beat()
                 if self._stopping.is_set():
                     return
-                steps, others = [], []
+                steps, others, shards = [], [], []
                 for record in records:
                     try:
                         event = decode(record)
@@ -169,10 +187,13 @@ class Follower:
                         continue  # Consumers of the topic move it to the dead letters.
                     if isinstance(event, Transition):
                         steps.append(event)
+                    elif isinstance(event, Heartbeat):
+                        shards.append(shard_row(event))
                     elif (row := event_row(event, record)) is not None:
                         others.append(row)
                 self._model.add_steps(steps)
                 self._model.add_events(others)
+                self._model.put_shards(shards)
                 self._hint({step.table.base_path for step in steps} | {row["base_path"] for row in others})
                 self._hint(self._bases.get(row["uid"], "") for row in others)
             self.events_failure = ""

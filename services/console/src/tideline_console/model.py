@@ -32,8 +32,8 @@ CREATE INDEX tables_by_folder ON tables (folder, verdict);
 CREATE INDEX tables_by_kind ON tables (type, version, mode);
 CREATE TABLE documents (base_path TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE parts (
-  base_path TEXT NOT NULL, part TEXT NOT NULL, number INTEGER NOT NULL, since_s REAL, ends INTEGER NOT NULL, examined_s REAL NOT NULL,
-  document TEXT NOT NULL, PRIMARY KEY (base_path, part, number)) WITHOUT ROWID;
+  base_path TEXT NOT NULL, part TEXT NOT NULL, number INTEGER NOT NULL, since_s REAL, ends INTEGER NOT NULL,
+  examined_s REAL NOT NULL, document TEXT NOT NULL, PRIMARY KEY (base_path, part, number)) WITHOUT ROWID;
 CREATE INDEX parts_by_age ON parts (part, ends, since_s);
 CREATE TABLE steps (
   uid TEXT NOT NULL, sequence INTEGER NOT NULL, instant TEXT NOT NULL, action TEXT NOT NULL, operation TEXT, from_state TEXT,
@@ -43,6 +43,11 @@ CREATE TABLE steps (
 CREATE INDEX steps_by_time ON steps (time_s);
 CREATE INDEX steps_by_instant ON steps (uid, instant);
 CREATE INDEX steps_of_services ON steps (time_s, uid) WHERE to_state IN ('completed', 'rolledback') AND action IN (%s);
+CREATE INDEX steps_undone ON steps (uid, undone) WHERE undone IS NOT NULL;
+CREATE INDEX steps_undoing ON steps (time_s) WHERE action = 'rollback' AND to_state = 'completed';
+CREATE TABLE writers (
+  writer TEXT NOT NULL, uid TEXT NOT NULL, day INTEGER NOT NULL, steps INTEGER NOT NULL, bytes INTEGER NOT NULL,
+  rows INTEGER NOT NULL, last_s REAL NOT NULL, PRIMARY KEY (day, writer, uid)) WITHOUT ROWID;
 CREATE TABLE hours (
   hour INTEGER NOT NULL, action TEXT NOT NULL, steps INTEGER NOT NULL, bytes INTEGER NOT NULL, rows INTEGER NOT NULL,
   PRIMARY KEY (hour, action)) WITHOUT ROWID;
@@ -56,6 +61,16 @@ CREATE TRIGGER count_steps AFTER INSERT ON steps WHEN new.to_state = 'completed'
   INSERT INTO table_hours VALUES (new.uid, CAST(new.time_s / 3600 AS INTEGER), new.action, 1)
     ON CONFLICT DO UPDATE SET steps = steps + 1;
 END;
+CREATE TRIGGER count_writers AFTER INSERT ON steps
+WHEN new.to_state = 'completed' AND new.action IN ('commit', 'deltacommit', 'replacecommit') BEGIN
+  INSERT INTO writers VALUES (new.writer, new.uid, CAST(new.time_s / 86400 AS INTEGER), 1, new.bytes_added,
+    COALESCE(new.rows_inserted, 0) + COALESCE(new.rows_updated, 0) + COALESCE(new.rows_deleted, 0), new.time_s)
+    ON CONFLICT DO UPDATE SET steps = steps + 1, bytes = bytes + excluded.bytes, rows = rows + excluded.rows,
+      last_s = max(last_s, excluded.last_s);
+END;
+CREATE TABLE shards (
+  service TEXT NOT NULL, shard INTEGER NOT NULL, fleet TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL,
+  PRIMARY KEY (service, fleet, shard)) WITHOUT ROWID;
 CREATE TABLE events (
   id TEXT PRIMARY KEY, uid TEXT NOT NULL, base_path TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, instant TEXT NOT NULL,
   text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
@@ -117,7 +132,8 @@ class ReadModel:
         kept = set(base_paths)
         gone = [(row["base_path"],) for row in self.query("SELECT base_path FROM tables") if row["base_path"] not in kept]
         if gone:
-            self._write(*((f"DELETE FROM {name} WHERE base_path = ?", gone) for name in ("tables", "documents", "parts")))  # noqa: S608
+            names = ("tables", "documents", "parts")
+            self._write(*((f"DELETE FROM {name} WHERE base_path = ?", gone) for name in names))  # noqa: S608 - own names
 
     def add_steps(self, transitions: Iterable[Transition]) -> None:
         """Store steps; one that is known is left as it is."""
@@ -135,6 +151,12 @@ class ReadModel:
                 (f"INSERT OR IGNORE INTO events VALUES ({_marks(rows[0])})", rows),  # noqa: S608 - only marks
                 (forget, [(MOST_EVENTS,)]),
             )
+
+    def put_shards(self, shards: Sequence[Mapping[str, Any]]) -> None:
+        """Store the last heartbeat of shards: `service`, `fleet`, `shard`, `time_s` and `document`."""
+        rows = [(one["service"], one["shard"], one["fleet"], one["time_s"], json.dumps(one["document"])) for one in shards]
+        if rows:
+            self._write(("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?)", rows))
 
     def last_sequence(self, uid: str) -> int:
         """Return up to which sequence the steps of a table are known without a gap behind the first known one; 0 for none."""
@@ -186,7 +208,7 @@ def step_row(one: Transition) -> Row:
 
 
 def _parts(base_path: str, document: Mapping[str, Any], examined_s: float) -> list[tuple[Any, ...]]:
-    """Return the rows of `parts`: findings, pending plans and services with work, so that lists of all tables parse no documents."""
+    """Return the rows of `parts` (findings, pending plans, services with work): lists of all tables parse no documents."""
     by_part = {
         "finding": document["findings"],
         "pending": document["pending"],

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from tideline_console.instants import SERVICES, WRITES
-from tideline_console.model import DUE, URGENCY, ReadModel, Row
+from tideline_console.model import URGENCY, ReadModel, Row
 
 PAGE = 50
 MOST_SQUARES = 4000
@@ -198,8 +198,9 @@ def fleet_map(model: ReadModel) -> list[Block]:
 def findings(model: ReadModel, now_s: float, limit: int = 200) -> list[Row]:
     """Return findings with their table: those that a person must end first, then by age, the oldest first."""
     rows = model.query(
-        "SELECT key, name, folder, t.base_path, verdict, uid, p.examined_s, p.document FROM parts p JOIN tables t USING (base_path) "
-        "WHERE part = 'finding' ORDER BY ends, verdict != 'cannot_open', since_s IS NULL, since_s, name LIMIT ?",
+        "SELECT key, name, folder, t.base_path, verdict, uid, p.examined_s, p.document "
+        "FROM parts p JOIN tables t USING (base_path) WHERE part = 'finding' "
+        "ORDER BY ends, verdict != 'cannot_open', since_s IS NULL, since_s, name LIMIT ?",
         limit,
     )
     return [{**row, **aged(json.loads(row.pop("document")), now_s - row["examined_s"])} for row in rows]
@@ -327,7 +328,8 @@ def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list
     given_values: list[Any] = []
     for source in sources:
         given_values += [before_s, deep] if source is _STEP_SOURCE else [before_s, kind, kind, deep]
-    found = f"SELECT * FROM ({inner}) e WHERE {' AND '.join(parts)} ORDER BY e.time_s DESC, e.id DESC LIMIT ?"  # noqa: S608 - own text
+    where = " AND ".join(parts)
+    found = f"SELECT * FROM ({inner}) e WHERE {where} ORDER BY e.time_s DESC, e.id DESC LIMIT ?"  # noqa: S608 - own text
     return model.query(
         f"SELECT e.*, t.key, t.name, t.folder FROM ({found}) e "  # noqa: S608 - own text
         "LEFT JOIN tables t ON t.base_path = CASE WHEN e.uid = '' THEN e.base_path "

@@ -57,3 +57,9 @@ class ConsoleSettings(ServiceSettings):
         description="Steps of the past that the console reads from the log of a table when it meets the table.",
         ge=0,
     )
+    service_addresses: tuple[str, ...] = setting(
+        (),
+        unit="-",
+        description="Root URLs of the HTTP servers of services on other machines, such as `http://planner.example:8000`, which the "
+        "page Health asks with `http_token`. Services with the same `state_folder` are found without it.",
+    )

@@ -26,10 +26,13 @@ from tideline_console import charts, queries, text
 from tideline_console.api import api_routes
 from tideline_console.follower import Follower
 from tideline_console.headers import SecurityHeaders
+from tideline_console.health import HealthWatch, health_context
 from tideline_console.instants import KeptInstants
 from tideline_console.model import ReadModel
 from tideline_console.one_table import table_context
+from tideline_console.policies import policies_context
 from tideline_console.settings import ConsoleSettings
+from tideline_console.writers import writers_context
 from tideline_runtime.logging import get_logger
 from tideline_table.clock import Clock
 
@@ -67,6 +70,7 @@ class Pages:
     ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
         self._instants = instants
+        self._health = HealthWatch(settings)
         self._series: tuple[float, dict[str, list[float]]] = (0.0, {})
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -94,6 +98,9 @@ class Pages:
             "/tables": ("tables.html", self.tables),
             "/tables/{key}": ("table.html", self.table),
             "/work": ("work.html", self.work),
+            "/writers": ("writers.html", lambda _: writers_context(self._model, self.now_s())),
+            "/policies": ("policies.html", self.policies),
+            "/health": ("health.html", lambda _: health_context(self._health, self._model, self.now_s())),
             "/events": ("events.html", self.events),
             "/events/{id:path}": ("event.html", self.event),
         }
@@ -211,6 +218,11 @@ class Pages:
             "done_total": queries.done_total(self._model, now_s - 7 * 86_400),
             "job_events": queries.events(self._model, {"kind": "job"}, 50),
         }
+
+    def policies(self, _request: Request) -> Context:
+        """Return what the page of policies shows."""
+        follower = self._follower
+        return policies_context(self._model, follower.policies(), follower.policy_refusal, self._clock)
 
     def events(self, request: Request) -> Context:
         """Return what the page of events shows."""

@@ -1,0 +1,120 @@
+"""The page of health: the services of this machine or of the setting `service_addresses`, shards of mirrors, storage requests."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+
+from tideline_console.model import ReadModel
+from tideline_console.settings import ConsoleSettings
+from tideline_runtime.running import Running, read_running
+
+ANSWER_S = 2.0
+"""Time that a service has to answer."""
+KEPT_S = 5.0
+"""Age that the answers may have, because many viewers ask for the page."""
+LATE = 3
+"""Intervals without a heartbeat after which a shard of the mirror is late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service as its HTTP server describes it. `outcome` is `ready`, `not ready`, or `no answer`."""
+
+    name: str
+    address: str
+    outcome: str
+    reasons: tuple[str, ...] = ()
+    version: str = ""
+    started: str = ""
+    tables: float | None = None
+    requests: tuple[tuple[str, float], ...] = ()
+    """Requests to storage since the start, by kind."""
+    lag_s: float | None = None
+    """Mean time from a log entry to its publication."""
+
+
+class HealthWatch:
+    """Asks services how they are. Thread-safe; answers are kept for `KEPT_S`."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self._settings = settings
+        self._guard = threading.Lock()
+        self._kept: tuple[float, list[Service]] = (float("-inf"), [])
+        token = settings.http_token
+        headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token is not None else {}
+        self._headers = headers
+
+    def services(self, now_s: float) -> list[Service]:
+        """Return the services, those that are not ready first."""
+        with self._guard:
+            if not self._kept[0] <= now_s < self._kept[0] + KEPT_S:
+                places = [*self._announced(), *((address, address, "") for address in self._settings.service_addresses)]
+                with (
+                    httpx2.Client(headers=self._headers, timeout=ANSWER_S, trust_env=False) as client,
+                    ThreadPoolExecutor(8, "health") as pool,
+                ):
+                    found = list(pool.map(lambda place: asked(client, *place), places))
+                self._kept = now_s, sorted(found, key=lambda one: (one.outcome == "ready", one.name, one.address))
+            return self._kept[1]
+
+    def _announced(self) -> Iterable[tuple[str, str, str]]:
+        for file in sorted(self._settings.state_folder.glob("*.json")):
+            running = read_running(file)
+            if isinstance(running, Running):
+                yield running.service, running.url, running.started
+
+
+def asked(client: httpx2.Client, name: str, address: str, started: str) -> Service:
+    """Return how the service at an address is. Never raises for what the service answers."""
+    try:
+        ready = client.get(f"{address}/readyz")
+        body = ready.json() if ready.content else {}
+        reasons = tuple(str(one) for one in (*body.get("reasons", ()), *body.get("conditions", ())))
+        version = client.get(f"{address}/version")
+        about = version.json() if version.status_code == 200 else {}
+        metrics = client.get(f"{address}/metrics")
+        facts = facts_of(metrics.text) if metrics.status_code == 200 else {}
+    except (httpx2.HTTPError, ValueError, AttributeError) as error:
+        return Service(name, address, "no answer", (f"{type(error).__name__}: {error}",), started=started)
+    if metrics.status_code == 401:
+        reasons += ("its metrics need the token of the setting http_token",)
+    outcome = "ready" if ready.status_code == 200 else "not ready"
+    return Service(about.get("service", name), address, outcome, reasons, about.get("version", ""), started, **facts)
+
+
+def facts_of(text: str) -> dict[str, Any]:
+    """Return `tables`, `requests` and `lag_s` of the metrics of a service. Raises `ValueError` for text that is no metrics."""
+    tables: float | None = None
+    requests: dict[str, float] = {}
+    lag: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "tideline_runtime_tables":
+                tables = (tables or 0.0) + sample.value
+            elif sample.name == "tideline_runtime_storage_requests_total":
+                kind = sample.labels.get("kind", "")
+                requests[kind] = requests.get(kind, 0.0) + sample.value
+            elif sample.name in ("tideline_mirror_lag_seconds_sum", "tideline_mirror_lag_seconds_count"):
+                lag[sample.name[-3:]] = lag.get(sample.name[-3:], 0.0) + sample.value
+    mean = lag["sum"] / lag["unt"] if lag.get("unt") else None
+    return {"tables": tables, "requests": tuple(sorted(requests.items())), "lag_s": mean}
+
+
+def health_context(watch: HealthWatch, model: ReadModel, now_s: float) -> dict[str, Any]:
+    """Return what the page of health shows."""
+    shards = []
+    for row in model.query("SELECT * FROM shards ORDER BY service, fleet, shard"):
+        document = json.loads(row["document"])
+        age_s = max(0.0, now_s - row["time_s"])
+        shards.append({**row, **document, "age_s": age_s, "is_late": age_s > LATE * document["interval_s"]})
+    services = watch.services(now_s)
+    kinds = sorted({kind for one in services for kind, _ in one.requests})
+    return {"title": "Health", "services": services, "shards": shards, "kinds": kinds}

@@ -1,0 +1,115 @@
+"""The pages Writers, Policies and Health: what they say about real tables, policies and services."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+from tests.unit.console.test_pages import Parsed
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, write
+
+from tideline_events import Heartbeat, encode
+from tideline_runtime.health import Health
+from tideline_runtime.http import HttpServer, service_app
+from tideline_runtime.metrics import TABLES, Metrics
+from tideline_runtime.running import Running, announce, running_file
+from tideline_table.action import roll_back_dead
+
+
+def test_writers_are_those_that_committed(consoles):
+    trips, weather = consoles.create("trips"), consoles.create("weather")
+    write(trips, 0)
+    write(trips, 10)
+    write(weather, 0)
+    text = Parsed(consoles.client().get("/writers").text).text
+    assert "1 writer committed in 7 days" in text
+    assert "trips" in text
+    assert "weather" in text
+    assert "No write runs" in text
+    assert "Nothing was undone" in text
+
+
+def test_writes_that_run_and_that_were_undone(consoles, monkeypatch):
+    date_files_by(consoles.clock, monkeypatch)
+    trips = consoles.create("trips")
+    instant = die(trips)
+    client = consoles.client()
+    assert instant in client.get("/writers").text.partition("What was undone")[0]
+    consoles.clock.advance(HEARTBEAT_GONE_S)
+    trips.refresh()
+    assert roll_back_dead(trips)
+    page = consoles.client().get("/writers").text
+    running, _, undone = page.partition("What was undone")
+    assert instant not in running
+    assert instant in undone
+
+
+def test_policies_show_rules_tables_and_pauses(consoles):
+    for name in ("trips", "weather"):
+        write(consoles.create(name), 0)
+    file = consoles.folder / "policy.yaml"
+    pause = {"reason": "migration <b>", "until": "2099-12-01T06:00:00+01:00"}
+    rules = [
+        {"name": "all of them", "match": {"paths": [consoles.path("*")]}, "priority": 80},
+        {"name": "stopped", "match": {"tables": [consoles.path("trips")]}, "pause": pause},
+        {"name": "nobody", "match": {"paths": ["/nowhere/*"]}, "priority": 10},
+    ]
+    file.write_text(json.dumps({"version": 1, "rules": rules}, indent=1))
+    page = consoles.client(policy_file=file).get("/policies").text
+    paused, _, listed = Parsed(page).text.partition("the narrowest rule decides")
+    assert "migration <b>" in paused
+    assert "stopped" in paused
+    assert "weather" not in paused
+    assert listed.count("weather") == 1
+    assert "matches no table" in listed.partition("nobody")[2]
+    assert "migration &lt;b&gt;" in page
+
+
+def test_rules_that_contradict_each_other_are_named(consoles):
+    write(consoles.create("trips"), 0)
+    file = consoles.folder / "policy.yaml"
+    rules = [{"name": f"r{n}", "match": {"tables": [consoles.path("trips")]}, "priority": n} for n in (1, 2)]
+    file.write_text(json.dumps({"version": 1, "rules": rules}))
+    assert "Rules contradict each other" in consoles.client(policy_file=file).get("/policies").text
+
+
+@pytest.fixture
+def served(consoles):
+    """A service with its HTTP server, announced in the state folder: its health and metrics."""
+    health, metrics = Health(consoles.clock, 300), Metrics("planner")
+    server = HttpServer(service_app("planner", health, metrics), "127.0.0.1", 0)
+    server.start()
+    folder = consoles.folder / "state"
+    announce(running_file(folder, "planner"), Running("planner", 1, "127.0.0.1", server.port, "2026-11-28T12:00:00+00:00"))
+    announce(running_file(folder, "launcher"), Running("launcher", 1, "127.0.0.1", 1, "2026-11-28T12:00:00+00:00"))
+    try:
+        yield health, metrics
+    finally:
+        server.stop()
+
+
+def test_health_asks_the_services(consoles, served):
+    health, metrics = served
+    metrics.set(TABLES, 1234)
+    text = Parsed(consoles.client().get("/health").text).text
+    assert "0 of 2 services ready" in text
+    assert "not started yet" in text
+    assert "no answer" in text
+    assert "1,234" in text
+    health.clear("start")
+    assert "1 of 2 services ready" in Parsed(consoles.client().get("/health").text).text
+
+
+def test_health_shows_the_last_heartbeat_of_each_shard(consoles):
+    now = consoles.clock.now()
+    with closing(consoles.event_log.publisher("mirror-of-2")) as publisher:
+        for shard, behind in ((0, 7), (1, 0), (0, 3)):
+            publisher.publish(encode(Heartbeat("", shard, 2, now, now, 5.0, 40, behind, instance="<i>one")))
+    client = consoles.client(events=True)
+    text = Parsed(client.get("/health").text).text
+    assert "0 of 2" in text
+    assert "<i>one" in text
+    assert "late" not in text.partition("Shards of the mirror")[2]
+    consoles.clock.advance(60)
+    assert "late" in client.get("/health").text.partition("Shards of the mirror")[2]
