@@ -45,7 +45,8 @@ def ensure_artifacts(pins: Mapping[str, str], *, ivy: Path | None = None, java_h
 
 def unpacked_artifact(name: str, sha256: str, folder: Path) -> Path:
     """The folder, in `folder` of the cache, with the content of a pinned archive; the archive itself is not kept."""
-    home = folder / Coordinates.parse(name).version
+    version: str = Coordinates.parse(name).version
+    home = folder / version
     if home.exists():
         return home
     folder.mkdir(parents=True, exist_ok=True)
