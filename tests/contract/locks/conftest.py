@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+from tests.forked import Forked, parent_of
 from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 
@@ -260,20 +260,21 @@ class Contender:
     """A `contender.py` that is ready to go."""
 
     def __init__(self, url: str, folder: Path, rounds: int, name: str) -> None:
-        command = [sys.executable, str(CONTENDER), url, str(folder), str(rounds), name]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        argv = [str(CONTENDER), url, str(folder), str(rounds), name]
+        self.process = Forked(parent_of(("tideline_locks", "tideline_locks.http", "tideline_locks.redis")), argv, os.environ)
 
     def hear(self, word: str) -> None:
-        assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == word
 
     def go(self) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
     def exit_code(self, limit_s: float = 120) -> int:
-        return self.process.wait(limit_s)
+        code = self.process.wait(limit_s)
+        if code:
+            print(self.process.stderr.read())
+        return code
 
     def kill(self) -> None:
         self.process.kill()
@@ -281,9 +282,8 @@ class Contender:
 
     def close(self) -> None:
         self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            pipe.close()
 
 
 @pytest.fixture

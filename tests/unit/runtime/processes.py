@@ -9,6 +9,9 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.forked import Forked, parent_of
+
+MODULES = ("tideline_runtime.lifecycle", "tideline_runtime.loop", "tideline_runtime.settings")
 TINY = Path(__file__).with_name("tiny_service.py")
 DEADLINE_S = 120
 
@@ -17,18 +20,23 @@ def clean_environment(**variables):
     return {k: v for k, v in os.environ.items() if not k.startswith("TIDELINE_")} | variables
 
 
+def started(command, **variables):
+    """A process of its own, from the start of the interpreter on."""
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(**variables),
+        stdin=subprocess.DEVNULL,
+    )
+
+
 class Program:
     """A process with its lines as they come. Killed at the end of the context, whatever happened."""
 
-    def __init__(self, command, **variables):
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=clean_environment(**variables),
-            stdin=subprocess.DEVNULL,
-        )
+    def __init__(self, process):
+        self.process = process
         self.lines = []
         self._queue = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -78,9 +86,15 @@ class Program:
         return [json.loads(line) for line in self.lines]
 
 
-def tiny(state_folder, *arguments, behaviour="good", warnings="error", **variables):
+def tiny(state_folder, *arguments, behaviour="good", warnings="error", forked=True, **variables):
     # Every warning is an error, also those of resources that were not closed: they would show up as lines that are no JSON.
-    command = [sys.executable, "-X", "dev", "-W", warnings, str(TINY), *arguments]
+    options = ("-X", "dev", "-W", warnings)
     # The debugging allocator of this mode doubles the time of the start and finds nothing about services.
-    defaults = {"PYTHONMALLOC": "default", "TIDELINE_STATE_FOLDER": str(state_folder), "TIDELINE_TINY__BEHAVIOUR": behaviour}
-    return Program(command, **(defaults | variables))
+    allocator = {"PYTHONMALLOC": "default"}
+    defaults = {"TIDELINE_STATE_FOLDER": str(state_folder), "TIDELINE_TINY__BEHAVIOUR": behaviour}
+    if not forked:
+        return Program(started([sys.executable, *options, str(TINY), *arguments], **(allocator | defaults | variables)))
+    parent = parent_of(MODULES, options, tuple(allocator.items()))
+    program = Forked(parent, [str(TINY), *arguments], clean_environment(**(defaults | variables)))
+    program.stdin.close()
+    return Program(program)

@@ -26,7 +26,7 @@ def samples(text):
 
 
 def test_life_from_start_to_sigterm(tmp_path):
-    with tiny(tmp_path) as program:
+    with tiny(tmp_path, forked=False) as program:
         program.await_event("ticked")
         running = read_running(tmp_path / "tiny.json")
         assert (running.service, running.pid, running.host) == ("tiny", program.process.pid, "127.0.0.1")

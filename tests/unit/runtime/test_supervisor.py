@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.runtime.processes import DEADLINE_S, TINY, Program
+from tests.unit.runtime.processes import DEADLINE_S, TINY, Program, started
 
 from tideline_runtime.supervisor import MAX_LOG_BYTES, Child, Supervisor
 
@@ -33,7 +33,7 @@ def supervised(state_folder, children, **plan):
         str(state_folder),
         json.dumps({"children": children, **plan}),
     ]
-    return Program(command, TIDELINE_STATE_FOLDER=str(state_folder))
+    return Program(started(command, TIDELINE_STATE_FOLDER=str(state_folder)))
 
 
 def await_text(path, text):

@@ -61,7 +61,10 @@ class News:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, which takes a quarter of a second while the event log answers. One that waits for the event log is left behind."""
+        """End the thread, which takes a quarter of a second while the event log answers.
+
+        One that waits for the event log is left behind.
+        """
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
