@@ -20,6 +20,7 @@ from tideline_events import (
     EventLogCorrupt,
     EventLogUnavailable,
     PublisherFenced,
+    PublishUnknown,
     Record,
     decode,
     encode,
@@ -213,6 +214,31 @@ def test_a_deleted_file_is_made_anew(embedded: Deployment) -> None:
     assert embedded.log().cursor(uid) is None
     embedded.publisher("shard").publish(encode(table_record(uid, 2)))
     assert embedded.log().cursor(uid) == table_record(uid, 2)
+
+
+def test_who_has_a_replaced_file_open_notices(embedded: Deployment) -> None:
+    """They published into the deleted file, and waited for events in it, until their processes ended."""
+    uid = new_uid()
+    publisher, subscription = embedded.publisher("shard"), embedded.subscription([HINTS.name, TABLES.name])
+    tail = embedded.stack.enter_context(closing(embedded.log().tail([TABLES.name])))
+    publisher.publish(encode(table_record(uid, 1)))
+    assert [len(reader.poll(0)) for reader in (subscription, tail)] == [1, 1]
+    subscription.commit()
+    generation = subscription.generation
+    for file in path_of(embedded).parent.iterdir():
+        file.unlink()
+    with pytest.raises(PublishUnknown, match="replaced"):
+        publisher.publish(encode(table_record(uid, 2)))
+    with pytest.raises(EventLogUnavailable, match="replaced"):
+        tail.poll(0)
+    assert subscription.poll(0) == []
+    assert subscription.generation > generation
+    embedded.publisher("shard").publish(encode(table_record(uid, 2)))
+    (record,) = subscription.poll(0)
+    subscription.commit()
+    assert decode(record) == table_record(uid, 2)
+    again = embedded.stack.enter_context(closing(embedded.log().tail([TABLES.name])))
+    assert [decode(record) for record in again.poll(0)] == [table_record(uid, 2)]
 
 
 def test_an_event_log_that_cannot_be_written_says_so_and_recovers(embedded: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.services.fleet import write
 from tests.unit.services.test_mirror import mirror, published
 
-from tideline_events import TABLES, EventLogUnavailable, TableDeleted, decode, table_deletion
+from tideline_events import TABLES, EventLogUnavailable, PublishUnknown, TableDeleted, decode, table_deletion
 from tideline_mirror.absent import CHECK_ABSENT_EVERY_S, DELETED_AFTER_S
 from tideline_mirror.metrics import BEHIND
 from tideline_mirror.mirroring import CHECK_EVERY_S, MirrorService
@@ -162,3 +162,20 @@ def test_a_deleted_topic_of_states_is_created_and_filled_again(fleet, monkeypatc
     service.tick()
     record = fleet.event_log.cursor(table.uid)
     assert (record.sequence, [e.sequence for e in published(fleet, table)]) == (2, [1, 2, 1, 2])
+
+
+def test_a_replaced_event_log_is_filled_again(fleet):
+    """The mirror published into the deleted file until it ended."""
+    table = fleet.create()
+    write(table, 0)
+    service, _ = mirror(fleet)
+    service.tick()
+    for file in (fleet.folder / "state").glob("events.db*"):
+        file.unlink()
+    fleet.event_log.ensure_topics()
+    write(table, 10)
+    with pytest.raises(PublishUnknown):
+        service.tick()
+    service.tick()
+    assert [e.sequence for e in published(fleet, table)] == [1, 2, 3, 4]
+    assert fleet.event_log.cursor(table.uid).sequence == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -64,6 +65,20 @@ def connect(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def file_id(path: Path) -> tuple[int, int]:
+    """Return what tells the file at `path` from others while a connection to it is open. Raises `OSError` if there is none."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def is_replaced(path: Path, opened: tuple[int, int]) -> bool:
+    """Return whether the file of a connection was deleted, or another one was put in its place."""
+    try:
+        return file_id(path) != opened
+    except FileNotFoundError:
+        return True
 
 
 @contextmanager

@@ -151,7 +151,10 @@ class KafkaEventLog:
     def tail(self, topics: Sequence[str], since: datetime | None = None) -> KafkaTail:
         check_subscription(topics, "tail")
         counts = {self._settings.topics.name(topic): self._partition_count(topic) for topic in topics}
-        return KafkaTail(self._settings.client(), counts, since, self._settings.timeout_s, self._clock, self._settings.topics)
+        settings = self._settings
+        return KafkaTail(
+            settings.client(), counts, since, settings.timeout_s, self._clock, settings.topics, lambda: self.topic_ids(topics)
+        )
 
     def close(self) -> None:
         """See `EventLog.close`. The only connection of the log to Kafka ends with this object."""

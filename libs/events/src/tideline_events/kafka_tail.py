@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -17,9 +17,16 @@ from tideline_events.record import Record
 from tideline_events.topics import TopicSettings
 from tideline_table.clock import Clock
 
+CHECK_EVERY_S = 15.0
+"""Interval at which a tail asks whether its topics are still the same."""
+
 
 class KafkaTail:
-    """`Tail` that assigns all partitions of its topics to itself. The broker knows no group of it."""
+    """`Tail` that assigns all partitions of its topics to itself. The broker knows no group of it.
+
+    A topic that was deleted and is there again has other records at the offsets that were read: `poll` raises
+    `EventLogUnavailable`, and the caller opens another tail.
+    """
 
     def __init__(
         self,
@@ -29,7 +36,9 @@ class KafkaTail:
         timeout_s: float,
         clock: Clock,
         topics: TopicSettings,
+        topic_ids: Callable[[], Mapping[str, str]],
     ) -> None:
+        """`topic_ids`: see `EventLog.topic_ids`, for the topics of `partition_counts`."""
         options: dict[str, str | int | float | bool] = {
             **client,
             "group.id": topics.client("tideline-tail"),
@@ -41,10 +50,14 @@ class KafkaTail:
             self._consumer = Consumer(options, logger=CLIENT_LOG)
         self._clock = clock
         self._topics = topics
+        self._ask_ids = topic_ids
+        self._check_at_s = clock.monotonic_s() + CHECK_EVERY_S
         at = OFFSET_BEGINNING if since is None else round(since.timestamp() * 1000)
         partitions = [TopicPartition(topic, number, at) for topic, count in partition_counts.items() for number in range(count)]
         self._left = {(partition.topic, partition.partition) for partition in partitions}
         try:
+            # Asked before anything is read: then what is read is of these topics or of later ones.
+            self._ids = dict(topic_ids())
             # Without a record since that time, the result is the end of the partition.
             self._consumer.assign(partitions if since is None else self._consumer.offsets_for_times(partitions, timeout=timeout_s))
         except KafkaException as failure:
@@ -52,8 +65,12 @@ class KafkaTail:
             raise EventLogUnavailable(
                 f"reading {', '.join(partition_counts)}: {failure.args[0].str()}", remedy="retry"
             ) from failure
+        except EventLogUnavailable:
+            self._consumer.close()
+            raise
 
     def poll(self, timeout_s: float) -> list[Record]:
+        self._check_topics()
         deadline_s = self._clock.monotonic_s() + timeout_s
         records: list[Record] = []
         while not records:
@@ -73,6 +90,13 @@ class KafkaTail:
 
     def is_at_end(self) -> bool:
         return not self._left
+
+    def _check_topics(self) -> None:
+        if self._clock.monotonic_s() < self._check_at_s:
+            return
+        if self._ids != self._ask_ids():
+            raise EventLogUnavailable(f"topics were deleted: some of {', '.join(self._ids)}", remedy="read them from the start")
+        self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
 
     def close(self) -> None:
         self._consumer.close()

@@ -17,9 +17,9 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
-from tideline_events.database import BY_KEY, KEYED, connect, headers_of, headers_text, reading, translated, writing
+from tideline_events.database import BY_KEY, KEYED, connect, file_id, headers_of, headers_text, is_replaced, reading, translated, writing
 from tideline_events.envelope import decode, stamped
-from tideline_events.errors import PoisonEvent, PublisherFenced
+from tideline_events.errors import EventLogUnavailable, PoisonEvent, PublisherFenced, PublishUnknown
 from tideline_events.log import POLL_LIMIT, Subscription, check_records, check_subscription, transition_records
 from tideline_events.payload import TableChange, TableRecord, Transition
 from tideline_events.positions import is_ahead, positions_in
@@ -116,12 +116,7 @@ class SqliteEventLog:
         try:
             with translated(self._path), writing(connection):
                 (newest,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
-                start = 0 if from_beginning else newest + 1
-                connection.executemany(
-                    "INSERT OR IGNORE INTO positions VALUES (?, ?, ?)", [(group, topic, start) for topic in topics]
-                )
-                rows = connection.execute("SELECT topic, next_offset FROM positions WHERE group_name = ?", (group,))
-                positions = {topic: offset for topic, offset in rows if topic in topics}
+                positions = _joined(connection, group, topics, 0 if from_beginning else newest + 1)
         except BaseException:
             connection.close()
             raise
@@ -180,6 +175,7 @@ class SqlitePublisher:
         self._writer_id = writer_id
         self._epoch = epoch
         self._turn = threading.Lock()
+        self._file = file_id(path)
         self._expired_at_s = clock.monotonic_s() - RETENTION_INTERVAL_S
         self._expiring: list[Topic] = []
         """The topics of which the last publication left expired records."""
@@ -199,7 +195,14 @@ class SqlitePublisher:
         check_records(records)
         now = self._clock.now()
         records = tuple(self._wire.written(stamped(record, now)) for record in records)
-        with self._turn, translated(self._path), writing(self._connection):
+        with self._turn, translated(self._path):
+            if is_replaced(self._path, self._file):
+                # What was published before is gone with the file, and so are the epochs of publishers.
+                raise PublishUnknown(f"the file {self._path} was replaced", remedy="open a new publisher, and read cursors again")
+            self._write(records, now, reader)
+
+    def _write(self, records: Sequence[Record], now: datetime, reader: Subscription | None) -> None:
+        with writing(self._connection):
             self._check_epoch()
             # All members of a group read all tables: the one that is behind moves no position back.
             for record in records if reader is None else filter(self._is_ahead, records):
@@ -253,10 +256,11 @@ class SqliteSubscription:
     """`Subscription` that reads all records of its topics, in order of commit over all topics."""
 
     generation = 1
-    """See `Subscription.generation`: there are no partitions."""
+    """See `Subscription.generation`: there are no partitions. It grows if the file is replaced."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, group: str, positions: dict[str, int]) -> None:
         self._path = path
+        self._file = file_id(path)
         self._connection = connection
         self._clock = clock
         self._group = group
@@ -266,6 +270,8 @@ class SqliteSubscription:
     def poll(self, timeout_s: float) -> list[Record]:
         deadline_s = self._clock.monotonic_s() + timeout_s
         with translated(self._path):
+            if is_replaced(self._path, self._file):
+                self._reopen()
             while True:
                 version = self._version()
                 if records := self._read():
@@ -286,6 +292,16 @@ class SqliteSubscription:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _reopen(self) -> None:
+        """Go on with the file that is there now: from the positions that the group has in it, or from its start."""
+        _log.warning("the event log %s was replaced: group %s reads the new one", self._path, self._group)
+        connection = connect(self._path)
+        self._connection.close()
+        self._connection, self._file = connection, file_id(self._path)
+        self._positions = _joined(connection, self._group, self._positions, 0)
+        self._uncommitted.clear()
+        self.generation += 1
 
     def _version(self) -> int:
         """Return a number that changes with every commit of another connection. Reading this number costs less than a query."""
@@ -327,12 +343,21 @@ class SqliteTail(SqliteSubscription):
         self._is_at_end = False
 
     def poll(self, timeout_s: float) -> list[Record]:
+        if is_replaced(self._path, self._file):
+            raise EventLogUnavailable(f"the file {self._path} was replaced", remedy="read it from the start")
         records = super().poll(timeout_s)
         self._is_at_end = self._is_at_end or not records or records[-1].offset >= self._newest
         return records
 
     def is_at_end(self) -> bool:
         return self._is_at_end
+
+
+def _joined(connection: sqlite3.Connection, group: str, topics: Collection[str], start: int) -> dict[str, int]:
+    """Return the positions of a group by topic. Where it has none, it gets `start`."""
+    connection.executemany("INSERT OR IGNORE INTO positions VALUES (?, ?, ?)", [(group, topic, start) for topic in topics])
+    rows = connection.execute("SELECT topic, next_offset FROM positions WHERE group_name = ?", (group,))
+    return {topic: offset for topic, offset in rows if topic in topics}
 
 
 def _record(row: _Row) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from tideline_events import Event, EventLog, Publisher, PublishUnknown, Record, encode, open_event_log
+from tideline_events import TOPICS, Event, EventLog, Publisher, PublishUnknown, Record, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_watcher import EventWatcher
 from tideline_runtime.hinted_tables import HintedTables
@@ -14,6 +14,7 @@ from tideline_runtime.settings import ServiceSettings
 QUEUE_LIMIT = 10_000
 """Most events that wait while the event log is down. Beyond this number the oldest are dropped, because events are only hints."""
 _BATCH = 500
+_NAMES = tuple(topic.name for topic in TOPICS)
 
 
 class EventLink:
@@ -42,6 +43,8 @@ class EventLink:
         self._publisher: Publisher | None = None
         self._watcher: EventWatcher | None = None
         self._queue: deque[Record] = deque(maxlen=QUEUE_LIMIT)
+        self._ids: dict[str, str] = {}
+        """Ids of the topics as of the last check (`EventLog.topic_ids`)."""
 
     @property
     def log(self) -> EventLog:
@@ -59,6 +62,7 @@ class EventLink:
             options = {name: secret.get_secret_value() for name, secret in settings.event_log_options.items()}
             self._log = open_event_log(settings.event_log, clock=self._context.clock, client_options=options)
         self._log.ensure_topics()
+        self._ids = self._log.topic_ids(_NAMES)
         if self._publishes:
             self._own_publisher()
         if self._watches and self._watcher is None:
@@ -66,8 +70,13 @@ class EventLink:
             self._watcher.start()
 
     def check(self, members: Collection[str] = ()) -> frozenset[str]:
-        """Create missing topics, also these `members` of families, and return their names. Raises as `EventLog.ensure_topics`."""
-        return self.log.ensure_topics(members)
+        """Create missing topics, also these `members` of families. Raises as `EventLog.ensure_topics`.
+
+        Return the names of those that were created since `open` and the last call, here or, but for members, by another process.
+        """
+        created = self.log.ensure_topics(members)
+        before, self._ids = self._ids, self.log.topic_ids(_NAMES)
+        return created | {name for name, topic_id in self._ids.items() if before.get(name) != topic_id}
 
     def _wake(self, uid: str) -> None:
         if self._hinted is not None:

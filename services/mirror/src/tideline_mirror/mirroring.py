@@ -10,18 +10,20 @@ from itertools import islice
 from tideline_events import (
     HINTS,
     TABLES,
+    TIMELINE,
     EventLogUnavailable,
     Heartbeat,
     PublisherFenced,
     PublishUnknown,
+    Record,
     TableIdentity,
     TableRecord,
     encode,
 )
 from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.absent import AbsentTables
-from tideline_mirror.batches import Batches, Publication
-from tideline_mirror.changes import changes_between, is_changed, sharing_text
+from tideline_mirror.batches import BATCH_RECORDS, Batches, Publication
+from tideline_mirror.changes import OBSERVED, changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
 from tideline_mirror.observed import ObservedTables
 from tideline_mirror.pace import Pace
@@ -106,6 +108,8 @@ class MirrorService:
         self._in_order: dict[str, int] = {}
         """By table uid: the sequence up to which the timeline files are known to be there."""
         self._is_behind = False
+        self._lost: set[str] = set()
+        """Topics that were deleted, and of which nothing is published again yet."""
 
     def start(self) -> None:
         """Take over the shards that are held, and watch for hints."""
@@ -361,6 +365,7 @@ class MirrorService:
             return
         try:
             created = self._events.check()
+            self._lost |= created & {TABLES.name, TIMELINE.name}
         except EventLogUnavailable as error:
             self._context.health.obstruct("event log", str(error))
             raise
@@ -368,11 +373,33 @@ class MirrorService:
         self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
         if created:
             _log.error("topics were deleted, and are created again", topics=sorted(created))
-        if TABLES.name in created:
-            # The cursors are gone: everything is published again, with the same ids.
+        if self._lost:
+            # Everything is published again, with the same ids. New publishers ask the broker for the topics.
+            self._publishers.close()
+            if TABLES.name not in self._lost:
+                self._put_cursors_back()
             self._cursors.clear()
             self._known.clear()
             self._read_for = 0
+            self._partial.update(self._tables.known())
+            self._lost.clear()
+
+    def _put_cursors_back(self) -> None:
+        """Move the cursors of all tables of this instance to their start, before any of their steps is published again.
+
+        So a mirror that ends meanwhile leaves no table of which the new topic has nothing. Observed tables have no log that tells
+        the sequences of their steps: theirs are not published again.
+        """
+        self._publishers.take_over()
+        found: dict[int, list[Record]] = {}
+        for record in self._events.log.table_records():
+            is_own = record.fleet == self._fleet and self._tables.owns(record.table.base_path)
+            if is_own and record.sharing != OBSERVED:
+                shard = shard_of(record.table.base_path, self._tables.shards.count)
+                found.setdefault(shard, []).append(encode(replace(record, sequence=0, steps=())))
+        for shard, records in found.items():
+            for first in range(0, len(records), BATCH_RECORDS):
+                self._publishers.publish(shard, *records[first : first + BATCH_RECORDS])
 
     def _check_absent(self) -> None:
         """Publish which tables of the event log are dropped or unmanaged, once per search for tables."""
