@@ -128,13 +128,15 @@ with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", me
   `visited_since` are published, except those of tables that are `behind` or `failing`. A fleet is alive if each shard, as the
   newest heartbeat counts them, has a heartbeat younger than three intervals. `quiet_since` in `tideline.tables` says since when a
   table had no step. `tideline events tables EVENT_LOG` shows both.
-- **Publication again.** If a topic is lost, the mirror publishes what the logs of the tables still have, with the same ids and
-  sequences: consumers skip what they processed. `tideline events replay PATH --since SEQUENCE --json` prints the transitions of
+- **Publication again.** If `tideline.timeline` or `tideline.tables` is deleted, also if another process makes it again, or if the
+  file of the embedded event log is replaced, the mirror notices within a minute and publishes what the logs of the tables still
+  have, with the same ids and sequences: consumers skip what they processed. Tables that only Apache Hudi writes have no such log. `tideline events replay PATH --since SEQUENCE --json` prints the transitions of
   one table again for one consumer. If a consumer of changed rows raises `HistoryRewritten` (a restore undid what it had
   processed), it reads the table from the start and continues after the sequence of that snapshot; events need no repair.
 - **Fleets.** Fleets that share a Kafka cluster need different prefixes of topics (below), or, if one reader reads all,
   different names (setting `fleet`).
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
+- **Sources.** [Where the fields of an event come from](event-fields.md) has the source of each field, and what each action fills.
 - **Unknown counts.** A number of rows that the step does not know is null. In merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value.
 - **Steps.** A write begins with `inflight`, without a `requested` step. Plans of table services begin with `requested`.
 """

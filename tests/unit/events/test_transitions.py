@@ -132,6 +132,7 @@ def history(kind: TableType, folder: Path) -> Iterator[tuple[str, Transition]]:
         archived.write((f"n{n}", "p", n, "x"))
     archived.clock.advance(3601)
     yield "archival", archived.step(lambda t: (schedule_archival(t, KEEP_LITTLE), run_archival(t)))
+    yield from (("", event) for event in archived.events if event.action == "archival")
 
 
 @pytest.fixture(scope="module", params=TableType)
