@@ -14,6 +14,7 @@ import fastavro
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.simulation.faults import SAMPLE_STEP
 from tests.unit.events.events_of_every_type import EVERY_TYPE, TRANSITION
 
 from tideline_events import InvalidEvent, PoisonEvent, Record, decode, encode
@@ -147,7 +148,7 @@ def test_fields_that_do_not_fit_are_refused(changes: dict[str, object]) -> None:
 EVENT_TYPES = st.sampled_from(sorted(EVERY_TYPE))
 
 
-@settings(max_examples=600, deadline=500)
+@settings(max_examples=1200 // SAMPLE_STEP, deadline=500)
 @given(EVENT_TYPES, st.binary(max_size=300))
 @example(TRANSITION_TYPE, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
 @example("tideline.hints.look.v1", b"\x00" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
@@ -158,7 +159,7 @@ def test_any_bytes_are_an_event_or_poison(event_type: str, payload: bytes) -> No
         decode(with_payload)
 
 
-@settings(max_examples=600, deadline=500)
+@settings(max_examples=1200 // SAMPLE_STEP, deadline=500)
 @given(EVENT_TYPES, st.data())
 def test_damaged_bytes_are_an_event_or_poison(event_type: str, data: st.DataObject) -> None:
     record = golden(event_type, 1)
