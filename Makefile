@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk fleet bench bench-clustering bench-events bench-fleet bench-index lint format docs wheel release \
+.PHONY: help setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk beside fleet bench bench-clustering bench-events bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 BASE ?= main
@@ -94,6 +94,9 @@ fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUN
 
 walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEED=1 TABLES=50
 	$(BIN)/python -m tests.walk --release $(RELEASE) --seed $(SEED) --tables $(TABLES)
+
+beside: java ## jobs of an Apache Hudi release beside all services: make beside RELEASE=0.15.0 MINUTES=60 JOBS=2 (WITHOUT_LOCK=1)
+	$(BIN)/python -m tests.beside --release $(or $(RELEASE),1.2.0) --minutes $(or $(MINUTES),10) --jobs $(or $(JOBS),2) --without-lock $(or $(WITHOUT_LOCK),0)
 
 fleet: java ## tables of every kind under two instances of each service, with policies, kills, outages: make fleet TABLES=200
 	$(BIN)/python -m tests.real.object_store

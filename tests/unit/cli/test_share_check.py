@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from tests.unit.services.test_unlocked_writers import write_of_hudi
 from tests.unit.table.fixtures import unpacked
+
+from tideline_locks import open_hudi_lock
+from tideline_table.table import Table, TableRequest, create_table
 
 STAT = {"partitionPath": "p", "fileId": "f-0", "path": "p/f-0_0-{stage}-9_{instant}.parquet", "numWrites": 1, "fileSizeInBytes": 9}
 FROM_1 = {"prevBaseFile": None, "numUpdates": 0}
@@ -130,3 +135,17 @@ def test_a_real_table_of_version_5_says_what_its_writers_run(cli, tmp_path):
     found = check(cli, unpacked("reported", "unsup_hudi-v5-table", tmp_path))
     assert [writer["release"] for writer in found["writers"]] == ["0.x"]
     assert "version 5" in found["refused"]
+
+
+def test_services_are_resumed_when_every_job_takes_the_lock(cli, tmp_path):
+    path = tmp_path / "trips"
+    create_table(str(path), TableRequest("trips", pa.schema([("id", pa.string()), ("city", pa.string())]), ("id",), ("city",)))
+    refused = cli("share", path, "--resume")
+    assert refused.code == 2
+    assert "is not shared" in refused.stderr
+    cli("share", path, "--lock-provider", "filesystem")
+    assert cli("share", path, "--resume", "--json").document["without_lock"] == []
+    instant = write_of_hudi(Table.open(str(path), hudi_lock=open_hudi_lock), unlocked=True)
+    assert "unlocked_writer" in cli("status", path).text
+    assert "the last " + instant in cli("share", path, "--resume").text
+    assert "unlocked_writer" not in cli("status", path).text
