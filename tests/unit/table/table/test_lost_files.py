@@ -9,13 +9,15 @@ import pytest
 from tests.unit.table.shared import opened, put, shared_table
 from tests.unit.table.tables import contents, create, listing, new_table, open_table, write
 
+from tideline_table.action import check_table
 from tideline_table.clock import ManualClock
-from tideline_table.errors import TableExists, TableIncomplete, TableNotFound
+from tideline_table.errors import TableExists, TableFrozen, TableIncomplete, TableNotFound
 from tideline_table.hudi import properties as p
-from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER
+from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, RESTORE_LOG
 from tideline_table.log.entry import LOG_FOLDER, entry_path
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import IDENTITY_PATH, TableType, renew_identity
+from tideline_table.table import IDENTITY_PATH, Table, TableType, renew_identity
+from tideline_table.table.standing import why_refused
 
 PLAIN = {"tideline.log.checkpoint.interval": 4}
 ROWS = [(f"k{n}", f"p{n % 2}", n, "x") for n in range(6)]
@@ -104,6 +106,33 @@ def test_entries_that_the_pointer_saw_are_missed():
     assert len(contents(open_table(storage, clock))) == len(ROWS)
     lose_entries(storage, 9)
     refused(storage, clock, "ends at entry 8; expected entry 12")
+
+
+def _without_the_newest_entries(table, count: int) -> Table:
+    head = table.refresh().sequence
+    lose_entries(table.storage, *range(head - count + 1, head + 1))
+    lose(table.storage, CHECKPOINT_FOLDER)
+    return open_table(table.storage, table.clock)
+
+
+def test_the_timeline_shows_that_the_newest_entry_was_lost(table):
+    """The next write would take the entry's place, and its row would be gone for good."""
+    again = _without_the_newest_entries(table, 1)
+    before = listing(table.storage)
+    with pytest.raises(TableIncomplete, match="completed on the timeline and inflight in the table log") as caught:
+        write(again, [("k9", "p0", 9, "x")])
+    assert "delete no instant" in caught.value.remedy
+    assert str(why_refused(open_table(table.storage, table.clock))) == str(caught.value)
+    with pytest.raises(TableIncomplete):
+        check_table(open_table(table.storage, table.clock))
+    assert listing(table.storage) == before, "nothing was changed"
+
+
+def test_whoever_finds_an_unknown_instant_learns_that_entries_may_be_lost(table):
+    again = _without_the_newest_entries(table, 2)
+    with pytest.raises(TableFrozen, match="that no Tideline writer made") as caught:
+        write(again, [("k9", "p0", 9, "x")])
+    assert RESTORE_LOG in caught.value.remedy
 
 
 def test_a_lost_checkpoint_of_a_trimmed_log_is_refused(table):

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tideline_table.coordination.timeline import ActiveTimeline
-from tideline_table.errors import ObjectNotFound, TableFrozen
+from tideline_table.errors import ObjectNotFound, TableFrozen, TableIncomplete
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.formats import UPGRADED
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
 from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline_listing
 from tideline_table.log.action import ActionRecord
+from tideline_table.log.checkpoint import RESTORE_LOG
+from tideline_table.log.entry import entry_path
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import Folder, ObjectStat, Storage, exists
 
@@ -44,19 +46,46 @@ def _downgrade(form: TableFormat) -> str:
 def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: bool = True) -> None:
     """Raise `TableFrozen` for an instant in the listing `folder` of `.hoodie` that is not in the table log. Refreshes the state.
 
+    Raises `TableIncomplete` for one that is completed there and pending in the table log, whose newest entries were lost.
+
     The folder of an upgraded timeline, if it exists, is listed too. Without `repairs`, the check only reads.
 
     Otherwise it repairs what slow writers left. It deletes timeline files of an instant that was rolled back or undone, even if
     archived since, and creates savepoint files that a slow process deleted as files of an earlier, deleted savepoint.
     """
     _check_not_moved(timeline.storage, timeline.format, folder)
-    unknown = _unknown_instant(timeline, folder, repairs=repairs)
+    listing = _listing(timeline, folder)
+    unknown = _unknown_instant(timeline, listing, repairs=repairs)
+    _check_ends(timeline, listing)
     if unknown is not None:
         raise TableFrozen(
             f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
             expected="an exclusive table: all writers are Tideline's",
-            remedy="stop the other writer and remove its instant, or stop using Tideline's writers here",
+            remedy="stop the other writer and remove its instant, or stop using Tideline's writers here; if Tideline made the "
+            f"instant, entries of the table log were lost: {RESTORE_LOG}",
         )
+
+
+def check_log_ends(timeline: ActiveTimeline) -> None:
+    """Raise `TableIncomplete` if the timeline shows that the newest entries of the table log were lost. Refreshes the state."""
+    listing = _listing(timeline, None)
+    timeline.refresh()
+    _check_ends(timeline, listing)
+
+
+def _check_ends(timeline: ActiveTimeline, listing: TimelineListing) -> None:
+    # A completed file is created after its entry, so a state that is read after the listing has the entry.
+    for instant in listing.instants:
+        record = timeline.state.actions.get(instant.time)
+        if record is None or not (instant.state is State.COMPLETED and record.state in (State.REQUESTED, State.INFLIGHT)):
+            continue
+        if instant.action in (record.action, completed_as(record.action)) and exists(timeline.storage, listing.paths[instant]):
+            raise TableIncomplete(
+                f"instant {instant.time} ({instant.action}) is completed on the timeline and {record.state} in the table log",
+                expected=f"{entry_path(timeline.state.sequence + 1)} or a later entry, which completed it: the log says what the "
+                "table holds",
+                remedy=f"{RESTORE_LOG}; if another writer completed the instant, stop that writer first",
+            )
 
 
 def _check_not_moved(storage: Storage, form: TableFormat, folder: Folder) -> None:
@@ -72,10 +101,15 @@ def _check_not_moved(storage: Storage, form: TableFormat, folder: Folder) -> Non
         )
 
 
-def _unknown_instant(timeline: ActiveTimeline, folder: Folder, *, repairs: bool) -> Instant | None:
+def _listing(timeline: ActiveTimeline, folder: Folder | None) -> TimelineListing:
+    """Return the instants in the timeline's folder: `folder` is the listing of `.hoodie`, if there is one already."""
     form = timeline.format
-    listed = folder if form.timeline_folder == p.PROPERTIES_FOLDER else timeline.storage.list_folder(form.timeline_folder)
-    listing = timeline_listing(form, (found.path for found in listed.objects))
+    is_there = folder is not None and form.timeline_folder == p.PROPERTIES_FOLDER
+    listed = folder if folder is not None and is_there else timeline.storage.list_folder(form.timeline_folder)
+    return timeline_listing(form, (found.path for found in listed.objects))
+
+
+def _unknown_instant(timeline: ActiveTimeline, listing: TimelineListing, *, repairs: bool) -> Instant | None:
     timeline.refresh()
     if repairs:
         _create_savepoint_files(timeline, listing)

@@ -8,6 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from tideline_table.coordination.other_writers import check_log_ends
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageRefused, UnsupportedTable
 from tideline_table.hudi.file_names import is_log_path
 from tideline_table.hudi.instant import State
@@ -34,6 +35,8 @@ def check_table(table: Table, *, deep: bool = False) -> list[Finding]:
 
     In a table that Apache Hudi also writes, compares the partition `files` with the timeline and with storage, and the other ones
     that Tideline knows.
+
+    Raises `TableIncomplete` if the timeline shows that the newest entries of the table log were lost.
 
     The missing files of the last entry are created first, as the next writer would. If other processes change the table while it is
     compared, it is compared again, some times. Of a table that never rests, the differences that two comparisons in a row find are
@@ -79,6 +82,7 @@ def _compare(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
     except StorageRefused:
         # Without permission to write: files of the last entry may be missing, because its writer is about to create them.
         state, is_healed = table.refresh().copy(), False
+    check_log_ends(table.timeline)
     found = _with_data(table, state, check_metadata(table.storage, table.timeline.format, state, table.timeline.rule), deep=deep)
     return found, not found or (is_healed and table.refresh().sequence == state.sequence)
 
