@@ -49,7 +49,7 @@ class Unlocked(Unlogged):
             return entry
 
 
-def _run(table: Table) -> object:
+def run_pending(table: Table) -> object:
     return run_compaction(table, run=lambda tasks: [compact_slice(task, table.storage) for task in tasks])
 
 
@@ -69,7 +69,7 @@ def _merging() -> tuple[Table, Storage, ManualClock]:
 
 
 @contextmanager
-def _unseen(storage: Storage) -> Iterator[None]:
+def unseen(storage: Storage) -> Iterator[None]:
     """What is inflight has no timeline files for a while: its instant was taken, and its files come later."""
     taken = [o.path for o in storage.list_folder(".hoodie").objects if o.path.endswith((".requested", ".inflight"))]
     held = {path: storage.read(path) for path in taken if not _is_done(storage, path)}
@@ -103,7 +103,7 @@ def test_nothing_is_planned_over_a_write_and_no_acknowledged_row_is_lost(plan: C
     def meanwhile() -> None:
         services = opened(storage, clock, "services")
         planned.append(plan(services))
-        _run(services)
+        run_pending(services)
 
     with before_commit(job, meanwhile):
         put(job, [LATE])
@@ -136,7 +136,7 @@ def _late_write(storage: Storage, clock: ManualClock, then: Callable[[], object]
 
     def meanwhile() -> None:
         clock.advance(1)
-        with _unseen(storage):
+        with unseen(storage):
             plans.append(schedule_compaction(opened(storage, clock, "services"), ONE))
             then()
 
@@ -168,7 +168,7 @@ def test_the_rows_of_a_write_below_a_plan_that_did_not_see_it_stay_visible() -> 
     assert f"tideline run compaction PATH {compaction}" in found
     before = contents(opened(storage, clock))
     assert LATE in before
-    _run(services)
+    run_pending(services)
     assert _hidden(services) == []
     assert contents(opened(storage, clock)) == before
 
@@ -189,7 +189,7 @@ def test_a_write_that_completes_below_a_compaction_while_it_runs_makes_it_run_ag
     before = contents(opened(storage, clock))
     assert LATE in before
     clock.advance(HEARTBEAT.total_seconds() * 10)
-    assert _run(services)
+    assert run_pending(services)
     assert contents(opened(storage, clock)) == before
 
 
@@ -200,10 +200,10 @@ def test_a_write_that_nobody_reads_any_more_is_found_hidden(by_hudi: bool) -> No
     if by_hudi:
         compaction = _late_write(storage, clock)
         complete = taken_back(storage)
-        _run(peer_of(storage, clock))
+        run_pending(peer_of(storage, clock))
         complete()
     else:
-        compaction = _late_write(storage, clock, lambda: _run(opened(storage, clock, "services")))
+        compaction = _late_write(storage, clock, lambda: run_pending(opened(storage, clock, "services")))
     services = opened(storage, clock, "services")
     (found,) = _hidden(services)
     assert compaction in found
@@ -217,6 +217,6 @@ def test_a_write_that_saw_the_plan_is_not_hidden() -> None:
     put(unlocked_job(storage, clock), [LATE])
     services = opened(storage, clock, "services")
     services.timeline.catch_up()
-    assert _run(services) is not None
+    assert run_pending(services) is not None
     assert findings_of(services) == ()
     assert LATE in contents(services)
