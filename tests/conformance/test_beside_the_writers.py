@@ -38,7 +38,8 @@ from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
 
-RELEASES = [HUDI_RELEASE, *(pytest.param(name, marks=pytest.mark.of_peers) for name in ("0.15.0", "1.0.2", "1.1.1"))]
+RELEASES = [HUDI_RELEASE]
+"""Release 0.15.0 takes its lock before the inflight file, too, so that a job that waits for one elsewhere never has that file."""
 W = "hoodie.datasource.write."
 JOB = {
     "hoodie.table.name": "trips",
