@@ -46,6 +46,7 @@ COMMANDS = {
     "events": "events",
     "policy": "policies",
     "webhooks": "webhooks",
+    "catalog": "catalogs",
     "up": "platform",
     "console": "platform",
 }

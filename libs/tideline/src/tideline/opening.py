@@ -9,6 +9,7 @@ from typing import Any
 from tideline.opened import Options
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Table
+from tideline_catalogs import locate
 from tideline_locks import attach_lock, lock_url, open_hudi_lock
 from tideline_table import config
 from tideline_table import table as engine
@@ -93,14 +94,20 @@ def create(
 
 
 @checked
-def open(path: str | os.PathLike[str], *, options: Options = None, locks: str | None = None) -> Table:  # noqa: A001 - `tideline.open`
+def open(  # noqa: A001 - `tideline.open`
+    path: str | os.PathLike[str], *, catalog: str = "", options: Options = None, locks: str | None = None
+) -> Table:
     """Open the table at `path`, whether Tideline, Apache Hudi or both write it.
+
+    With `catalog`, the URL of a Hive metastore (`hms://host:port`), `path` is the name of the table there, `database.table`
+    (docs/catalogs.md). The names with `_ro` and `_rt` open the same table.
 
     `options` apply to all calls on this table (docs/options.md). `locks` is the URL of a lock at which writers queue,
     `redis://...` or `storage:`, by default that in the variable `TIDELINE_LOCKS`. Without a lock (`""`) writes are as safe: the
     table log decides between writers. A table that is shared with Apache Hudi is always written under the lock of both. Raises
-    `TableNotFound`, `InvalidInput`, `DamagedTable`.
+    `TableNotFound`, `InvalidInput`, `DamagedTable`, and `Unavailable` if the catalog does not answer.
     """
-    table = engine.Table.open(os.fspath(path), options=options, hudi_lock=open_hudi_lock)
+    place = locate(os.fspath(path), catalog) if catalog else os.fspath(path)
+    table = engine.Table.open(place, options=options, hudi_lock=open_hudi_lock)
     attach_lock(table, locks)
     return Table(table, locks)
