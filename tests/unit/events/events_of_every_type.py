@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from tideline_events import (
+    ActionEvent,
     DeadLetter,
     Event,
     FindingEvent,
@@ -123,6 +124,18 @@ EVERY_TYPE: dict[str, Event] = {
     ),
     "tideline.decisions.finding.v1": FindingEvent(
         table_uid=UID, base_path="s3://lake/sales/trips", kind="backlog", state="found", time=TIME, reason="120 log files"
+    ),
+    "tideline.decisions.action.v1": ActionEvent(
+        table_uid=UID,
+        base_path="s3://lake/sales/trips",
+        action="cancel",
+        action_id="Xq3kV9",
+        state="done",
+        by="anna",
+        reason="import at 15:00",
+        time=TIME,
+        instant="20260301123000000",
+        outcome="cancelled clustering 20260301123000000",
     ),
     "tideline.locks.lease.v1": LockEvent(
         table_uid=UID,

@@ -37,6 +37,7 @@ PUBLISHED = {
     "urn:tideline:schema:tideline.locks.lease.v1:1": "dd55acf8fa294e928b79449f6f246f4e1e936606cbe214016fe24a0be574e59a",
     "urn:tideline:schema:tideline.decisions.verdict.v1:1": "0af0b85b028f9d90041f9bf78841bd57bbbb9137a302a635bd0159a460b77397",
     "urn:tideline:schema:tideline.decisions.finding.v1:1": "dad0b53292e1841e533434c66eab3ac5a626666067a25ace9b9673e7a4b0bf44",
+    "urn:tideline:schema:tideline.decisions.action.v1:1": "15da8ff51799622dd688c0153275fded88d0cc420a370b1126ea86c9f41b6814",
     "urn:tideline:schema:tideline.hints.look.v1:1": "7f093472e3c12fddc0d90626fbb0835527f47636367a8cc13acc25ee722dbee2",
     "urn:tideline:schema:tideline.deadletter.record.v1:1": "4f896eacebb476e49dd4760e1e4fc6306cbb4a7d268a2fe2c6977695ef3ef930",
 }

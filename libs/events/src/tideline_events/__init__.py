@@ -22,6 +22,7 @@ from tideline_events.errors import (
 from tideline_events.location import check_event_log_url, open_event_log, open_row_schemas
 from tideline_events.log import EventLog, Publisher, Subscription, Tail, transition_records
 from tideline_events.payload import (
+    ActionEvent,
     DeadLetter,
     Event,
     FindingEvent,

@@ -22,6 +22,7 @@ from cloudevents.core.v1.event import CloudEvent
 from tideline_events.errors import InvalidEvent, PoisonEvent
 from tideline_events.fields import bounded, payload_fields, payload_value
 from tideline_events.payload import (
+    ActionEvent,
     DeadLetter,
     Event,
     FindingEvent,
@@ -66,6 +67,7 @@ KINDS = (
     EventKind("tideline.locks.lease.v1", LOCKS.name, LockEvent),
     EventKind("tideline.decisions.verdict.v1", DECISIONS.name, VerdictEvent),
     EventKind("tideline.decisions.finding.v1", DECISIONS.name, FindingEvent),
+    EventKind("tideline.decisions.action.v1", DECISIONS.name, ActionEvent),
     EventKind("tideline.hints.look.v1", HINTS.name, Hint),
     EventKind("tideline.deadletter.record.v1", DEAD_LETTER.name, DeadLetter),
 )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tideline_events.payload import DeadLetter, Event, Heartbeat, PendingPlan, TableIdentity, TableRecord, Transition
+from tideline_events.payload import ActionEvent, DeadLetter, Event, Heartbeat, PendingPlan, TableIdentity, TableRecord, Transition
 
 MAX_PARTITIONS = 100
 MAX_PARTITIONS_BYTES = 64 * 1024
@@ -36,6 +36,8 @@ def bounded(event: Event) -> Event:
         )
     if isinstance(event, DeadLetter):
         return _bounded_dead_letter(event)
+    if isinstance(event, ActionEvent) and event.outcome is not None:
+        event = dataclasses.replace(event, outcome=event.outcome[:MAX_TEXT_CHARS])
     if isinstance(event, Heartbeat) or event.reason is None:
         return event
     return dataclasses.replace(event, reason=event.reason[:MAX_TEXT_CHARS])

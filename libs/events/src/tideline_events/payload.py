@@ -231,6 +231,25 @@ class FindingEvent(_Payload):
 
 
 @dataclass(frozen=True, slots=True)
+class ActionEvent(_Payload):
+    """What a person let a service do to a table: `state` is asked, done or failed, with the same `action_id`.
+
+    An action that is asked, and neither done nor failed, was interrupted; the table log says what became of it.
+    """
+
+    table_uid: str
+    base_path: str
+    action: str
+    action_id: str
+    state: str
+    by: str
+    reason: str
+    time: datetime
+    instant: str | None = None
+    outcome: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Hint(_Payload):
     """A request to refresh this table now. It may be lost. `base_path` lets a mirror find a table that it does not know."""
 
@@ -257,7 +276,19 @@ class DeadLetter(_Payload):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-Event = Transition | TableRecord | TableChange | Heartbeat | JobEvent | LockEvent | VerdictEvent | FindingEvent | Hint | DeadLetter
+Event = (
+    Transition
+    | TableRecord
+    | TableChange
+    | Heartbeat
+    | JobEvent
+    | LockEvent
+    | VerdictEvent
+    | FindingEvent
+    | ActionEvent
+    | Hint
+    | DeadLetter
+)
 """Every payload of the contract."""
 
 

@@ -54,7 +54,10 @@ MIRRORS = Topic(
 JOBS = Topic("tideline.jobs", HISTORY_S, publisher="launcher", content="start, end and failure of the applications that run plans")
 LOCKS = Topic("tideline.locks", HISTORY_S, publisher="lock service", content="leases that change their holder, and lost heartbeats")
 DECISIONS = Topic(
-    "tideline.decisions", HISTORY_S, publisher="planner", content="changed verdicts about table services, and findings"
+    "tideline.decisions",
+    HISTORY_S,
+    publisher="planner; console",
+    content="changed verdicts about table services, findings, and what people let services do",
 )
 HINTS = Topic("tideline.hints", HOUR_S, publisher="launcher; your writers", content="a table that services should refresh soon")
 DEAD_LETTER = Topic("tideline.dead-letter", 30 * DAY_S, publisher="consumers", content="records that a consumer could not process")

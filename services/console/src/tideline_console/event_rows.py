@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tideline_events import (
+    ActionEvent,
     Event,
     FindingEvent,
     Heartbeat,
@@ -28,6 +29,10 @@ def event_row(event: Event | TableDeleted | UnknownEvent, record: Record) -> dic
         shown = ("decision", f"{event.service} {event.verdict}", "", event.reason or "")
     elif isinstance(event, FindingEvent):
         shown = ("finding", f"{event.kind} {event.state}", "", event.reason or "")
+    elif isinstance(event, ActionEvent):
+        outcome = f"; {event.outcome}" if event.outcome else ""
+        text = f"{event.by}: {event.reason}{outcome} ({event.action_id})"
+        shown = ("action", f"{event.action} {event.state}", event.instant or "", text)
     elif isinstance(event, LockEvent):
         shown = ("lock", event.kind, event.instant or "", f"owner {event.owner}{f': {event.reason}' if event.reason else ''}")
     elif isinstance(event, TableChange):

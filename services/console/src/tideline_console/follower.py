@@ -203,6 +203,10 @@ class Follower:
             self.events_failure = str(error)
             self._drop_tail()
 
+    def hint(self, base_path: str) -> None:
+        """Let the next turn examine a table."""
+        self._hint([base_path])
+
     def _hint(self, base_paths: Iterable[str]) -> None:
         for base_path in base_paths:
             if (known := self._known.get(base_path)) is not None:

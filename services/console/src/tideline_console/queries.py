@@ -44,7 +44,7 @@ _EVENT_SOURCE = (
     "SELECT * FROM (SELECT kind, uid, base_path, what, instant, text, time_s, id FROM events WHERE time_s < ? "
     "AND (kind = ? OR ? = '') ORDER BY time_s DESC LIMIT ?)"
 )
-EVENT_KINDS = ("step", "job", "decision", "finding", "lock", "table")
+EVENT_KINDS = ("step", "job", "decision", "finding", "lock", "action", "table")
 
 
 @dataclass(frozen=True, slots=True)

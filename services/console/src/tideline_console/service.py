@@ -8,15 +8,17 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import uvicorn
 
+from tideline_console.actions import Actions
 from tideline_console.follower import Follower
 from tideline_console.model import ReadModel
 from tideline_console.settings import ConsoleSettings
 from tideline_console.web import console_app
-from tideline_events import EventLog, open_event_log
+from tideline_events import ActionEvent, EventLog, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.http import is_loopback
@@ -54,6 +56,7 @@ class ConsoleService:
                     expected="names or addresses without scheme and port, such as console.example or *.example",
                     remedy="give the names under which browsers reach the proxy",
                 )
+        check_actions(settings)
         self._settings, self._context = settings, context
         self._log: EventLog | None = None
         self._model: ReadModel | None = None
@@ -86,7 +89,8 @@ class ConsoleService:
         if self._socket is None:
             self._socket = self._bound()
         assert self._follower is not None, "made with the model"
-        app = console_app(settings, self._model, self._follower, self._context.clock)
+        actions = Actions(settings, self._follower, self._context.clock, self.record) if settings.actions else None
+        app = console_app(settings, self._model, self._follower, self._context.clock, actions)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=2)
         )
@@ -124,12 +128,24 @@ class ConsoleService:
         if self._log is not None:
             self._log.close()
 
+    def record(self, event: ActionEvent) -> None:
+        """Publish the event of an action. Raises the errors of the event log; then nothing is recorded, or that is unknown."""
+        # A log and a publisher of its own: threads of pages call this, and another console may have taken over the writer id.
+        with (
+            closing(self._opened_log()) as log,
+            closing(log.publisher(self._context.name_in_events(self._settings, "console-actions"))) as publisher,
+        ):
+            publisher.publish(encode(event))
+
     def _event_log(self) -> EventLog:
         if self._log is None:
-            options = {name: secret.get_secret_value() for name, secret in self._settings.event_log_options.items()}
-            self._log = open_event_log(self._settings.event_log, clock=self._context.clock, client_options=options)
+            self._log = self._opened_log()
         self._log.ensure_topics()
         return self._log
+
+    def _opened_log(self) -> EventLog:
+        options = {name: secret.get_secret_value() for name, secret in self._settings.event_log_options.items()}
+        return open_event_log(self._settings.event_log, clock=self._context.clock, client_options=options)
 
     def _bound(self) -> socket.socket:
         settings = self._settings
@@ -151,6 +167,18 @@ class ConsoleService:
             origin=settings.origin("listen_port"),
             expected="a port that no other process has",
             remedy="set another port, or leave it out",
+        )
+
+
+def check_actions(settings: ConsoleSettings) -> None:
+    """Raise `InvalidSetting` where actions could not be recorded, or not be told whose they are."""
+    if settings.actions and (settings.source != "events" or settings.host_names):
+        raise InvalidSetting(
+            "setting 'actions' is on" + (" beside host_names" if settings.host_names else " without an event log"),
+            name="actions",
+            origin=settings.origin("actions"),
+            expected='source = "events", and no host_names: there is no sign-in that tells people apart',
+            remedy="leave actions out, or host_names",
         )
 
 

@@ -63,3 +63,9 @@ class ConsoleSettings(ServiceSettings):
         description="Root URLs of the HTTP servers of services on other machines, such as `http://planner.example:8000`, which the "
         "page Health asks with `http_token`. Services with the same `state_folder` are found without it.",
     )
+    actions: bool = setting(
+        False,
+        unit="-",
+        description="Whether pages can pause, resume, plan, cancel, retry and undo. Who can open a page can act, as the user of "
+        'the console; so it is refused beside `host_names`, and needs `source = "events"`, because each action is recorded.',
+    )

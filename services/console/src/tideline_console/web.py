@@ -23,6 +23,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from tideline_console import charts, queries, text
+from tideline_console.action_pages import ActionPages
+from tideline_console.actions import Actions
 from tideline_console.api import api_routes
 from tideline_console.follower import Follower
 from tideline_console.headers import SecurityHeaders
@@ -139,6 +141,7 @@ class Pages:
             "policy_refusal": follower.policy_refusal,
             "source": self._settings.source,
             "patterns": self._settings.tables,
+            "can_act": self._settings.actions,
             "q": request.query_params.get("q", "") if request.url.path.endswith("/tables") else "",
             "asset": lambda name: f"{self._settings.path_prefix}/static/{name}",
         }
@@ -275,10 +278,15 @@ def _hour_labels(now_s: float) -> list[tuple[float, str]]:
     return [(at * 100 / 24, f"{(first + at) % 24:02d}:00") for at in range(24) if (first + at) % 8 == 0 and 0 < at < 22]
 
 
-def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock) -> ASGIApp:
-    """Return the ASGI application of the pages and the API."""
+def console_app(
+    settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock, actions: Actions | None = None
+) -> ASGIApp:
+    """Return the ASGI application of the pages and the API; without `actions` it only reads."""
     instants = KeptInstants(model)
     pages = Pages(settings, model, follower, clock, instants)
+
+    def respond(template: str, request: Request, context: Context, status: int = 200) -> Response:
+        return _html(pages.render(template, request, context), status)
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "registered for it"
@@ -300,6 +308,7 @@ def console_app(settings: ConsoleSettings, model: ReadModel, follower: Follower,
 
     routes = [
         *pages.routes(),
+        *ActionPages(actions, model, respond).routes(),
         *api_routes(model, follower, clock, instants),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]

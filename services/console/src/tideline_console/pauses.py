@@ -1,0 +1,128 @@
+"""Pauses as rules of the policy file: the text with a rule more or less. Everything else of the file stays as it is, byte by byte.
+
+The policy file is where services learn of pauses (docs/policies.md). A rule that a page added is one line, whose name begins with
+`NAME`; only such a rule is removed by a page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from tideline_runtime.policy.groups import read_file
+from tideline_runtime.policy.reading import parse_policies
+from tideline_table.errors import Conflict, InvalidOption, TidelineError
+
+NAME = "console: pause of "
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of a policy file: its content before and after."""
+
+    before: bytes
+    after: bytes
+    line: str
+    """The rule that comes or goes."""
+
+
+def paused(content: bytes, base_path: str, reason: str, until: datetime | None) -> Edit:
+    """Return the edit that pauses a table. Raises `InvalidOption` for a file that cannot take a rule, and `PolicyRefused`."""
+    pause: dict[str, Any] = {"reason": reason} | ({"until": until.isoformat()} if until is not None else {})
+    rule = {"name": f"{NAME}{base_path}", "match": {"tables": [base_path]}, "pause": pause}
+    line = json.dumps(rule, ensure_ascii=False)
+    text = content.decode()
+    root = _root(text)
+    found = _rules(root)
+    if found is None and root.flow_style:
+        raise _unfit("its rules are missing from a mapping in braces")
+    if found is None:
+        after = f"{text}{'' if text.endswith(chr(10)) else chr(10)}rules:\n  - {line}\n"
+    elif not isinstance(found, yaml.SequenceNode):
+        raise _unfit("its rules are no list")
+    elif found.flow_style:
+        at = found.start_mark.index + 1
+        after = f"{text[:at]}{line}{', ' if found.value else ''}{text[at:]}"
+    else:
+        at, column = found.start_mark.index, found.start_mark.column
+        after = f"{text[:at]}- {line}\n{' ' * column}{text[at:]}"
+    return _checked(content, after, line)
+
+
+def resumed(content: bytes, base_path: str) -> Edit:
+    """Return the edit that removes the pause that a page gave a table.
+
+    Raises `InvalidOption` if there is none: another rule pauses it.
+    """
+    text = content.decode()
+    rules = _rules(_root(text))
+    for number, rule in enumerate(rules.value if isinstance(rules, yaml.SequenceNode) else ()):
+        named = {key.value: value.value for key, value in rule.value} if isinstance(rule, yaml.MappingNode) else {}
+        if named.get("name") != f"{NAME}{base_path}":
+            continue
+        begin, end = rule.start_mark.index, rule.end_mark.index
+        line = text[begin:end]
+        if rules.flow_style:
+            comma = text.find(",", end) + 1 if number + 1 < len(rules.value) else 0
+            return _checked(content, text[:begin] + text[max(end, comma) :].lstrip(" " if comma else ""), line)
+        first = text.rfind("\n", 0, begin) + 1
+        last = text.find("\n", end) + 1 or len(text)
+        if len(rules.value) == 1:  # A list in lines cannot be empty.
+            return _checked(content, f"{text[:first]}{' ' * (begin - first - 2)}[]\n{text[last:]}", line)
+        return _checked(content, text[:first] + text[last:], line)
+    raise InvalidOption(
+        f"no pause that a page gave {base_path}",
+        expected=f"a rule named {NAME + base_path!r}",
+        remedy="who wrote the rule that pauses the table removes it from the policy file",
+    )
+
+
+def replace(path: Path, edit: Edit) -> None:
+    """Replace the file by the edited one. Raises `Conflict` if it is not the one that was edited any more, and `InvalidOption`."""
+    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        if read_file(path) != edit.before:
+            raise Conflict("the policy file changed meanwhile", expected="the file of the preview", remedy="look again")
+        mode = path.stat().st_mode
+        with staged.open("wb") as file:
+            os.fchmod(file.fileno(), mode & 0o777)
+            file.write(edit.after)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    except OSError as error:
+        raise InvalidOption(
+            f"the policy file cannot be replaced: {error.strerror}",
+            expected="a file in a folder that the console may write to",
+            remedy="change the file where it is kept, such as the values of the chart",
+        ) from error
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def _checked(before: bytes, after: str, line: str) -> Edit:
+    parse_policies(after, "the policy file with this change")
+    return Edit(before, after.encode(), line)
+
+
+def _root(text: str) -> Any:
+    parse_policies(text, "the policy file")
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise _unfit("it is no mapping")
+    return root
+
+
+def _rules(root: Any) -> Any:
+    return next((value for key, value in root.value if key.value == "rules"), None)
+
+
+def _unfit(why: str) -> TidelineError:
+    return InvalidOption(f"the policy file cannot take a rule: {why}", expected="rules in a list", remedy="write the rule by hand")
