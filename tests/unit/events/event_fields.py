@@ -1,4 +1,4 @@
-"""`python -m tests.unit.events.event_fields`: the table of docs/event-fields.md, from events of every action of both table types."""
+"""`python -m tests.unit.events.event_fields`: the table of docs/event-fields.md, from events of each action and table type."""
 
 from __future__ import annotations
 

@@ -17,7 +17,18 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
-from tideline_events.database import BY_KEY, KEYED, connect, file_id, headers_of, headers_text, is_replaced, reading, translated, writing
+from tideline_events.database import (
+    BY_KEY,
+    KEYED,
+    connect,
+    file_id,
+    headers_of,
+    headers_text,
+    is_replaced,
+    reading,
+    translated,
+    writing,
+)
 from tideline_events.envelope import decode, stamped
 from tideline_events.errors import EventLogUnavailable, PoisonEvent, PublisherFenced, PublishUnknown
 from tideline_events.log import POLL_LIMIT, Subscription, check_records, check_subscription, transition_records
