@@ -16,6 +16,7 @@ import pytest
 from tests.forked import Forked, parent_of
 from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
+from tests.real.zookeeper import ZooKeeperServer, running_zookeeper
 
 from tideline_lock_service.api import LeaseApi
 from tideline_lock_service.directory import LeaseDirectory
@@ -30,10 +31,12 @@ from tideline_locks import (
 from tideline_locks.http import HttpLockProvider
 from tideline_locks.hudi_file_lock import LOCK_FILE, FileLockCell
 from tideline_locks.hudi_storage_lock import StorageLockCell
+from tideline_locks.hudi_zookeeper_lock import ZooKeeperLockProvider
 from tideline_locks.in_process import LeaseTable
 from tideline_locks.redis import RedisLockProvider
 from tideline_locks.table_lock import LockProviders
 from tideline_locks.waiting import RandomSource
+from tideline_locks.zookeeper_session import SESSION_S, session_of
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
@@ -71,8 +74,12 @@ class Place:
 
     @property
     def remembers(self) -> bool:
-        """Whether a released lock still tells who had it: Hudi's lock file is gone then, with all that it said."""
-        return self.kind != "hudi_filesystem"
+        """Whether a released lock still tells who had it: Hudi's lock file and node are gone then, with all that they said."""
+        return self.kind not in ("hudi_filesystem", "hudi_zookeeper")
+
+    def trusted_s(self, ttl_s: float) -> float:
+        """For how long a holder trusts a lease of `ttl_s`: in ZooKeeper no longer than its session is sure to last."""
+        return min(ttl_s, SESSION_S) if self.kind == "hudi_zookeeper" else ttl_s
 
     def provider(self, *, clock: Clock | None = None, randomness: RandomSource | None = None) -> LockProvider:
         provider = self.make(clock or self.clock, randomness)
@@ -110,6 +117,19 @@ def hudi_object_locks(store: Storage, clock: Clock, randomness: RandomSource | N
 
     cell = StorageLockCell(store, lambda name: f"{quote(name, safe='')}/table_lock.json", known, validity_s=300)
     return HudiLockProvider(cell, clock=clock, randomness=randomness)
+
+
+def hudi_zookeeper_locks(hosts: str, base_path: str, clock: Clock, randomness: RandomSource | None) -> ZooKeeperLockProvider:
+    """Hudi's locks of many tables in ZooKeeper: one for each name."""
+    session = session_of(hosts)
+
+    def known() -> list[str]:
+        session.ensure_path(base_path)
+        return [unquote(found) for found in session.ask("listing locks", "get_children", base_path)]
+
+    return ZooKeeperLockProvider(
+        session, lambda name: f"{base_path}/{quote(name, safe='')}", known, clock=clock, randomness=randomness
+    )
 
 
 @contextmanager
@@ -174,6 +194,15 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
     elif kind == "hudi_minio":
         objects = server(kind)
         place = Place(kind, SystemClock(), lambda c, randomness: hudi_object_locks(objects, c, randomness), 0.6)
+    elif kind == "hudi_zookeeper":
+        hosts, base_path = server(kind).hosts, f"/run{next(_NUMBERS)}/locks"
+        place = Place(
+            kind,
+            SystemClock(),
+            lambda c, randomness: hudi_zookeeper_locks(hosts, base_path, c, randomness),
+            0.6,
+            f"hudi-zookeeper://{hosts}{base_path}/trips",
+        )
     else:
         url = server(kind).url
         place = Place(kind, SystemClock(), lambda c, randomness: RedisLockProvider(url, clock=c, randomness=randomness), 0.3, url)
@@ -185,9 +214,10 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
 
 REAL = [pytest.param(kind, marks=pytest.mark.real) for kind in ("redis", "service_redis", "storage_minio", "hudi_minio")]
 FENCED = ["in_process", "service", "storage_memory", "storage_local", "hudi_storage", *REAL]
-"""Adapters that keep the greatest fence beyond a release. Hudi's lock file is gone then."""
-ADAPTERS = [*FENCED, "hudi_filesystem"]
-ACROSS_PROCESSES = ["storage_local", "service", "hudi_filesystem", pytest.param("redis", marks=pytest.mark.real)]
+"""Adapters that keep the greatest fence beyond a release. Hudi's lock file and node are gone then."""
+ZOOKEEPER = pytest.param("hudi_zookeeper", marks=pytest.mark.real)
+ADAPTERS = [*FENCED, "hudi_filesystem", ZOOKEEPER]
+ACROSS_PROCESSES = ["storage_local", "service", "hudi_filesystem", pytest.param("redis", marks=pytest.mark.real), ZOOKEEPER]
 
 
 @pytest.fixture(scope="session")
@@ -210,8 +240,21 @@ def object_store() -> Iterator[ObjectStoreServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+        # Its sessions, too: none is left to look for a server that is gone.
+        session_of(server.hosts).stop()
+
+
 def _servers(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    return lambda kind: _flushed(request) if kind == "redis" else _fresh(request)
+    def server(kind: str) -> Any:
+        if kind == "hudi_zookeeper":
+            return request.getfixturevalue("zookeeper")
+        return _flushed(request) if kind == "redis" else _fresh(request)
+
+    return server
 
 
 def _fresh(request: pytest.FixtureRequest) -> Storage:

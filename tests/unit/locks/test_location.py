@@ -12,11 +12,15 @@ from tideline_locks import (
     OnUnreachable,
     StaleFence,
     StorageLockProvider,
+    check_lock_url,
     open_lock_provider,
 )
+from tideline_locks.hudi_zookeeper_lock import place_in_queue
 from tideline_locks.redis import RedisLockProvider
 from tideline_table.clock import ManualClock
 from tideline_table.errors import InvalidOption, TidelineError, UnsupportedTable
+from tideline_table.hudi.formats import format_to_create
+from tideline_table.log import HudiLockKind, Sharing
 
 CLOCK = ManualClock()
 
@@ -88,3 +92,32 @@ def test_errors_cross_process_borders_whole(error: TidelineError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize("place", ["", "zk.example:2181", "zk.example:2181/trips", "zk.example/hudi/trips", "a:1/hudi/../trips"])
+def test_place_of_a_lock_in_zookeeper_is_servers_base_path_and_key(place: str) -> None:
+    with pytest.raises(InvalidOption, match="HOST:PORT"):
+        check_lock_url(f"hudi-zookeeper://{place}")
+    with pytest.raises(InvalidOption, match="HOST:PORT"):
+        Sharing(HudiLockKind.ZOOKEEPER, place=place)
+    check_lock_url("hudi-zookeeper://zk1.example:2181,zk2.example:2182/hudi/locks/trips")
+
+
+def test_shared_table_prints_where_its_lock_in_zookeeper_is() -> None:
+    sharing = Sharing(HudiLockKind.ZOOKEEPER, place="zk1.example:2181,zk2.example:2182/hudi/locks/trips")
+    assert Sharing.from_json(sharing.to_json()) == sharing
+    options = sharing.hudi_options(format_to_create(6))
+    assert {key.removeprefix("hoodie.write.lock."): value for key, value in options.items() if ".lock." in key} == {
+        "provider": "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
+        "zookeeper.url": "zk1.example:2181,zk2.example:2182",
+        "zookeeper.port": "2181",
+        "zookeeper.base_path": "/hudi/locks",
+        "zookeeper.lock_key": "trips",
+    }
+    with pytest.raises(InvalidOption, match="a place"):
+        Sharing(HudiLockKind.STORAGE, place=sharing.place)
+
+
+def test_nodes_of_a_lock_in_zookeeper_are_ordered_as_curator_orders_them() -> None:
+    ours, theirs = "_c_59af55f591d744a4848bcf4f79d6fa4d-lock-0000000002", "_c_f4a1-lock-9d-lock-0000000001"
+    assert sorted([ours, theirs, "0000000003"], key=place_in_queue) == [theirs, ours, "0000000003"]

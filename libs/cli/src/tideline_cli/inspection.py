@@ -100,6 +100,9 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
     return document
 
 
+_LOCKS = {HudiLockKind.FILE_SYSTEM: "file", HudiLockKind.STORAGE: "storage", HudiLockKind.ZOOKEEPER: "ZooKeeper"}
+
+
 def mode_of(table: Table) -> str:
     """Return which engines write a table: exclusive (Tideline), shared (both) or foreign (Apache Hudi)."""
     return "shared" if table.sharing is not None else "exclusive" if table.capabilities.keeps_log else "foreign"
@@ -107,7 +110,7 @@ def mode_of(table: Table) -> str:
 
 def _writers(table: Table, summary: TableSummary) -> str:
     if table.sharing is not None:
-        lock = "file" if table.sharing.lock is HudiLockKind.FILE_SYSTEM else "storage"
+        lock = _LOCKS[table.sharing.lock]
         return f"Tideline and Apache Hudi (shared, Hudi's {lock} lock), uid {summary.uid}"
     if table.capabilities.keeps_log:
         return f"Tideline only, uid {summary.uid}"

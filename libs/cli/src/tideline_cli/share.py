@@ -35,9 +35,16 @@ def share(
     lock_provider: Annotated[
         str,
         option(
-            metavar="filesystem|storage",
-            help="Lock for Apache Hudi and Tideline: a file on a local disk, or an object in the store of the table. Default: "
-            "by the kind of storage.",
+            metavar="filesystem|storage|zookeeper",
+            help="Lock for Apache Hudi and Tideline: a file on a local disk, an object in the store of the table, or a node in "
+            "ZooKeeper. Default: by the kind of storage.",
+        ),
+    ] = "",
+    lock_place: Annotated[
+        str,
+        option(
+            metavar="HOST:PORT,.../BASE/KEY",
+            help="With --lock-provider zookeeper: servers, base path and key of the lock that Apache Hudi's writers take.",
         ),
     ] = "",
     lock_expiry: Annotated[
@@ -94,7 +101,7 @@ def share(
     code is 1 while a writer lacks an option or the table cannot be shared.
     """
     if check:
-        _check(path, lock_provider, lock_expiry, commits, as_json=as_json)
+        _check(path, lock_provider, lock_expiry, lock_place, commits, as_json=as_json)
         return
     if resume:
         _resume(path, as_json=as_json)
@@ -108,7 +115,7 @@ def share(
         named = BucketIndex(buckets, column_names(hash_fields), partition_buckets)
         progress.describe("reading keys")
         with progress:
-            shared = share_table(table, Sharing(kind, lock_expiry), open_hudi_lock, named)
+            shared = share_table(table, Sharing(kind, lock_expiry, lock_place), open_hudi_lock, named)
     assert shared.sharing is not None
     options = shared.hudi_options()
     if as_json:
@@ -135,9 +142,9 @@ def _resume(path: str, *, as_json: bool) -> None:
     print_line(f"services work on table {table.definition.name}: {wrote}")
 
 
-def _check(path: str, lock_provider: str, lock_expiry: int, commits: int, *, as_json: bool) -> None:
+def _check(path: str, lock_provider: str, lock_expiry: int, lock_place: str, commits: int, *, as_json: bool) -> None:
     table = open_readable(path)
-    sharing = table.sharing or Sharing(_lock_kind(lock_provider, table), lock_expiry)
+    sharing = table.sharing or Sharing(_lock_kind(lock_provider, table), lock_expiry, lock_place)
     found = find_writers(table, sharing, commits)
     if as_json:
         print_json(_document(table, found))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tideline_locks.errors import LeaseLost, LockUnreachable
-from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.lease import Lease
-from tideline_locks.location import hudi_file_lock, hudi_storage_lock
+from tideline_locks.location import hudi_file_lock, hudi_storage_lock, hudi_zookeeper_lock
+from tideline_locks.port import LockProvider
 from tideline_locks.renewal import KeptLease
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
@@ -38,7 +38,7 @@ class HeldLease:
 class ProviderHudiLock:
     """`HudiTableLock` on a provider. The lease is renewed while it is held."""
 
-    def __init__(self, provider: HudiLockProvider, owner: str, *, ttl_s: float, wait_s: float) -> None:
+    def __init__(self, provider: LockProvider, owner: str, *, ttl_s: float, wait_s: float) -> None:
         self._provider = provider
         self._owner = owner
         self._ttl_s = ttl_s
@@ -57,7 +57,10 @@ def open_hudi_lock(storage: Storage, sharing: Sharing, owner: str, clock: Clock,
 
     Raises `InvalidOption` for a lock that this kind of storage does not support.
     """
-    if sharing.lock is HudiLockKind.FILE_SYSTEM:
+    provider: LockProvider
+    if sharing.lock is HudiLockKind.ZOOKEEPER:
+        provider = hudi_zookeeper_lock(sharing.place, clock=clock)
+    elif sharing.lock is HudiLockKind.FILE_SYSTEM:
         provider = hudi_file_lock(storage, clock=clock, expire_min=sharing.expire_min)
     else:
         provider = hudi_storage_lock(storage, clock=clock)

@@ -16,6 +16,7 @@ from tideline_table.clock import Clock
 from tideline_table.coordination import Reservations
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.extras import extra
+from tideline_table.log import zookeeper_place
 from tideline_table.storage import (
     LocalStorage,
     MemoryStorage,
@@ -26,12 +27,13 @@ from tideline_table.storage import (
     unwrapped,
 )
 
-HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
+HUDI_FILE_SYSTEM, HUDI_STORAGE, HUDI_ZOOKEEPER = "hudi-filesystem", "hudi-storage", "hudi-zookeeper"
 SERVICE_SCHEMES = frozenset({"http", "https"})
 """Of lock URLs that name a lock service. It keeps leases only: reservations are then beside each table."""
 EXPECTED_URL = (
     "storage:<base path or file: URI>, redis://host:port/db, rediss://host:port/db, memory:<space>, "
-    f"http://host:port or https://host:port of a lock service, {HUDI_FILE_SYSTEM}:<base path> or {HUDI_STORAGE}:<base path>"
+    f"http://host:port or https://host:port of a lock service, {HUDI_FILE_SYSTEM}:<base path>, {HUDI_STORAGE}:<base path> or "
+    f"{HUDI_ZOOKEEPER}://host:port,host:port/base/path/key"
 )
 
 _spaces: dict[str, LeaseTable] = {}
@@ -47,7 +49,8 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
     leases in storage.
     `memory:` providers of one process share the leases of a space of the same name.
     `http:` and `https:` are the leases of a lock service (`HttpLockProvider`).
-    `hudi-filesystem:` and `hudi-storage:` are the one lock of Hudi's writers for the table at that base path, under any lock name.
+    `hudi-filesystem:` and `hudi-storage:` are the one lock of Hudi's writers for the table at that base path, under any lock name,
+    and so is `hudi-zookeeper:` for the tables whose writers take the lock at that place.
     Raises `InvalidOption` for any other URL. A URL may contain a password, so no error contains the URL.
     """
     scheme, _, rest = url.partition(":")
@@ -67,6 +70,8 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
     if scheme in (HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
         storage = open_storage(rest)
         return hudi_file_lock(storage, clock=clock) if scheme == HUDI_FILE_SYSTEM else hudi_storage_lock(storage, clock=clock)
+    if scheme == HUDI_ZOOKEEPER:
+        return hudi_zookeeper_lock(rest.removeprefix("//"), clock=clock)
     if scheme == "memory":
         with _spaces_guard:
             return InProcessLockProvider(clock=clock, table=_spaces.setdefault(rest, LeaseTable(clock)))
@@ -85,6 +90,8 @@ def check_lock_url(url: str) -> None:
         from tideline_locks.http import checked_service
 
         checked_service(url)
+    elif scheme == HUDI_ZOOKEEPER:
+        zookeeper_place(rest.removeprefix("//"))
     elif scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and (rest or scheme == "storage") and colon:
         try:
             root_uri(rest or "/")
@@ -117,6 +124,16 @@ def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300
         )
     cell = StorageLockCell(storage, lambda _: LOCK_OBJECT, lambda: (), validity_s=validity_s)
     return HudiLockProvider(cell, clock=clock)
+
+
+def hudi_zookeeper_lock(place: str, *, clock: Clock) -> LockProvider:
+    """Open the lock of Hudi's ZooKeeper based provider at `place`. Connects to nothing yet. Raises `InvalidOption`."""
+    with extra("zookeeper"):
+        from tideline_locks.hudi_zookeeper_lock import ZooKeeperLockProvider
+        from tideline_locks.zookeeper_session import session_of
+
+    hosts, base_path, key = zookeeper_place(place)
+    return ZooKeeperLockProvider(session_of(hosts), lambda _: f"{base_path}/{key}", lambda: (), clock=clock)
 
 
 def open_reservations(url: str, name: str, *, clock: Clock) -> Reservations:

@@ -90,7 +90,8 @@ class LeaseSource(Protocol):
         """Acquire a lease for `ttl_s` seconds, waiting at most `wait_s`. Raises `LockTimeout`, which names the holder.
 
         A callable `fence` is read when it is needed, and again when the provider rejected it as old. The caller keeps its place in
-        the queue, if the provider has one. Errors of reading the fence are raised unchanged.
+        the queue, if the provider has one. Errors of reading the fence are raised unchanged. A store that may forget the holder
+        earlier (the session of ZooKeeper) grants less than `ttl_s`: see `Lease.ttl_s`.
         """
 
 

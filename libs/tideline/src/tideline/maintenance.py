@@ -182,16 +182,18 @@ class Maintenance:
         lock: str = "",
         *,
         lock_expiry_min: int = engine.DEFAULT_EXPIRE_MIN,
+        lock_place: str = "",
         index: BucketIndex | None = None,
     ) -> dict[str, str]:
         """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
 
-        `lock` is `filesystem` or `storage`, by default what fits the storage. A table that is already shared keeps its lock.
+        `lock` is `filesystem`, `storage` or `zookeeper`, by default what fits the storage; `zookeeper` also takes `lock_place`,
+        `host:port,host:port/base/path/key`. A table that is already shared keeps its lock.
         `index` names the bucket index of a table that Apache Hudi created, where its rows leave that open.
         """
         if self._table.sharing is None or lock:
             kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)
-            sharing = engine.Sharing(kind, lock_expiry_min)
+            sharing = engine.Sharing(kind, lock_expiry_min, lock_place)
             self._opened.table = engine.share_table(self._table, sharing, open_hudi_lock, index)
             attach_lock(self._table, self._opened.locks)
         return self._table.hudi_options()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ _ENABLED_BY = {
     "record_index": "hoodie.metadata.record.index.enable",
 }
 """Partition of the metadata table → the option of Apache Hudi's writers that makes it, or drops it."""
+_HOST, _NAME = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}", r"/(?!\.{1,2}(?:/|$))[A-Za-z0-9._=+@~-]+"
+_PLACE = re.compile(rf"(?P<hosts>{_HOST}(?:,{_HOST})*)(?P<base>(?:{_NAME})+)/(?P<key>[A-Za-z0-9_=+@~-][A-Za-z0-9._=+@~-]*)")
 _PACKAGE = "org.apache.hudi.client.transaction.lock"
 
 
@@ -27,6 +30,7 @@ class HudiLockKind(enum.StrEnum):
 
     FILE_SYSTEM = "filesystem"
     STORAGE = "storage"
+    ZOOKEEPER = "zookeeper"
 
     @classmethod
     def fitting(cls, root: str) -> HudiLockKind:
@@ -36,15 +40,23 @@ class HudiLockKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The lock of a shared table. After `expire_min` minutes both sides treat a lock file as abandoned."""
+    """The lock of a shared table. After `expire_min` minutes both sides treat a lock file as abandoned.
+
+    `place` says where a lock in ZooKeeper is, `host:port,host:port/base/path/key`; empty for locks in the table's folder.
+    """
 
     lock: HudiLockKind
     expire_min: int = DEFAULT_EXPIRE_MIN
+    place: str = ""
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOption` if `expire_min` is less than 1."""
+        """Raise `InvalidOption` if `expire_min` is less than 1, or `place` does not fit the lock."""
         if self.expire_min < 1:
             raise InvalidOption(f"a lock that expires after {self.expire_min} minutes", expected="at least 1 minute")
+        if self.lock is HudiLockKind.ZOOKEEPER:
+            zookeeper_place(self.place)
+        elif self.place:
+            raise InvalidOption(f"a place {self.place!r} of lock {self.lock}", expected="none: it is in the table's folder")
 
     def hudi_options(self, form: TableFormat, metadata: Collection[str] = ()) -> dict[str, str]:
         """Return the write options for every Hudi writer of the table (format reference 13.2, 13.3, 16.1).
@@ -68,19 +80,41 @@ class Sharing:
                 "hoodie.write.lock.client.num_retries": "100",
                 "hoodie.write.lock.client.wait_time_ms_between_retry": "200",
             }
+        if self.lock is HudiLockKind.ZOOKEEPER:
+            hosts, base_path, key = zookeeper_place(self.place)
+            return options | {
+                "hoodie.write.lock.provider": f"{_PACKAGE}.ZookeeperBasedLockProvider",
+                # Hudi connects to the first option alone, and asks for the second in its checks only.
+                "hoodie.write.lock.zookeeper.url": hosts,
+                "hoodie.write.lock.zookeeper.port": hosts.partition(",")[0].rpartition(":")[2],
+                "hoodie.write.lock.zookeeper.base_path": base_path,
+                "hoodie.write.lock.zookeeper.lock_key": key,
+            }
         return options | {"hoodie.write.lock.provider": f"{_PACKAGE}.StorageBasedLockProvider"}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form in log entries and checkpoints."""
-        return {"lock": self.lock.value, "expire_min": self.expire_min}
+        document = {"lock": self.lock.value, "expire_min": self.expire_min}
+        return document | {"place": self.place} if self.place else document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Sharing:
         """Parse the JSON form. Raises `CorruptMetadata` for any other document."""
         try:
-            return cls(HudiLockKind(document["lock"]), int(document["expire_min"]))
+            return cls(HudiLockKind(document["lock"]), int(document["expire_min"]), str(document.get("place", "")))
         except (KeyError, TypeError, ValueError, OverflowError, InvalidOption) as error:
             raise CorruptMetadata(
                 f"sharing settings {document!r} ({type(error).__name__}: {error})",
                 expected=f"a lock among {', '.join(HudiLockKind)} and its expiry in minutes",
             ) from None
+
+
+def zookeeper_place(place: str) -> tuple[str, str, str]:
+    """Return the servers, the base path and the key of a lock in ZooKeeper, as Hudi's options name them.
+
+    Raises `InvalidOption` unless it is `host:port,host:port/base/path/key`.
+    """
+    matched = _PLACE.fullmatch(place)
+    if matched is None:
+        raise InvalidOption(f"place {place!r} of a lock in ZooKeeper", expected="HOST:PORT[,HOST:PORT...]/BASE/PATH/KEY")
+    return matched["hosts"], matched["base"], matched["key"]
