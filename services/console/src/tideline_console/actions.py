@@ -33,8 +33,8 @@ from tideline_table.errors import Conflict, InstantNotFound, InvalidOption, Tide
 from tideline_table.table import Table, given_up_plans
 
 _log = get_logger(__name__)
-CANCEL, RETRY, PLAN, ROLLBACK, PAUSE, RESUME = "cancel", "retry", "plan", "rollback", "pause", "resume"
-KINDS = (CANCEL, RETRY, PLAN, ROLLBACK, PAUSE, RESUME)
+CANCEL, RETRY, PLAN, PAUSE, RESUME = "cancel", "retry", "plan", "pause", "resume"
+KINDS = (CANCEL, RETRY, PLAN, PAUSE, RESUME)
 PREVIEW_S = 600.0
 """Time for which a preview can be confirmed."""
 MOST_PREVIEWS = 1000
@@ -205,14 +205,7 @@ class Actions:
             return _cancelled(table, path, instant)
         if kind == RETRY:
             return _retried(table, path, instant)
-        if kind == PLAN:
-            return self._planned(table, path, service)
-        # The service without plans undoes what dead writers left.
-        (verdict,) = [v for v in self._follower.fleet().examine_table(table).verdicts if not SERVICES[v.service].has_plans]
-        if not verdict.instants:
-            raise InvalidOption("no write of a dead writer", expected="a finding dead_writer", remedy="nothing is to be done")
-        text = f"writes without a heartbeat are undone: {', '.join(verdict.instants)}; rows that were committed stay"
-        return [text], ["run", "--json", *self._options(table), "--", verdict.service.value, path], tuple(verdict.instants)
+        return self._planned(table, path, service)
 
     def _options(self, table: Table) -> list[str]:
         """Return the engine options by which services open the table, as arguments."""

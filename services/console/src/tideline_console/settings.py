@@ -66,6 +66,6 @@ class ConsoleSettings(ServiceSettings):
     actions: bool = setting(
         False,
         unit="-",
-        description="Whether pages can pause, resume, plan, cancel, retry and undo. Who can open a page can act, as the user of "
+        description="Whether pages can pause, resume, plan, cancel and retry. Who can open a page can act, as the user of "
         'the console; so it is refused beside `host_names`, and needs `source = "events"`, because each action is recorded.',
     )
