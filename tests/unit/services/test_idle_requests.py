@@ -106,6 +106,7 @@ class Together:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        self.notified = False
         settings: dict[str, object] = {"locks": "storage:"}
         self.running = [
             fleet.service(kind, of, name, **settings, **({"freshness_s": FRESHNESS_S} if name == "mirror" else {}))[0]
@@ -116,13 +117,20 @@ class Together:
         for news in self.news:
             news.stop()  # the thread goes by the machine's time; this test reads what is there before each tick
 
-    def tick(self, seconds: float, *, mirror: bool = True) -> None:
-        for _ in range(int(seconds // 5)):
-            self.fleet.clock.advance(5)
+    def tick(self, seconds: float, *, mirror: bool = True, every_s: int = 5) -> None:
+        for _ in range(int(seconds // every_s)):
+            self.fleet.clock.advance(every_s)
+            if self.notified:
+                self.told()
             for service in self.running if mirror else self.running[1:]:
                 if service is not self.running[0]:
                     self.read()
                 service.tick()
+
+    def told(self, *objects: str) -> None:
+        """The queue of notifications answers, from now on at each tick, with these objects."""
+        self.notified = True
+        self.running[0]._notices.take(objects)
 
     def read(self) -> None:
         told = self.log.poll(0)
@@ -260,3 +268,24 @@ def test_a_commit_during_the_tick_of_the_mirror_is_published_in_the_next_one_at_
     service.tick()
     table.refresh()
     assert [event.sequence for event in fleet.events("tideline.timeline")][-1] == table.state.sequence
+
+
+def test_with_notifications_a_quiet_table_costs_four_requests_an_hour_over_all_services_together(
+    fleet: Fleet, asked: Counter[str]
+) -> None:
+    tables = [fleet.create(f"idle{number}") for number in range(3)]
+    for table in tables:
+        write(table, 0)
+    together = Together(fleet)
+    together.tick(5)
+    # The store tells of one of them, and of nothing else for half a day.
+    together.told(f"{tables[0].base_path}/.hoodie/.tideline/log/{1:020d}.json")
+    together.tick(12 * 3600, every_s=50)
+    asked.clear()
+    together.tick(6 * 3600, every_s=50)
+    assert 0 < asked.total() <= 3 * 6 * 4
+    # A step of which the store tells is published by the next tick.
+    write(tables[1], 100)
+    together.told(f"{tables[1].base_path}/.hoodie/.tideline/log/{tables[1].state.sequence:020d}.json")
+    together.tick(5)
+    assert fleet.event_log.cursor(tables[1].uid).sequence == tables[1].state.sequence

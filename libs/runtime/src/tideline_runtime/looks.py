@@ -29,6 +29,8 @@ class Looks:
         self._audit_s = audit_s
         self.interval_s: Callable[[Table], float] = lambda _: 0.0
         """Asked about an open table; returns the seconds between two looks at it."""
+        self.told_places: Callable[[], int | None] = lambda: None
+        """Asked without news; as `places`."""
         self._looked_at_s: dict[str, float] = {}
         self._identified_at_s: dict[str, float] = {}
         self._audit_at_s: dict[str, float] = {}
@@ -72,9 +74,12 @@ class Looks:
         self._audit_at_s[base_path] = now_s + self._audit_s * (0.5 + shard_of(base_path, _SPREAD) / (2 * _SPREAD))
 
     def places(self) -> int | None:
-        """Return a number that changes when tables come or go, as the mirror tells; None unless a mirror lives for every shard."""
+        """Return a number that changes when tables come or go, as the mirror tells; None unless a mirror lives for every shard.
+
+        The mirror itself learns of them from notifications, if at all.
+        """
         if self._news is None:
-            return None
+            return self.told_places()
         self._news.start()
         return self._news.places()
 

@@ -24,7 +24,9 @@ from tideline_table.table import Table
 
 _log = get_logger(__name__)
 LEASES_EVERY_S = 900.0
-"""Interval at which the lease beside an idle table is read."""
+"""Least interval at which the lease beside an idle table is read."""
+LEASES_RARELY_S = 21_600.0
+"""Longest such interval: it is the time for which the table has been quiet, between these two."""
 EVENT_LOG = "event log"
 """Topic of `Health`."""
 
@@ -55,6 +57,8 @@ class LockService:
         self._seen: dict[str, SeenLease | None] = {}
         self._lost: dict[str, set[str]] = {}
         self._polled_at_s: dict[str, float] = {}
+        self._quiet_since_s: dict[str, tuple[int, float]] = {}
+        """By table uid: the sequence, and when it was first seen."""
         self._listed: dict[str, LeaseState] | None = None
         context.metrics.expose(LEASES)
         self._api = LeaseApi(self._directory, settings, context)
@@ -126,13 +130,16 @@ class LockService:
 
     def _is_at_rest(self, table: Table) -> bool:
         """Return whether this tick leaves out the lease of a table: it was free, no action is pending, the mirror tells no news."""
-        now_s = self._context.clock.monotonic_s()
+        now_s, sequence = self._context.clock.monotonic_s(), table.state.sequence
+        if self._quiet_since_s.get(table.uid, (-1, 0.0))[0] != sequence:
+            self._quiet_since_s[table.uid] = sequence, now_s
+        since_s = self._quiet_since_s[table.uid][1]
         if (
             self._tables.lock_providers.is_per_table
             and table.uid in self._seen
             and self._seen[table.uid] is None
             and next(table.state.pending(), None) is None
-            and now_s < self._polled_at_s.get(table.uid, -math.inf) + LEASES_EVERY_S
+            and now_s < self._polled_at_s.get(table.uid, -math.inf) + min(LEASES_RARELY_S, max(LEASES_EVERY_S, now_s - since_s))
             and self._tables.looks.is_current(table)
         ):
             return True
@@ -237,6 +244,6 @@ class LockService:
 
     def _forget_all_but(self, known: dict[str, str]) -> None:
         self._directory.update(known)
-        for memory in (self._seen, self._lost, self._polled_at_s):
+        for memory in (self._seen, self._lost, self._polled_at_s, self._quiet_since_s):
             for uid in memory.keys() - known.keys():
                 del memory[uid]

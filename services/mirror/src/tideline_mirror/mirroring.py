@@ -25,6 +25,8 @@ from tideline_mirror.absent import AbsentTables
 from tideline_mirror.batches import BATCH_RECORDS, Batches, Publication
 from tideline_mirror.changes import OBSERVED, changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
+from tideline_mirror.notices import Notices
+from tideline_mirror.notification_source import source_of
 from tideline_mirror.observed import ObservedTables
 from tideline_mirror.pace import Pace
 from tideline_mirror.records import record_of
@@ -83,7 +85,10 @@ class MirrorService:
         published entry."""
         self._known: dict[str, TableRecord] = {}
         """The last record of each table in the event log, by uid, of those that this instance published or read."""
-        self._pace = Pace(context.clock, self._per_table, self._known)
+        self._notices = Notices(context.clock, hinted, context.wake)
+        self._source_of = source_of(settings)
+        self._tables.looks.told_places = self._notices.places
+        self._pace = Pace(context.clock, self._per_table, self._known, self._notices.tells)
         self._identities: dict[str, tuple[Table, float, TableIdentity]] = {}
         """By table uid: the open table, when its properties were read, and what they said."""
         self._quiet: dict[str, TableRecord] = {}
@@ -115,6 +120,8 @@ class MirrorService:
         """Take over the shards that are held, and watch for hints."""
         self._events.open()
         self._publishers.take_over()
+        if self._source_of is not None:
+            self._notices.start(self._source_of)
 
     def tick(self) -> float | None:
         """Publish the new log entries of every table of the shards that this instance holds, hinted tables first.
@@ -147,13 +154,14 @@ class MirrorService:
         self._urgent.clear()
         failure = self._tables.visit(
             self._context,
-            self._mirror,
+            self._look,
             ends_on=(EventLogUnavailable, PublishUnknown, PublisherFenced),
             only=visit.only,
             first=lambda: self._hinted(visit),
         )
         self._flush()
         if visit.is_full and not self._context.stopping.is_set():
+            self._notices.know(self._tables.known())
             self._check_absent()
             self._tables.show()
             self._beat(began)
@@ -164,6 +172,7 @@ class MirrorService:
 
     def stop(self) -> None:
         """Close what `start` opened."""
+        self._notices.stop()
         self._publishers.close()
         self._events.close()
         self._tables.close()
@@ -172,6 +181,11 @@ class MirrorService:
         named = visit.first()
         self._urgent.update(named)
         return named
+
+    def _look(self, table: Table) -> None:
+        began_s = self._context.clock.monotonic_s()
+        self._mirror(table)
+        self._notices.looked(table.base_path, began_s)
 
     def _mirror(self, table: Table) -> None:
         if self._batches.is_due():
@@ -184,6 +198,7 @@ class MirrorService:
             found = self._observed.mirror(table, uid, shard, number, lambda: self._last_record(uid, number), batch_entries)
             self._note_part(uid, is_partial=found.is_behind)
             if found.record is not None:
+                self._notices.found(table.base_path)
                 self._known[uid] = found.record
             return
         if table.uid in self._batches:
@@ -239,6 +254,7 @@ class MirrorService:
         transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
         record = self._record(table, entries[-1].sequence if entries else cursor)
         if entries:
+            self._notices.found(table.base_path)
             record = replace(record, quiet_since=datetime.fromisoformat(entries[-1].recorded))
             self._waiting.setdefault(table.uid, datetime.fromisoformat(entries[0].recorded))
         changes = changes_between(known, record, moved_from=_moved_from(table) if known is None else None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tideline_runtime.settings import ServiceSettings, setting
+from pydantic import SecretStr
+
+from tideline_runtime.settings import ServiceSettings, UrlOrNone, setting
 
 
 class MirrorSettings(ServiceSettings):
@@ -36,4 +38,23 @@ class MirrorSettings(ServiceSettings):
         default_text="300 s; 0 on local disks",
         per_table=True,
         ge=0,
+    )
+    notifications: UrlOrNone = setting(
+        "",
+        unit="-",
+        description="Where the object store sends notifications of new and deleted objects: "
+        "`sqs://<host>/<account>/<queue>?region=<region>`, a queue that only this mirror reads (`&tls=off`: by HTTP), or "
+        "`kafka://<brokers>/<topic>`. The mirror looks at once at the tables that they name, and rarely at the others. Empty: it "
+        "polls.",
+    )
+    notification_options: dict[str, SecretStr] = setting(
+        {}, unit="-", description="Options of librdkafka for notifications from Kafka: `security.protocol`, `sasl.password`, ..."
+    )
+    notified_freshness_s: float = setting(
+        21_600.0,
+        unit="s",
+        description="Time between two looks at a quiet table while notifications tell of its steps. It bounds how late a step is "
+        "published whose notification was lost.",
+        per_table=True,
+        gt=0,
     )

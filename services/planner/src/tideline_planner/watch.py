@@ -30,6 +30,8 @@ LOOK_AGAIN_S = 60.0
 is mended."""
 LOOK_AT_TOLD_S = 900.0
 """The same for a table of which the mirror tells that it has no news: the verdicts ask for the leases of readers."""
+LOOK_AT_QUIET_S = 21_600.0
+"""Most seconds between two examinations of such a table: as long as it has been quiet, up to this."""
 LOOK_AT_PENDING_S = 10.0
 """Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
 LOOK_AT_STANDING_S = 300.0
@@ -73,6 +75,8 @@ class _Seen:
     policy: TablePolicy
     sequence: int
     at_s: float
+    since_s: float
+    """Since when table, policy and sequence are the same, on the monotonic clock."""
     document: Document
     standing: _Standing
 
@@ -101,7 +105,9 @@ class FleetWatch:
         now_s, known = self._context.clock.monotonic_s(), self._seen.get(table.uid)
         is_same = known is not None and known.table is table and known.policy == policy and known.sequence == table.state.sequence
         is_told = is_same and self._tables.looks.is_current(table)
-        if known is not None and is_same and now_s - known.at_s < (LOOK_AT_TOLD_S if is_told else LOOK_AGAIN_S):
+        since_s = known.since_s if known is not None and is_same else now_s
+        told_s = min(LOOK_AT_QUIET_S, max(LOOK_AT_TOLD_S, now_s - since_s))
+        if known is not None and is_same and now_s - known.at_s < (told_s if is_told else LOOK_AGAIN_S):
             has_pending = now_s - known.at_s >= LOOK_AT_PENDING_S and next(table.state.pending(), None) is not None
             if not has_pending:
                 return
@@ -112,7 +118,7 @@ class FleetWatch:
         verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
         document = status_document(replace(status, verdicts=verdicts))
         with self._lock:
-            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, document, standing)
+            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, since_s, document, standing)
 
     def finish(self, visited: set[str]) -> None:
         """Forget tables that are gone, add what the service could not open or find, and show all findings.

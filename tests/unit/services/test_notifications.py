@@ -1,0 +1,275 @@
+"""Notifications of an object store: the forms of their messages, which tables may rest by them, and queues that are away."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from tests.unit.services.fleet import Fleet, write
+
+from tideline_mirror.mirroring import MirrorService
+from tideline_mirror.notices import ALIVE_S, Notices
+from tideline_mirror.notification_port import NotificationsUnavailable
+from tideline_mirror.notification_source import check_notifications, open_source
+from tideline_mirror.object_messages import MAX_BYTES, changed_objects, table_of
+from tideline_mirror.settings import MirrorSettings
+from tideline_runtime.errors import InvalidSetting
+from tideline_runtime.hinted_tables import HintedTables
+
+LAKE = "s3://lake/sales/trips"
+ENTRY = f"{LAKE}/.hoodie/.tideline/log/00000000000000000007.json"
+
+
+def record(key: str, name: str = "ObjectCreated:Put", bucket: str = "lake") -> dict[str, object]:
+    """As S3 documents the structure of its event messages (event version 2.1), without what nothing reads."""
+    return {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "awsRegion": "us-west-2",
+        "eventTime": "1970-01-01T00:00:00.000Z",
+        "eventName": name,
+        "s3": {"s3SchemaVersion": "1.0", "bucket": {"name": bucket, "arn": f"arn:aws:s3:::{bucket}"}, "object": {"key": key}},
+    }
+
+
+def message(*keys: str) -> str:
+    return json.dumps({"Records": [record(key) for key in keys]})
+
+
+KEY = ENTRY.removeprefix("s3://lake/")
+BRIDGE = {
+    "version": "0",
+    "detail-type": "Object Created",
+    "source": "aws.s3",
+    "detail": {"version": "0", "bucket": {"name": "lake"}, "object": {"key": KEY, "size": 5}, "reason": "PutObject"},
+}
+MINIO = {"EventName": "s3:ObjectCreated:Put", "Key": f"lake/{KEY}", "Records": [record(KEY, "s3:ObjectCreated:Put")]}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        message(KEY),
+        json.dumps(BRIDGE),
+        json.dumps(MINIO).encode(),
+        json.dumps({"Type": "Notification", "Message": message(KEY)}),
+        json.dumps({"Type": "Notification", "Message": json.dumps(BRIDGE)}),
+    ],
+    ids=["S3", "EventBridge", "MinIO", "S3 behind SNS", "EventBridge behind SNS"],
+)
+def test_each_form_of_a_message_names_its_object(sent: str | bytes) -> None:
+    assert changed_objects(sent) == [ENTRY]
+
+
+def test_a_key_is_unescaped_as_s3_escapes_it() -> None:
+    assert changed_objects(message("a+b/%E2%82%AC%2B/x")) == ["s3://lake/a b/€+/x"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\xff\xfe",
+        "[]",
+        "7",
+        '{"Records": 1}',
+        '{"Records": [1, null, {}, {"eventName": 1, "s3": 2}, {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": []}}}]}',
+        '{"Message": "no JSON"}',
+        '{"detail": {"bucket": 1}}',
+        "[" * 100_000,
+        # S3 sends it when notifications are set up.
+        '{"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": "2014-10-13T15:57:02.089Z", "Bucket": "lake"}',
+        json.dumps({"Records": [record("a", "ObjectTagging:Put")]}),
+        " " * MAX_BYTES + message(KEY),
+    ],
+)
+def test_a_foreign_message_names_nothing(sent: str | bytes) -> None:
+    assert changed_objects(sent) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [
+        (".tideline/log/00000000000000000007.json", True),
+        (".tideline/table.json", True),
+        ("hoodie.properties", True),
+        ("20240101000000000.commit", True),
+        ("timeline/20240101000000000_20240101000001000.commit", True),
+        (".heartbeat/20240101000000000", False),
+        ("metadata/.hoodie/20240101000000000.deltacommit", False),
+        ("metadata/files/.files-0000-0_0-0-0", False),
+        ("", False),
+    ],
+)
+def test_the_files_of_steps_tell_of_a_table_and_those_of_its_metadata_do_not(name: str, *, is_told: bool) -> None:
+    assert table_of(f"{LAKE}/.hoodie/{name}") == ((LAKE, name) if is_told else None)
+
+
+def test_data_files_tell_of_no_table() -> None:
+    assert table_of(f"{LAKE}/oslo/a.parquet") is None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+class Told:
+    """Notices of two tables of one bucket, without a thread."""
+
+    def __init__(self) -> None:
+        self.clock, self.hinted, self.woken = Clock(), HintedTables(), 0
+        self.notices = Notices(self.clock, self.hinted, self.wake)
+        self.notices.know({"t": LAKE, "u": "s3://lake/sales/users"})
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def after(self, seconds: float = 1.0) -> None:
+        self.clock.at_s += seconds
+
+    def look(self, base_path: str = LAKE, *, finds: bool = False) -> None:
+        self.after()
+        if finds:
+            self.notices.found(base_path)
+        self.notices.looked(base_path, self.clock.at_s)
+        self.after()
+
+    def tells(self) -> tuple[bool, bool]:
+        return self.notices.tells(LAKE), self.notices.tells("s3://lake/sales/users")
+
+
+@pytest.fixture
+def told() -> Told:
+    """The bucket has told of one table, and both were looked at."""
+    told = Told()
+    told.notices.take([ENTRY])
+    told.look()
+    told.look("s3://lake/sales/users")
+    return told
+
+
+def test_a_message_hints_at_its_table_once_however_often_it_comes(told: Told) -> None:
+    assert (told.hinted.take(), told.woken) == (["t"], 1)
+    told.notices.take([ENTRY, ENTRY, "s3://lake/other/.hoodie/.tideline/log/00000000000000000001.json", "s3://lake/x"])
+    assert (told.hinted.take(), told.woken) == (["t"], 2)
+
+
+def test_tables_of_a_bucket_rest_when_it_has_told_and_they_were_looked_at_after_that() -> None:
+    told = Told()
+    told.look()
+    told.notices.take([])
+    assert told.tells() == (False, False), "an empty queue proves nothing"
+    told.notices.take([ENTRY])
+    assert told.tells() == (False, False), "what happened before was not told"
+    told.look()
+    assert told.tells() == (True, False)
+
+
+def test_a_source_that_does_not_answer_is_not_believed(told: Told) -> None:
+    assert told.tells() == (True, True)
+    told.after(ALIVE_S)
+    assert (told.tells(), told.notices.places()) == ((False, False), None)
+    told.notices.take([])
+    assert told.tells() == (True, True)
+    told.notices.forget()
+    told.notices.take([])
+    assert told.tells() == (False, False), "messages may be lost while it was away"
+
+
+def test_a_step_of_which_nobody_told_ends_the_belief_until_the_table_is_told_of(told: Told) -> None:
+    told.look(finds=True)
+    assert told.tells() == (False, False)
+    told.notices.take(["s3://lake/sales/users/.hoodie/hoodie.properties"])
+    told.look()
+    told.look("s3://lake/sales/users")
+    assert told.tells() == (False, True), "the bucket tells, but not of this table"
+    told.notices.take([ENTRY])
+    told.look(finds=True)
+    assert told.tells() == (True, True)
+
+
+def test_a_table_that_comes_or_goes_makes_the_search_due(told: Told) -> None:
+    before = told.notices.places()
+    told.notices.take([ENTRY])
+    assert before is not None
+    assert told.notices.places() == before
+    told.notices.take(["s3://lake/sales/new/.hoodie/hoodie.properties"])
+    assert told.notices.places() != before
+
+
+@pytest.mark.parametrize(
+    "url", ["sqs://host/queue", "sqs://host/1/q?x=1", "kafka://host", "kafka://host/a/b", "amqp://host/q", "sqs://u:pw@host/1/q"]
+)
+def test_a_wrong_address_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        check_notifications(url, shard_leases=False)
+    assert "pw" not in str(refused.value)
+
+
+def test_instances_that_divide_tables_by_leases_cannot_share_a_queue() -> None:
+    check_notifications("kafka://host:9092/lake", shard_leases=True)
+    with pytest.raises(InvalidSetting, match="each instance reads whole"):
+        check_notifications("sqs://host/1/queue", shard_leases=True)
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[object, str, str]]:
+    """A client of a queue, its URL and the value of the setting."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        client = boto3.client("sqs", region_name="us-east-1", endpoint_url=f"http://{host}:{port}")
+        url = client.create_queue(QueueName="lake", Attributes={"VisibilityTimeout": "0"})["QueueUrl"]
+        yield client, url, f"sqs://{host}:{port}{urlsplit(url).path}?region=us-east-1&tls=off"
+        client.close()
+    finally:
+        server.stop()
+
+
+def test_a_message_is_deleted_only_by_the_call_after_the_one_that_received_it(queue: tuple[object, str, str]) -> None:
+    client, url, setting = queue
+    client.send_message(QueueUrl=url, MessageBody=message(KEY))
+    first, second = open_source(setting, {}), open_source(setting, {})
+    assert first.receive(0) == [message(KEY)]
+    assert second.receive(0) == [message(KEY)], "whoever died had not dealt with it"
+    second.receive(0)
+    assert open_source(setting, {}).receive(0) == []
+    client.delete_queue(QueueUrl=url)
+    with pytest.raises(NotificationsUnavailable):
+        second.receive(0)
+
+
+def until(what) -> None:
+    deadline_s = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_mirror_receives_from_a_queue_with_foreign_messages_and_polls_when_it_is_gone(
+    fleet: Fleet, queue: tuple[object, str, str]
+) -> None:
+    client, url, setting = queue
+    table = fleet.create("trips")
+    write(table, 0)
+    service, _ = fleet.service(MirrorService, MirrorSettings, "mirror", notifications=setting)
+    service.tick()
+    service._notices.know({table.uid: LAKE})
+    for body in ("noise", message(KEY), message(KEY), "{}"):
+        client.send_message(QueueUrl=url, MessageBody=body)
+    until(lambda: service._notices.places() is not None)
+    until(lambda: table.uid in service._notices._hinted.take() or service._notices._heard_s)
+    client.delete_queue(QueueUrl=url)
+    until(lambda: service._notices.places() is None)
