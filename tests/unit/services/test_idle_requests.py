@@ -15,6 +15,7 @@ from tideline_launcher.settings import LauncherSettings
 from tideline_lock_service.service import LockService
 from tideline_lock_service.settings import LockServiceSettings
 from tideline_mirror.mirroring import MirrorService
+from tideline_mirror.notices import ALIVE_S
 from tideline_mirror.pace import FRESHNESS_S, QUIET_FRACTION
 from tideline_mirror.settings import MirrorSettings
 from tideline_planner.planning import PlannerService
@@ -279,13 +280,34 @@ def test_with_notifications_a_quiet_table_costs_four_requests_an_hour_over_all_s
     together = Together(fleet)
     together.tick(5)
     # The store tells of one of them, and of nothing else for half a day.
-    together.told(f"{tables[0].base_path}/.hoodie/.tideline/log/{1:020d}.json")
+    together.told(f"{tables[0].storage.root}/.hoodie/.tideline/log/{1:020d}.json")
     together.tick(12 * 3600, every_s=50)
     asked.clear()
     together.tick(6 * 3600, every_s=50)
     assert 0 < asked.total() <= 3 * 6 * 4
     # A step of which the store tells is published by the next tick.
     write(tables[1], 100)
-    together.told(f"{tables[1].base_path}/.hoodie/.tideline/log/{tables[1].state.sequence:020d}.json")
+    together.told(f"{tables[1].storage.root}/.hoodie/.tideline/log/{tables[1].state.sequence:020d}.json")
     together.tick(5)
     assert fleet.event_log.cursor(tables[1].uid).sequence == tables[1].state.sequence
+    # One whose notification was lost waits for the next look at a resting table, and not longer.
+    write(tables[2], 100)
+    together.tick(MirrorSettings.model_fields["notified_freshness_s"].default, every_s=50)
+    assert fleet.event_log.cursor(tables[2].uid).sequence == tables[2].state.sequence
+
+
+def test_when_the_queue_dies_the_mirror_polls_within_the_freshness(fleet: Fleet) -> None:
+    table = fleet.create("trips")
+    write(table, 0)
+    together = Together(fleet)
+    together.tick(5)
+    together.told(f"{table.storage.root}/.hoodie/.tideline/log/{1:020d}.json")
+    together.tick(3600, every_s=50)
+    write(table, 100)
+    together.tick(FRESHNESS_S, every_s=50)
+    cursor = fleet.event_log.cursor(table.uid)
+    assert cursor is not None
+    assert cursor.sequence < table.state.sequence, "the table rests: the test means something"
+    together.notified = False
+    together.tick(ALIVE_S + FRESHNESS_S)
+    assert fleet.event_log.cursor(table.uid).sequence == table.state.sequence
