@@ -130,9 +130,9 @@ with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", me
   table had no step. `tideline events tables EVENT_LOG` shows both.
 - **Publication again.** If `tideline.timeline` or `tideline.tables` is deleted, also if another process makes it again, or if the
   file of the embedded event log is replaced, the mirror notices within a minute and publishes what the logs of the tables still
-  have, with the same ids and sequences: consumers skip what they processed. Tables that only Apache Hudi writes have no such log. `tideline events replay PATH --since SEQUENCE --json` prints the transitions of
-  one table again for one consumer. If a consumer of changed rows raises `HistoryRewritten` (a restore undid what it had
-  processed), it reads the table from the start and continues after the sequence of that snapshot; events need no repair.
+  have, with the same ids and sequences: consumers skip what they processed. Tables that only Apache Hudi writes have no such log.
+  `tideline events replay PATH --since SEQUENCE --json` prints the transitions of one table again for one consumer.
+  If a consumer of changed rows raises `HistoryRewritten` (a restore undid what it had processed), it reads the table from the start and continues after the sequence of that snapshot; events need no repair.
 - **Fleets.** Fleets that share a Kafka cluster need different prefixes of topics (below), or, if one reader reads all,
   different names (setting `fleet`).
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
