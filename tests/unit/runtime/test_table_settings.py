@@ -34,7 +34,7 @@ RESOURCES = (
     "max_executors_per_table",
 )
 DECLARED = {
-    "mirror": ("batch_entries", "freshness_s"),
+    "mirror": ("batch_entries", "freshness_s", "notified_freshness_s"),
     "planner": (
         "clustering_min_files",
         "clustering_min_commits",
