@@ -10,8 +10,8 @@ Tideline keeps the record of its lease there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -113,11 +113,12 @@ class ZooKeeperLockProvider:
         return read is not None and record is not None and self._write(grant.name, read.name, record)
 
     def release_grant(self, grant: Grant) -> bool:
-        node = _node_of(grant.lease_id, self._queue(grant.name))
-        read = self._read(grant.name, node) if node else None
+        with self._leaving(grant.name, grant.lease_id):
+            node = _node_of(grant.lease_id, self._queue(grant.name))
+            read = self._read(grant.name, node) if node else None
         if read is None:
             return False
-        self._session.remove(f"{self._path_of(grant.name)}/{read.name}")
+        self._session.remove(self._path_of(grant.name), read.name)
         return not read.record.expired(self._clock.now())
 
     def _in_queue(self, wish: LeaseRequest, wait: Callable[[], Lease | Held]) -> Lease | Held:
@@ -134,9 +135,19 @@ class ZooKeeperLockProvider:
     def _withdraw(self, wish: LeaseRequest) -> None:
         # What could not be deleted now is deleted by the session once it is connected, or goes with it.
         with suppress(LockUnreachable, LockAccessDenied):
-            node = _node_of(wish.lease_id, self._queue(wish.name))
+            with self._leaving(wish.name, wish.lease_id):
+                node = _node_of(wish.lease_id, self._queue(wish.name))
             if node is not None:
-                self._session.remove(f"{self._path_of(wish.name)}/{node}")
+                self._session.remove(self._path_of(wish.name), node)
+
+    @contextmanager
+    def _leaving(self, name: str, lease_id: str) -> Iterator[None]:
+        """Look for the node of a request that ends. If ZooKeeper does not tell its name now, the session looks for it later."""
+        try:
+            yield
+        except LockUnreachable:
+            self._session.abandon(self._path_of(name), _start_of(lease_id))
+            raise
 
     def _attempt(self, wish: LeaseRequest) -> Lease | Held:
         for _ in range(_RACE_ATTEMPTS):
@@ -173,7 +184,7 @@ class ZooKeeperLockProvider:
             self._create(path, wish.lease_id, waiting)
 
     def _create(self, path: str, lease_id: str, record: LeaseRecord) -> None:
-        node = f"{path}/_c_{lease_id}-{LOCK_PART}"
+        node = f"{path}/{_start_of(lease_id)}{LOCK_PART}"
         self._session.ask(f"queueing for {path}", "create", node, _content(record), ephemeral=True, sequence=True)
 
     def _granted(self, wish: LeaseRequest, node: str) -> Lease | None:
@@ -246,7 +257,11 @@ def place_in_queue(node: str) -> str:
 
 
 def _node_of(lease_id: str, queue: Sequence[str]) -> str | None:
-    return next((node for node in queue if lease_id and node.startswith(f"_c_{lease_id}-")), None)
+    return next((node for node in queue if lease_id and node.startswith(_start_of(lease_id))), None)
+
+
+def _start_of(lease_id: str) -> str:
+    return f"_c_{lease_id}-"
 
 
 def _content(record: LeaseRecord) -> bytes:

@@ -36,26 +36,37 @@ class ZooKeeperSession:
         self._hosts = hosts
         self._guard = threading.Lock()
         self._client: KazooClient | None = None
-        self._abandoned: set[str] = set()
+        self._abandoned: set[tuple[str, str]] = set()
+        """Nodes to delete once ZooKeeper answers: the path of the lock, and how their names begin."""
+        self._sweeping = threading.Lock()
 
     def ask(self, doing: str, method: str, *arguments: Any, **named: Any) -> Any:
         """Return the answer to the request that is called `method` in kazoo."""
         with _translated(doing, self._hosts):
-            return getattr(self._started(), f"{method}_async")(*arguments, **named).get(timeout=ANSWER_S)
+            answer = getattr(self._started(), f"{method}_async")(*arguments, **named).get(timeout=ANSWER_S)
+        self._sweep_soon()
+        return answer
 
     def ensure_path(self, path: str) -> None:
         """Create `path` and what lies above, unless it exists."""
         self.ask(f"creating {path}", "ensure_path", path)
 
-    def remove(self, path: str) -> None:
-        """Delete a node of this session, and if ZooKeeper does not answer now, as soon as it does: the node blocks all others."""
+    def remove(self, path: str, node: str) -> None:
+        """Delete a node of this session below `path`, and if ZooKeeper does not answer now, as soon as it does."""
         try:
             with suppress(NoNodeError):
-                self.ask(f"deleting {path}", "delete", path)
-        except (LockUnreachable, LockAccessDenied):
-            with self._guard:
-                self._abandoned.add(path)
+                self.ask(f"deleting {path}/{node}", "delete", f"{path}/{node}")
+        except LockUnreachable:
+            self.abandon(path, node)
             raise
+
+    def abandon(self, path: str, start: str) -> None:
+        """Delete this session's nodes below `path` whose names begin with `start` when ZooKeeper answers again.
+
+        As long as the session lives, they block all others: Hudi's writers know no end of a lease.
+        """
+        with self._guard:
+            self._abandoned.add((path, start))
 
     def stop(self) -> None:
         """End the session, and with it its nodes. The next request begins another."""
@@ -75,16 +86,35 @@ class ZooKeeperSession:
             return self._client
 
     def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._sweep_soon()
+
+    def _sweep_soon(self) -> None:
         # kazoo calls this in the thread that delivers answers, which must not wait for one.
-        if state == KazooState.CONNECTED and self._abandoned and self._client is not None:
-            self._client.handler.spawn(self._sweep)
+        if self._abandoned and not self._sweeping.locked():
+            threading.Thread(target=self._sweep, name="abandoned nodes", daemon=True).start()
 
     def _sweep(self) -> None:
-        with self._guard:
-            paths, self._abandoned = self._abandoned, set()
-        for path in paths:
-            with suppress(LockUnreachable, LockAccessDenied):
-                self.remove(path)
+        if not self._sweeping.acquire(blocking=False):
+            return
+        try:
+            with self._guard:
+                abandoned, self._abandoned = self._abandoned, set()
+            for path, start in abandoned:
+                with suppress(LockUnreachable, LockAccessDenied):
+                    self._remove_all(path, start)
+        finally:
+            self._sweeping.release()
+
+    def _remove_all(self, path: str, start: str) -> None:
+        try:
+            with suppress(NoNodeError):
+                for node in self.ask(f"reading the queue of {path}", "get_children", path):
+                    if node.startswith(start):
+                        self.remove(path, node)
+        except LockUnreachable:
+            self.abandon(path, start)
+            raise
 
 
 def session_of(hosts: str) -> ZooKeeperSession:
