@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tideline_events import TableChange, TableRecord, Transition, transition_records
+from tideline_events import Record, TableChange, TableRecord, Transition, transition_records
 from tideline_runtime.logging import get_logger
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import ShardLost
@@ -38,6 +38,7 @@ class Batches:
         self._clock = clock
         self._publishers = publishers
         self._waiting: dict[str, Publication] = {}
+        self._encoded: dict[str, list[Record]] = {}
         self._records = 0
         self._since_s = 0.0
 
@@ -48,11 +49,16 @@ class Batches:
         return len(self._waiting)
 
     def add(self, publication: Publication) -> None:
-        """Let a publication wait for others. Of a table that waits already, call `flush` first."""
+        """Let a publication wait for others. Of a table that waits already, call `flush` first.
+
+        Raises `InvalidEvent`, before others wait with it, if the publication breaks its contract.
+        """
+        told = publication.table_uid, publication.transitions, publication.record, publication.changes
+        self._encoded[publication.table_uid] = encoded = transition_records(*told)
         if not self._waiting:
             self._since_s = self._clock.monotonic_s()
         self._waiting[publication.table_uid] = publication
-        self._records += len(publication.transitions) + len(publication.changes) + 1
+        self._records += len(encoded)
 
     def is_due(self) -> bool:
         """Return whether what waits must be published now."""
@@ -64,11 +70,12 @@ class Batches:
 
         A shard that was lost is no error. Raises the other errors of `ShardPublishers.publish`.
         """
+        encoded = self._encoded
         waiting = self.dropped()
         for key in dict.fromkeys((publication.shard, publication.number) for publication in waiting):
             together = [publication for publication in waiting if (publication.shard, publication.number) == key]
             try:
-                self._publish(*key, together)
+                self._publish(*key, together, encoded)
             except ShardLost as error:
                 _log.info("tables left to another instance", tables=[p.table_uid for p in together], reason=str(error))
                 continue
@@ -77,20 +84,14 @@ class Batches:
 
     def dropped(self) -> list[Publication]:
         """Return what waits, and forget it."""
-        waiting, self._waiting, self._records = list(self._waiting.values()), {}, 0
+        waiting, self._waiting, self._encoded, self._records = list(self._waiting.values()), {}, {}, 0
         return waiting
 
-    def _publish(self, shard: int, number: int, together: Sequence[Publication]) -> None:
+    def _publish(self, shard: int, number: int, together: Sequence[Publication], encoded: Mapping[str, Sequence[Record]]) -> None:
         if len(together) == 1:
             (only,) = together
             told = only.table_uid, only.transitions, only.record, only.changes
             self._publishers.publish_transitions(shard, number, *told)
             return
-        records = [
-            record
-            for publication in together
-            for record in transition_records(
-                publication.table_uid, publication.transitions, publication.record, publication.changes
-            )
-        ]
+        records = [record for publication in together for record in encoded[publication.table_uid]]
         self._publishers.publish(shard, *records, number=number)
