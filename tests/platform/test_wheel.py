@@ -57,7 +57,8 @@ def test_the_engine_needs_no_extra(python: Path, tmp_path: Path) -> None:
     code = "import pkgutil, tideline_table, tideline_locks, tideline_events, tideline, importlib\n"
     code += "for p in (tideline_table, tideline_locks, tideline_events, tideline):\n"
     code += "    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n"
-    code += "        if '.redis' not in m.name and '.kafka' not in m.name:\n            importlib.import_module(m.name)\n"
+    code += "        if not any(extra in m.name for extra in ('.redis', '.kafka', 'zookeeper')):\n"
+    code += "            importlib.import_module(m.name)\n"
     run([python, "-c", code], tmp_path, clean())
 
 
@@ -65,6 +66,7 @@ def test_the_engine_needs_no_extra(python: Path, tmp_path: Path) -> None:
     ("code", "extra"),
     [
         ("import tideline; tideline.open('.', locks='redis://localhost:1/0')", "redis"),
+        ("import tideline_locks.hudi_zookeeper_lock", "zookeeper"),
         ("import tideline_events; tideline_events.open_event_log('kafka://localhost:1')", "kafka"),
         ("import tideline_spark.read", "spark"),
         ("import tideline_spark.data_source", "spark"),
@@ -93,5 +95,5 @@ def test_the_distribution_names_what_it_imports() -> None:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    brought = {"pydantic_core", "py4j", "jdk", "yaml"}  # by pydantic, PySpark, install-jdk and pyyaml
+    brought = {"pydantic_core", "py4j", "jdk", "yaml", "botocore"}  # by pydantic, PySpark, install-jdk, pyyaml and boto3
     assert imported - known - brought - sys.stdlib_module_names == set()

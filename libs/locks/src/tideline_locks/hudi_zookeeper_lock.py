@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kazoo.exceptions import BadVersionError, NoNodeError
 from tenacity import wait_exponential
 
 from tideline_locks.errors import LockAccessDenied, LockUnreachable, StaleFence
@@ -26,6 +25,10 @@ from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, d
 from tideline_locks.waiting import RandomSource, attempt_until, wait_for
 from tideline_locks.zookeeper_session import SESSION_S, ZooKeeperSession
 from tideline_table.clock import Clock
+from tideline_table.extras import extra
+
+with extra("zookeeper"):
+    from kazoo.exceptions import BadVersionError, NoNodeError
 
 LOCK_PART = "lock-"
 SKEW_ALLOWANCE_S = 0.5
