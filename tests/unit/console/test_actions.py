@@ -12,6 +12,7 @@ from tests.unit.console.conftest import ADDRESS
 from tests.unit.console.test_pages import Parsed
 from tests.unit.services.fleet import write
 
+from tideline_console import pauses
 from tideline_console.actions import Actions
 from tideline_console.service import ConsoleService
 from tideline_console.settings import ConsoleSettings
@@ -235,3 +236,14 @@ def test_a_policy_file_that_changed_since_the_preview_is_left_alone(consoles):
     assert acting.confirm("pause", token).status_code == 409
     assert "console" not in file.read_text()
     assert acting.recorded == []
+
+
+def test_a_link_to_a_policy_file_stays_a_link(tmp_path):
+    kept, link = tmp_path / "kept" / "policy.yaml", tmp_path / "policy.yaml"
+    kept.parent.mkdir()
+    kept.write_text("version: 1\nrules: []\n")
+    link.symlink_to(kept)
+    pauses.replace(link, pauses.paused(link.read_bytes(), "/lake/trips", "upgrade", None))
+    assert link.is_symlink()
+    assert "upgrade" in kept.read_text()
+    assert [one.name for one in kept.parent.iterdir()] == ["policy.yaml"]

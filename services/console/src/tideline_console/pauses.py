@@ -86,6 +86,7 @@ def resumed(content: bytes, base_path: str) -> Edit:
 
 def replace(path: Path, edit: Edit) -> None:
     """Replace the file by the edited one. Raises `Conflict` if it is not the one that was edited any more, and `InvalidOption`."""
+    path = path.resolve()  # A link stays: the file that it leads to is the one that others keep and read.
     staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         if read_file(path) != edit.before:
