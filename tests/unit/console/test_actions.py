@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from functools import partial
 
 import pytest
 from starlette.testclient import TestClient
@@ -20,6 +21,7 @@ from tideline_console.web import console_app
 from tideline_events import DECISIONS, ActionEvent, EventLogUnavailable
 from tideline_runtime.errors import InvalidSetting
 from tideline_table.action import SERVICES, TableService
+from tideline_table.errors import InvalidOption
 from tideline_table.table import GivenUp, given_up_plans, keep_given_up
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -247,3 +249,11 @@ def test_a_link_to_a_policy_file_stays_a_link(tmp_path):
     assert link.is_symlink()
     assert "upgrade" in kept.read_text()
     assert [one.name for one in kept.parent.iterdir()] == ["policy.yaml"]
+
+
+@pytest.mark.parametrize(
+    "edit", [partial(pauses.paused, base_path="/lake", reason="upgrade", until=None), partial(pauses.resumed, base_path="/lake")]
+)
+def test_a_policy_file_that_is_not_utf_8_is_refused(edit):
+    with pytest.raises(InvalidOption, match="UTF-8"):
+        edit(b"version: 1 # \xff\nrules: []\n")

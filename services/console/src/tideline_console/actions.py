@@ -121,7 +121,7 @@ class Actions:
             raise InvalidOption("a preview that is not known", expected="one of the last ten minutes", remedy="look again")
         reason = " ".join(reason.split())[:_MOST_TEXT]
         if not reason:
-            raise InvalidOption("no reason", expected="why, for those who read the record", remedy="say it in a few words")
+            raise InvalidOption("no reason", expected="the reason of the action, for the record", remedy="enter a few words")
         with self._guard:
             of_table = self._by_table.setdefault(found.base_path, threading.Lock())
         with found.guard:

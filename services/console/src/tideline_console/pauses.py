@@ -38,7 +38,7 @@ def paused(content: bytes, base_path: str, reason: str, until: datetime | None) 
     pause: dict[str, Any] = {"reason": reason} | ({"until": until.isoformat()} if until is not None else {})
     rule = {"name": f"{NAME}{base_path}", "match": {"tables": [base_path]}, "pause": pause}
     line = json.dumps(rule, ensure_ascii=False)
-    text = content.decode()
+    text = _text(content)
     root = _root(text)
     found = _rules(root)
     if found is None and root.flow_style:
@@ -61,7 +61,7 @@ def resumed(content: bytes, base_path: str) -> Edit:
 
     Raises `InvalidOption` if there is none: another rule pauses it.
     """
-    text = content.decode()
+    text = _text(content)
     rules = _rules(_root(text))
     for number, rule in enumerate(rules.value if isinstance(rules, yaml.SequenceNode) else ()):
         named = {key.value: value.value for key, value in rule.value} if isinstance(rule, yaml.MappingNode) else {}
@@ -106,6 +106,13 @@ def replace(path: Path, edit: Edit) -> None:
         ) from error
     finally:
         staged.unlink(missing_ok=True)
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise _unfit("it is not text in UTF-8") from error
 
 
 def _checked(before: bytes, after: str, line: str) -> Edit:

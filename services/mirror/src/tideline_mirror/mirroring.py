@@ -22,7 +22,7 @@ from tideline_events import (
 )
 from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.absent import AbsentTables
-from tideline_mirror.batches import BATCH_RECORDS, Batches, Publication
+from tideline_mirror.batches import Batches, Publication
 from tideline_mirror.changes import OBSERVED, changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
 from tideline_mirror.notices import Notices
@@ -401,10 +401,10 @@ class MirrorService:
             self._lost.clear()
 
     def _put_cursors_back(self) -> None:
-        """Move the cursors of all tables of this instance to their start, before any of their steps is published again.
+        """Move the cursors of all tables of this instance to their start, before it publishes their steps again.
 
-        So a mirror that ends meanwhile leaves no table of which the new topic has nothing. Observed tables have no log that tells
-        the sequences of their steps: theirs are not published again.
+        One transaction for each shard: a mirror that ends meanwhile leaves no table of a shard without its steps in the new topic.
+        The mirror does not publish the steps of observed tables again: no log tells their sequences.
         """
         self._publishers.take_over()
         found: dict[int, list[Record]] = {}
@@ -414,8 +414,7 @@ class MirrorService:
                 shard = shard_of(record.table.base_path, self._tables.shards.count)
                 found.setdefault(shard, []).append(encode(replace(record, sequence=0, steps=())))
         for shard, records in found.items():
-            for first in range(0, len(records), BATCH_RECORDS):
-                self._publishers.publish(shard, *records[first : first + BATCH_RECORDS])
+            self._publishers.publish(shard, *records)
 
     def _check_absent(self) -> None:
         """Publish which tables of the event log are dropped or unmanaged, once per search for tables."""

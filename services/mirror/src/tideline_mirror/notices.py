@@ -25,8 +25,8 @@ class Notices:
 
     Notices of a table are believed if
 
-    - its store has told of some table since the source was opened, and the mirror has looked at the table after that;
-    - no look has found a step of the table, or later of its store, of which no notification told.
+    - its store has sent a notice of some table since the source was opened, and the mirror has looked at the table after that;
+    - the mirror has found no step of the table, or later of its store, without a notice.
 
     So a queue without the bucket's notifications, or with those of some prefixes, delays the steps of a table once, not for ever.
     Thread-safe: one thread receives, another ticks.

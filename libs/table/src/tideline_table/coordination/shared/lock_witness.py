@@ -1,7 +1,7 @@
 """Which completed writes of Apache Hudi prove a writer that does not take the common lock (docs/design/observed-tables.md).
 
 Two proofs, and no guess: a write that completes while this process holds the lock, and a write that completes after the last
-change of the lock's object while nobody holds it. What neither shows is not said: a lock file on a disk leaves no trace.
+change of the lock's object while no writer holds it. No other write is accused: a lock file on a disk leaves no trace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def may_be_watched(state: TableState) -> bool:
 
 
 def new_completions(listed: ListedTimeline, state: TableState) -> frozenset[str]:
-    """Return the writes that the timeline shows as completed and that the log does not: nobody of Tideline completed them."""
+    """Return the writes that the timeline shows as completed and that the log does not: Apache Hudi completed them."""
     done = (i.time for i in listed.timeline.instants if i.action in WRITE_ACTIONS and i.state is State.COMPLETED)
     return frozenset(at for at in done if (known := state.actions.get(at)) is None or (known.is_pending and known.is_by_hudi))
 
@@ -52,7 +52,7 @@ def untraced_completions(storage: Storage, listed: ListedTimeline, state: TableS
 
 
 def _free_since(storage: Storage) -> datetime | None:
-    """Return the time of the last change of the lock's object if nobody held the lock from then on, None if that is not known."""
+    """Return the time of the last change of the lock's object if no writer held the lock after it, None if that is not known."""
     with suppress(ObjectNotFound, *MALFORMED):
         before = storage.stat(LOCK_OBJECT).modified
         content: Any = json.loads(storage.read(LOCK_OBJECT))
