@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -33,9 +33,14 @@ _LOGGER = logging.getLogger(__name__)
 MAX_GROUPS = 20_000
 """A reservation of more file groups names none, because their store would become the bottleneck."""
 _NAP_S = 0.002, 0.1
-"""Shortest and longest time between two looks at the log."""
+"""Shortest and longest time between two looks at the log of the writer that is next."""
+_LONGEST_NAP_S = 0.5
+"""Longest time between two looks of the writers behind it."""
 _LOOK_SHARE = 20
-"""A waiting writer sleeps this many times as long as a look takes, so that it takes little of a processor or of a store."""
+"""The writer that is next sleeps this many times as long as a look takes, so that it takes little of a processor or of a store.
+
+The second one sleeps twice as long, and so on: otherwise many that wait would take the processors from the one that they wait for.
+"""
 _LOOKS = 20
 """After so many looks a waiting writer claims again, and sees whether those before it are alive."""
 
@@ -165,7 +170,7 @@ def await_turn(reservations: Reservations, timeline: ActiveTimeline, reservation
                 _LOGGER.info("write %s continues beside %s, which it waited for", reservation.instant, first[0].instant)
                 return Turn.BESIDE
             # The last one of them waits for the others, as in a queue. Its end shows in the log, which is cheaper to ask.
-            _await_end(timeline, max(first, key=lambda other: other.rank).instant)
+            _await_last(timeline, [other.instant for other in sorted(first, key=lambda other: other.rank)])
     except TidelineError as error:
         _LOGGER.warning("write %s continues without reservations: %s", reservation.instant, error)
     if not waited:
@@ -174,16 +179,17 @@ def await_turn(reservations: Reservations, timeline: ActiveTimeline, reservation
     return Turn.LATER
 
 
-def _await_end(timeline: ActiveTimeline, instant: str) -> None:
-    """Wait a while, at most until the log says that `instant` is no longer pending."""
+def _await_last(timeline: ActiveTimeline, queue: Sequence[str]) -> None:
+    """Wait a while, at most until the log says that the last write of `queue` is no longer pending."""
     clock = timeline.clock
     for _ in range(_LOOKS):
         looked_s = clock.monotonic_s()
         timeline.refresh()
-        if not _is_pending(timeline, instant):
+        if not _is_pending(timeline, queue[-1]):
             return
         nap_s = min(max((clock.monotonic_s() - looked_s) * _LOOK_SHARE, _NAP_S[0]), _NAP_S[1])
-        clock.sleep(nap_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, no secret
+        ahead = sum(_is_pending(timeline, instant) for instant in queue)
+        clock.sleep(min(nap_s * ahead, _LONGEST_NAP_S) * random.uniform(0.5, 1.0))  # noqa: S311 - spreads waiters, no secret
 
 
 def reserved_groups(reservations: Reservations, timeline: ActiveTimeline) -> frozenset[str]:

@@ -128,6 +128,30 @@ def test_a_wait_ends_and_the_conflict_check_decides():
     assert 5 <= clock.monotonic_s() - started_s < 7
 
 
+def looks_behind(ahead, monkeypatch):
+    """Count how often a writer behind `ahead` others looks at the log until its wait of five seconds ends."""
+    table, other, _ = two_writers(**{"tideline.write.intent.wait": "5"})
+    for _ in range(ahead):
+        table.reservations.claim(Reservation(begin(table).instant, frozenset({group_of(table, "p")})))
+    looks, refresh = 0, other.timeline.refresh
+
+    def counted():
+        nonlocal looks
+        looks += 1
+        return refresh()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.timeline, "refresh", counted)
+        own = Reservation(begin(other).instant, frozenset({group_of(table, "p")}))
+        assert await_turn(other.reservations, other.timeline, own, other.options) is Turn.BESIDE
+    return looks
+
+
+def test_the_longer_the_queue_the_fewer_looks(monkeypatch):
+    # Many that wait would otherwise take the processors from the one that they wait for.
+    assert looks_behind(8, monkeypatch) < looks_behind(1, monkeypatch) / 4
+
+
 def test_one_with_priority_is_waited_for_longer():
     table, other, clock = two_writers(**{"tideline.write.intent.wait": "5", "tideline.write.priority.wait": "20"})
     running = begin(table)
