@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
+import jinja2
 import pytest
 from starlette.testclient import TestClient
 from tests.unit.services.fleet import Fleet
 
+from tideline_console import web
 from tideline_console.follower import Follower
 from tideline_console.model import ReadModel
 from tideline_console.settings import ConsoleSettings
@@ -17,6 +20,27 @@ from tideline_mirror.settings import MirrorSettings
 
 ADDRESS = "http://127.0.0.1"
 EVERY_TURN = {"tables_rescan_s": 0.000_001, "examine_interval_s": 0.000_001}
+
+
+class CompiledTemplates(jinja2.BytecodeCache):
+    """The templates as compiled for the first console of a test process: it takes longer than most tests."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+        if bucket.key in self._compiled:
+            bucket.bytecode_from_string(self._compiled[bucket.key])
+
+    def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+        self._compiled[bucket.key] = bucket.bytecode_to_string()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_templates() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(web, "Environment", partial(jinja2.Environment, bytecode_cache=CompiledTemplates()))
+        yield
 
 
 class Consoles(Fleet):
