@@ -375,9 +375,40 @@ def with_content(content):
     return frame_block(BlockType.AVRO, {HeaderKey.INSTANT_TIME: at(1), HeaderKey.SCHEMA: text}, content)
 
 
-def test_referenced_columns():
-    where = (pc.field("ts") > 1) & (pc.field("v").is_null() | pc.field("id").isin(["a"]))
-    assert referenced_columns(where, SCHEMA) == {"ts", "v", "id"}
+DOTTED = pa.schema(
+    [
+        ("id", pa.string()),
+        ("ts", pa.int64()),
+        ("in", pa.struct([("x", pa.struct([("y", pa.int64())])), ("z", pa.float64())])),
+        ("in.z", pa.int64()),
+        ("the.in", pa.struct([("z", pa.int64())])),
+        ("in.", pa.int64()),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "columns"),
+    [
+        ((pc.field("ts") > 1) & (pc.field("in").is_null() | pc.field("id").isin(["a"])), {"ts", "in", "id"}),
+        (pc.field("in", "x", "y") == 1, {"in"}),
+        (pc.struct_field(pc.field("in"), ["x", "y"]) == 1, {"in"}),
+        (pc.field("the.in", "z") == 1, {"the.in"}),
+        # More than needed, but none too few: the dotted names do not tell which of the two it is.
+        (pc.field("in", "z") == 1.0, {"in", "in.z"}),
+        (pc.field("in.z") == 1, {"in", "in.z"}),
+        (pc.field("in.") == 1, {"in", "in."}),
+        (pc.is_nan(pc.field("ts").cast(pa.float64())) | pc.starts_with(pc.field("id"), "a"), {"ts", "id"}),
+        (pc.scalar(True), set()),
+        # Nothing is known of a column that is not there: then all are needed.
+        (pc.field("gone") == 1, set(DOTTED.names)),
+    ],
+)
+def test_referenced_columns(where, columns):
+    assert referenced_columns(where, DOTTED) == columns
+    for name in DOTTED.names:
+        if name not in columns:
+            DOTTED.empty_table().drop_columns([name]).filter(where)
 
 
 IN_E = "id IN ('e', 'nothing', 'x')"

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tideline_table.bloom import BloomFilter
 from tideline_table.errors import RESTORE_FILE, CorruptMetadata, StorageError
+from tideline_table.reader.expression import top_columns_in
 from tideline_table.reader.key_footer import filter_text, is_ordered_alike, key_ends, key_filter, key_range
 from tideline_table.schema.arrow import is_numeric
 from tideline_table.schema.evolution import conform
@@ -398,7 +399,7 @@ class BaseFileScan:
         writer then name 0.0 as its least and greatest value.
         """
         apart = [f.name for f in self._schema if f.name in self._evolved or _has_floating(f.type)]
-        return not apart or not _needs_one_of(where, self._schema, apart)
+        return not apart or referenced_columns(where, self._schema).isdisjoint(apart)
 
     def _scan(
         self, fragment: ds.ParquetFileFragment, names: Sequence[str], where: pc.Expression | None
@@ -458,19 +459,19 @@ def _has_floating(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) and any(_has_floating(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def _needs_one_of(where: pc.Expression, schema: pa.Schema, names: Sequence[str]) -> bool:
-    """Return whether an expression needs one of the columns `names` of `schema`."""
+def referenced_columns(where: pc.Expression, schema: pa.Schema) -> frozenset[str]:
+    """Return the columns of `schema` that an expression needs.
+
+    Arrow does not list them. Where its serialised form does not tell, the filter is tried without each one, which takes as long as
+    reading a small file.
+    """
+    named = top_columns_in(where, schema)
+    return frozenset(name for name in schema.names if _needs(where, schema, name)) if named is None else named
+
+
+def _needs(where: pc.Expression, schema: pa.Schema, name: str) -> bool:
     try:
-        schema.empty_table().drop_columns(list(names)).filter(where)
+        schema.empty_table().drop_columns([name]).filter(where)
     except pa.ArrowInvalid:
         return True
     return False
-
-
-def referenced_columns(where: pc.Expression, schema: pa.Schema) -> frozenset[str]:
-    """Return the columns of `schema` that an expression needs. Arrow does not list them, so try the filter without each one."""
-    found = set()
-    for name in schema.names:
-        if _needs_one_of(where, schema, [name]):
-            found.add(name)
-    return frozenset(found)

@@ -8,6 +8,7 @@ the only way to metadata with repeated names. A form that this module does not k
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,6 +77,29 @@ def _columns(node: Node) -> set[str]:
     if isinstance(node, Column):
         return {node.name}
     return set().union(*map(_columns, node.arguments)) if isinstance(node, Call) else set()
+
+
+def top_columns_in(expression: pc.Expression, schema: pa.Schema) -> frozenset[str] | None:
+    """Return the columns of `schema` that an expression names, or in which it names a field.
+
+    These may be too many where a column and a field of a struct have the same dotted name. None if the expression has a part that
+    is not known here, or names a column that `schema` does not have.
+    """
+    known = frozenset(schema.names)
+    found: set[str] = set()
+    nodes = [parts_of(expression)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Call):
+            nodes += node.arguments
+        elif isinstance(node, Column):
+            named = {node.name[: end.start()] for end in re.finditer(r"\.|$", node.name)} & known
+            if not named:
+                return None
+            found |= named
+        elif node is None:
+            return None
+    return frozenset(found)
 
 
 def demands(expression: pc.Expression | None, schema: pa.Schema) -> Demands:
