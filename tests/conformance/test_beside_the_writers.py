@@ -33,7 +33,16 @@ from tideline_table.action import (
 from tideline_table.coordination import SharedTimeline
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.log.sharing import HudiLockKind, Sharing
-from tideline_table.table import FindingKind, Table, WriterVerdict, find_writers, findings_of, resume_services, share_table
+from tideline_table.table import (
+    FindingKind,
+    Table,
+    WriterVerdict,
+    find_writers,
+    findings_of,
+    resume_services,
+    share_table,
+    writer_names,
+)
 from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
@@ -154,11 +163,16 @@ def _story(jobs: Jobs, release: str) -> None:
     jobs.write(range(4), metadata=True)
     jobs.write(range(2, 6), metadata=True)
     _observe_and_check(jobs, release)
-    shared = share_table(Table.open(str(path)), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    observed = Table.open(str(path))
+    sharing = Sharing(HudiLockKind.FILE_SYSTEM)
+    shared = share_table(observed, sharing, open_hudi_lock, writers=writer_names(observed))
     jobs.agree()
     jobs.options = dict(shared.hudi_options())
+    _nothing_is_planned_on_probation(jobs)
     jobs.write(range(4, 8))
     jobs.agree()
+    _opened(path).timeline.heal(0.0)  # as the mirror does
+    assert _kinds(_opened(path)) == set()
     _nothing_is_planned_over_a_job(jobs)
     _serve(path)
     jobs.agree()
@@ -169,6 +183,7 @@ def _story(jobs: Jobs, release: str) -> None:
     jobs.agree()
     leave(_opened(path), open_hudi_lock)
     assert not [found for found in (path / ".hoodie" / ".tideline").rglob("*") if found.is_file()]
+    assert not (path / ".hoodie" / ".lock.crc").exists()
     jobs.agree()
     jobs.options = {}
     jobs.write(range(8, 12), metadata=True)
@@ -186,6 +201,20 @@ def _observe_and_check(jobs: Jobs, release: str) -> None:
     assert writer.release.value == ("0.x" if release.startswith("0.") else "1.x")
     assert writer.verdict is WriterVerdict.LACKS_OPTIONS
     assert {"hoodie.metadata.enable", "hoodie.write.lock.provider", "hoodie.cleaner.policy.failed.writes"} <= set(writer.lacks)
+
+
+def _nothing_is_planned_on_probation(jobs: Jobs) -> None:
+    """A job that takes a lock elsewhere does not end it. It completes while Tideline does not have the lock: nothing proves it."""
+    elsewhere = jobs.path.parent / "beside"
+    elsewhere.mkdir()
+    jobs.write(range(3, 7), hoodie__write__lock__filesystem__path=str(elsewhere))
+    table = _opened(jobs.path)
+    table.timeline.heal(0.0)
+    answer = request_compaction(table)
+    assert isinstance(answer, NotDue)
+    assert "seen 0 of 1 writers" in answer.reason
+    assert _kinds(table) == {FindingKind.PROBATION}
+    jobs.agree()
 
 
 def _nothing_is_planned_over_a_job(jobs: Jobs) -> None:

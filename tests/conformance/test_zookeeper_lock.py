@@ -15,8 +15,9 @@ import pytest
 from tests.conformance.peers.environment import HUDI_RELEASE, VIRTUAL_ENVIRONMENT, PeerEnvironment, prepare
 from tests.real.zookeeper import ZooKeeperServer, running_zookeeper
 
-from tideline_locks import LockProvider, open_lock_provider
 from tideline_locks.hudi_cell import HUDI_OWNER
+from tideline_locks.location import hudi_zookeeper_lock
+from tideline_locks.port import HudiLocks
 from tideline_locks.zookeeper_session import session_of
 from tideline_table.clock import SystemClock
 from tideline_table.hudi.formats import format_to_create
@@ -75,8 +76,8 @@ def place(zookeeper: ZooKeeperServer, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def provider(place: str) -> LockProvider:
-    return open_lock_provider(f"hudi-zookeeper://{place}", clock=SystemClock())
+def provider(place: str) -> HudiLocks:
+    return hudi_zookeeper_lock(place, clock=SystemClock())
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def ours(place: str, folder: Path, rounds: int) -> list[str]:
 
 @pytest.mark.parametrize("release", [HUDI_RELEASE, "0.15.0"])
 def test_zookeeper_lock_is_waited_for_in_both_directions(
-    release: str, place: str, provider: LockProvider, started: Callable[[list[str]], Holder]
+    release: str, place: str, provider: HudiLocks, started: Callable[[list[str]], Holder]
 ) -> None:
     hudi = started(hudis(prepare(release), place))
     assert hudi.ask("take 10") == "yes"
@@ -127,9 +128,13 @@ def test_zookeeper_lock_is_waited_for_in_both_directions(
     assert hudi.ask("take 60") == "yes"
     later.join()
     assert lease.released
+    assert not provider.was_taken("table"), "Hudi has it, and waited for it before the release"
     assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None
     assert hudi.ask("give") == "given"
     assert provider.read("table") is None
+    assert provider.was_taken("table")
+    assert provider.acquire("table", owner="tideline", ttl_s=30, wait_s=0).release()
+    assert not provider.was_taken("table")
 
 
 def test_no_increment_is_lost_while_both_contend(place: str, started: Callable[[list[str]], Holder], tmp_path: Path) -> None:
@@ -145,7 +150,7 @@ def test_no_increment_is_lost_while_both_contend(place: str, started: Callable[[
 
 
 def test_a_killed_holder_hands_over_to_the_other_side(
-    place: str, provider: LockProvider, started: Callable[[list[str]], Holder], tmp_path: Path
+    place: str, provider: HudiLocks, started: Callable[[list[str]], Holder], tmp_path: Path
 ) -> None:
     """Whoever is killed, the other side has the lock, alone, after the session of the dead."""
     environment = prepare()

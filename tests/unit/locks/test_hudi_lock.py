@@ -82,6 +82,37 @@ def test_checksum_that_hudi_left_goes_with_its_lock(tmp_path: Path) -> None:
     assert not sibling.exists()
 
 
+def test_who_took_the_file_lock_since_our_release_leaves_a_trace(tmp_path: Path) -> None:
+    clock = ManualClock()
+    provider = hudi_file_lock(LocalStorage(tmp_path), clock=clock)
+    lease = provider.acquire("table", owner="a", ttl_s=30, wait_s=0)
+    assert not provider.was_taken("table"), "a process of Tideline has it"
+    assert lease.release()
+    assert not provider.was_taken("table")
+    checksums = tmp_path / ".hoodie/.lock.crc"
+    assert not checksums.read_bytes().startswith(b"crc"), "Hadoop would check a lock file by it"
+    lock = touched_by_hudi(tmp_path, clock)  # with its checksum file, as Hadoop's local file system makes and deletes it
+    checksums.write_bytes(b"crc\x00\x00\x00\x02\x00")
+    assert provider.was_taken("table")
+    lock.unlink()
+    checksums.unlink()
+    assert provider.was_taken("table")
+    assert provider.acquire("table", owner="a", ttl_s=30, wait_s=0).release()
+    assert not provider.was_taken("table")
+
+
+def test_who_took_the_lock_object_since_our_release_leaves_a_trace() -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    provider = hudi_storage_lock(storage, clock=clock)
+    assert not provider.was_taken("table")
+    lease = provider.acquire("table", owner="a", ttl_s=30, wait_s=0)
+    assert not provider.was_taken("table")
+    assert lease.release()
+    assert not provider.was_taken("table")
+    storage.put(LOCK_OBJECT, b'{"expired": true, "validUntil": 1, "owner": "o"}')
+    assert provider.was_taken("table")
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"expired": false}', b'{"validUntil": "x", "expired": false, "owner": "o"}']
 )

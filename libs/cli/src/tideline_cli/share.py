@@ -13,7 +13,7 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line, print_listing
 from tideline_locks import open_hudi_lock
 from tideline_table.config import SHARED_METADATA
-from tideline_table.log import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
+from tideline_table.log import DEFAULT_EXPIRE_MIN, PROBATION_ENDS, HudiLockKind, Sharing
 from tideline_table.table import (
     CHECKED_COMMITS,
     BucketIndex,
@@ -23,6 +23,7 @@ from tideline_table.table import (
     find_writers,
     resume_services,
     share_table,
+    writer_names,
 )
 
 app = typer.Typer()
@@ -81,14 +82,14 @@ def share(
         option("--check", help="Change nothing: say which writers write the table, and which options each of them still lacks."),
     ] = False,
     commits: Annotated[
-        int, option(metavar="N", min=1, help="With --check: number of completed writes to look at.")
+        int, option(metavar="N", min=1, help="Number of completed writes whose writers are checked, or have to be seen.")
     ] = CHECKED_COMMITS,
     resume: Annotated[
         bool,
         option(
             "--resume",
-            help="Of a shared table on which services stopped, because a write completed without the lock: every job takes it now, "
-            "and services begin again.",
+            help="Of a shared table on which services stopped, because a write completed without the lock, or did not begin, "
+            "because a writer was not seen with it: every job takes it now, and services work.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -115,7 +116,8 @@ def share(
         named = BucketIndex(buckets, column_names(hash_fields), partition_buckets)
         progress.describe("reading keys")
         with progress:
-            shared = share_table(table, Sharing(kind, lock_expiry, lock_place), open_hudi_lock, named)
+            sharing = Sharing(kind, lock_expiry, lock_place)
+            shared = share_table(table, sharing, open_hudi_lock, named, writer_names(table, commits))
     assert shared.sharing is not None
     options = shared.hudi_options()
     if as_json:
@@ -126,6 +128,8 @@ def share(
     )
     print_line("Give every Apache Hudi writer of this table these options, and a JVM in UTC (-Duser.timezone=UTC):")
     print_facts(list(options.items()))
+    if shared.state.probation:
+        print_line(f"{shared.state.probation}. Services begin when {PROBATION_ENDS}")
 
 
 def _lock_kind(given: str, table: Table) -> HudiLockKind:
@@ -134,12 +138,13 @@ def _lock_kind(given: str, table: Table) -> HudiLockKind:
 
 def _resume(path: str, *, as_json: bool) -> None:
     table = open_readable(path)
+    waited = table.refresh().probation
     found = resume_services(table)
     if as_json:
         print_json({"uid": table.uid, "base_path": table.storage.root, "without_lock": list(found)})
         return
-    wrote = f"{len(found)} write(s) had completed without its lock, the last {found[-1]}" if found else "none stopped them"
-    print_line(f"services work on table {table.definition.name}: {wrote}")
+    stopped = f"{len(found)} write(s) had completed without its lock, the last {found[-1]}" if found else waited
+    print_line(f"services work on table {table.definition.name}: {stopped or 'none stopped them'}")
 
 
 def _check(path: str, lock_provider: str, lock_expiry: int, lock_place: str, commits: int, *, as_json: bool) -> None:

@@ -34,6 +34,9 @@ class LockCell(Protocol):
     def names(self) -> Sequence[str]:
         """Return the names of the locks that this cell knows."""
 
+    def was_taken(self, name: str) -> bool:
+        """Return whether a client of Hudi took the lock after the last process of Tideline released it."""
+
 
 def lease_fields(record: LeaseRecord) -> dict[str, Any]:
     """Return the fields that a Tideline lease needs and Hudi ignores."""

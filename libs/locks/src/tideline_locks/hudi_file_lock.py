@@ -4,6 +4,9 @@ Hudi creates it exclusively and never renews it. Hudi deletes it, whichever proc
 closes, and when the file is older than `hoodie.write.lock.filesystem.expire` minutes. On a local disk it checks for the file and
 then creates it, so it truncates a file created in between. So Tideline holds the lock only if the file is still its own a moment
 later, and the holder checks again (`Lease.renew`) shortly before a step that must not happen twice. A short gap remains.
+
+A lock file leaves no trace of its own, but Hadoop's local file system replaces and deletes a checksum file with it. So Tideline
+leaves such a file behind each of its releases, with content that no reader takes for checksums: who takes the lock removes it.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ LOCK_FILE = ".hoodie/lock"
 SETTLE_S = 0.005
 """Longer than Hudi needs from its check for the file to the creation of the file."""
 _FREE = "free"
+_MARK = b"tideline"
 
 
 class FileLockCell:
@@ -60,13 +64,26 @@ class FileLockCell:
                 return False
             if record.standing is not Standing.HELD:
                 path.unlink(missing_ok=True)
-                _checksum_sibling(path).unlink(missing_ok=True)
+                _checksum_sibling(path).write_bytes(_MARK)
                 return True
             if seen.record is not None and seen.record.lease_id == record.lease_id:
                 return self._touch(path, seen, record)
             if seen.version != _FREE:
                 path.unlink(missing_ok=True)
             return self._create(path, record)
+
+    def was_taken(self, name: str) -> bool:
+        """See `LockCell.was_taken`: who took the lock removed the mark of the last release."""
+        base = self._base_path_of(name)
+        path = base / LOCK_FILE
+        with _translated(name), _guarded(base / LOCK_GUARD_PATH):
+            try:
+                if _checksum_sibling(path).read_bytes() == _MARK:
+                    return False
+            except FileNotFoundError:
+                pass
+            held = self._read(path).record
+            return held is None or not held.lease_id  # no process of Tideline holds it now
 
     def names(self) -> Sequence[str]:
         """See `LockCell.names`."""

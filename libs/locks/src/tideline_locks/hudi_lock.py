@@ -29,6 +29,10 @@ class HudiLockProvider(RecordLockProvider):
         super().__init__(clock, randomness, SKEW_ALLOWANCE_S)
         self._cell = cell
 
+    def was_taken(self, name: str) -> bool:
+        """See `LockCell.was_taken`."""
+        return self._cell.was_taken(name)
+
     def _read(self, name: str) -> Seen:
         return self._cell.read(name)
 

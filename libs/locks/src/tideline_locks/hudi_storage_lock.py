@@ -55,6 +55,14 @@ class StorageLockCell:
                     return True
             raise LockUnreachable(f"changing lock {name!r}: {error.found}", remedy="check the storage, then retry") from error
 
+    def was_taken(self, name: str) -> bool:
+        """See `LockCell.was_taken`: Hudi overwrites the lease that Tideline leaves in the object."""
+        with _translated(f"reading lock {name!r}"):
+            try:
+                return lease_in(parsed_lock(self._storage.read(self._path_of(name)))) is None
+            except ObjectNotFound:
+                return False
+
     def names(self) -> Sequence[str]:
         """See `LockCell.names`."""
         with _translated("listing locks"):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tideline_locks.errors import LeaseLost, LockUnreachable
 from tideline_locks.lease import Lease
 from tideline_locks.location import hudi_file_lock, hudi_storage_lock, hudi_zookeeper_lock
-from tideline_locks.port import LockProvider
+from tideline_locks.port import HudiLocks
 from tideline_locks.renewal import KeptLease
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
@@ -38,11 +38,15 @@ class HeldLease:
 class ProviderHudiLock:
     """`HudiTableLock` on a provider. The lease is renewed while it is held."""
 
-    def __init__(self, provider: LockProvider, owner: str, *, ttl_s: float, wait_s: float) -> None:
+    def __init__(self, provider: HudiLocks, owner: str, *, ttl_s: float, wait_s: float) -> None:
         self._provider = provider
         self._owner = owner
         self._ttl_s = ttl_s
         self._wait_s = wait_s
+
+    def was_taken(self) -> bool:
+        """See `HudiTableLock.was_taken`. Raises `LockUnreachable`."""
+        return self._provider.was_taken(LOCK_NAME)
 
     @contextmanager
     def hold(self) -> Iterator[HeldHudiTableLock]:
@@ -57,7 +61,7 @@ def open_hudi_lock(storage: Storage, sharing: Sharing, owner: str, clock: Clock,
 
     Raises `InvalidOption` for a lock that this kind of storage does not support.
     """
-    provider: LockProvider
+    provider: HudiLocks
     if sharing.lock is HudiLockKind.ZOOKEEPER:
         provider = hudi_zookeeper_lock(sharing.place, clock=clock)
     elif sharing.lock is HudiLockKind.FILE_SYSTEM:

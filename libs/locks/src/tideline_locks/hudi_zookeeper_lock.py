@@ -29,8 +29,10 @@ from tideline_table.extras import extra
 
 with extra("zookeeper"):
     from kazoo.exceptions import BadVersionError, NoNodeError
+    from kazoo.protocol.states import ZnodeStat
 
 LOCK_PART = "lock-"
+_LEFT = "tideline_left"
 SKEW_ALLOWANCE_S = 0.5
 _BACKOFF = wait_exponential(multiplier=0.01, max=0.25)
 _RACE_ATTEMPTS = 32
@@ -105,6 +107,24 @@ class ZooKeeperLockProvider:
             return None
         return head.record.state(name, expired=True) if self._remove_head(name, head) else None
 
+    def was_taken(self, name: str) -> bool:
+        """See `HudiLocks.was_taken`: more nodes have left the queue than when Tideline's last one did."""
+        try:
+            content, stat = self._session.ask(f"reading {self._path_of(name)}", "get", self._path_of(name))
+        except NoNodeError:
+            return False
+        left = parsed_lock(content).get(_LEFT)
+        return isinstance(left, int) and _nodes_left(stat) > left
+
+    def _mark(self, name: str) -> None:
+        """Note behind a release how many nodes have left the queue. Curator ignores the data of the lock's own node."""
+        path = self._path_of(name)
+        with suppress(LockUnreachable, LockAccessDenied, NoNodeError, BadVersionError):
+            stat = self._session.ask(f"reading {path}", "exists", path)
+            if stat is not None:
+                content = json.dumps({_LEFT: _nodes_left(stat)}).encode()
+                self._session.ask(f"writing {path}", "set", path, content, version=stat.version)
+
     def close(self) -> None:
         """See `LockProvider.close`. The session is the process's: other locks need it, and a lease outlives its provider."""
 
@@ -122,6 +142,7 @@ class ZooKeeperLockProvider:
         if read is None:
             return False
         self._session.remove(self._path_of(grant.name), read.name)
+        self._mark(grant.name)
         return not read.record.expired(self._clock.now())
 
     def _in_queue(self, wish: LeaseRequest, wait: Callable[[], Lease | Held]) -> Lease | Held:
@@ -142,6 +163,7 @@ class ZooKeeperLockProvider:
                 node = _node_of(wish.lease_id, self._queue(wish.name))
             if node is not None:
                 self._session.remove(self._path_of(wish.name), node)
+                self._mark(wish.name)
 
     @contextmanager
     def _leaving(self, name: str, lease_id: str) -> Iterator[None]:
@@ -257,6 +279,11 @@ def place_in_queue(node: str) -> str:
     """Return what Curator orders the nodes of a lock by."""
     _, found, sequence = node.rpartition(LOCK_PART)
     return sequence if found else node
+
+
+def _nodes_left(stat: ZnodeStat) -> int:
+    """Return how many nodes were created below a node and are gone. ZooKeeper counts both as changes of the children."""
+    return int(stat.cversion - stat.numChildren) // 2
 
 
 def _node_of(lease_id: str, queue: Sequence[str]) -> str | None:

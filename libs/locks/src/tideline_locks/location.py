@@ -9,7 +9,7 @@ from tideline_locks.hudi_file_lock import FileLockCell
 from tideline_locks.hudi_lock import HudiLockProvider
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT, StorageLockCell
 from tideline_locks.in_process import InProcessLockProvider, LeaseTable
-from tideline_locks.port import LockProvider, OnUnreachable
+from tideline_locks.port import HudiLocks, LockProvider, OnUnreachable
 from tideline_locks.reservations import InProcessReservations, StorageReservations
 from tideline_locks.storage_lease import StorageLockProvider
 from tideline_table.clock import Clock
@@ -126,7 +126,7 @@ def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300
     return HudiLockProvider(cell, clock=clock)
 
 
-def hudi_zookeeper_lock(place: str, *, clock: Clock) -> LockProvider:
+def hudi_zookeeper_lock(place: str, *, clock: Clock) -> HudiLocks:
     """Open the lock of Hudi's ZooKeeper based provider at `place`. Connects to nothing yet. Raises `InvalidOption`."""
     with extra("zookeeper"):
         from tideline_locks.hudi_zookeeper_lock import ZooKeeperLockProvider

@@ -123,6 +123,16 @@ class LockProvider(LeaseSource, Protocol):
         """Close the connections. Leases stay until they are released or expire."""
 
 
+class HudiLocks(LockProvider, Protocol):
+    """A provider on locks that Apache Hudi's writers take, too."""
+
+    def was_taken(self, name: str) -> bool:
+        """Return whether a client of Hudi took the lock after the last process of Tideline released it.
+
+        A trace, not a history: it does not say which client, or how often.
+        """
+
+
 class RemoteLeases(LockProvider, LeaseStore, Protocol):
     """A provider whose leases another process can hold: it renews and releases by lease id alone, and answers a waiter in parts.
 

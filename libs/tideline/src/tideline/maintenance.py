@@ -188,13 +188,14 @@ class Maintenance:
         """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
 
         `lock` is `filesystem`, `storage` or `zookeeper`, by default what fits the storage; `zookeeper` also takes `lock_place`,
-        `host:port,host:port/base/path/key`. A table that is already shared keeps its lock.
+        `host:port,host:port/base/path/key`. A table that is already shared keeps its lock. Services wait until each
+        writer of Apache Hudi was seen with the lock.
         `index` names the bucket index of a table that Apache Hudi created, where its rows leave that open.
         """
         if self._table.sharing is None or lock:
             kind = _lock_kind(lock) if lock else engine.HudiLockKind.fitting(self._table.storage.root)
             sharing = engine.Sharing(kind, lock_expiry_min, lock_place)
-            self._opened.table = engine.share_table(self._table, sharing, open_hudi_lock, index)
+            self._opened.table = engine.share_table(self._table, sharing, open_hudi_lock, index, engine.writer_names(self._table))
             attach_lock(self._table, self._opened.locks)
         return self._table.hudi_options()
 

@@ -27,8 +27,8 @@ FINDINGS = Gauge(
     "tideline_planner_findings",
     unit="tables",
     doc="Tables of this shard with a finding, by kind: dead_writer, stuck_plan, waiting_plan, given_up, backlog, objective, clock, "
-    "cannot_open, cannot_plan, refused, damaged, hidden_commit, unlocked_writer, gone, locks (also of a server of locks), no_table "
-    "for patterns that match no table, and policy for policy files that are not valid. tideline status and the fleet API name "
-    "them.",
+    "cannot_open, cannot_plan, refused, damaged, hidden_commit, unlocked_writer, probation, gone, locks (also of a server of "
+    "locks), no_table for patterns that match no table, and policy for policy files that are not valid. tideline status and the "
+    "fleet API name them.",
     labels=("kind",),
 )

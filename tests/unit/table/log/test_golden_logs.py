@@ -49,6 +49,7 @@ def test_a_log_of_an_earlier_release_folds_to_the_same_state(name):
         "ring_clusterings": [],
         "unlocked": {},
         "metadata": None,
+        "writers": None,
     }
     assert later == empty, "keys that came later, empty in such logs"
 

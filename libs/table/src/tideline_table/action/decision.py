@@ -14,6 +14,7 @@ from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, State, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.plan import Plan
+from tideline_table.log.sharing import PROBATION_ENDS
 from tideline_table.log.state import TableState
 
 T = TypeVar("T")
@@ -130,9 +131,12 @@ def obstacle(state: TableState, alone: Action | None = None) -> NotDue | None:
 
 
 def why_stopped(state: TableState) -> NotDue | None:
-    """Return why services stop on a shared table: a writer that does not take the lock loses rows where they plan or clean."""
+    """Return why services stop on a shared table: a writer that does not take the lock loses rows where they plan or clean.
+
+    So they do on probation, while a writer was not yet seen with the lock.
+    """
     if not state.unlocked:
-        return None
+        return NotDue(state.probation, PROBATION_ENDS) if state.probation else None
     instant, writer = list(state.unlocked.items())[-1]
     found = f"write {instant} of Apache Hudi completed without the lock of the table ({writer})"
     return NotDue(found, "its job takes the lock, and then: tideline share PATH --resume")

@@ -50,6 +50,10 @@ class HudiTableLock(Protocol):
         """Hold the lock inside the context. Not re-entrant. Raises if the lock is not available in time."""
         ...
 
+    def was_taken(self) -> bool:
+        """Return whether a client of Apache Hudi took the lock after the last process of Tideline released it."""
+        ...
+
 
 OpenHudiTableLock = Callable[[Storage, Sharing, str, Clock, Options], HudiTableLock]
 """Opens the lock of the table in a storage, for the writer with this name; for example `tideline_locks.open_hudi_lock`."""

@@ -51,6 +51,11 @@ def release_of(content: bytes) -> Release:
     return Release.UNKNOWN
 
 
+def name_of(extra: Mapping[str, str], content: bytes) -> str:
+    """Return the name of the writer of a commit file with this extra metadata."""
+    return writer_name(*kind_of(extra), release_of(content))
+
+
 def writer_name(kind: str, identifiers: tuple[str, ...], release: Release) -> str:
     """Return kind, identifiers and release of a writer, for people."""
     named = f"{kind} {', '.join(identifiers)}" if identifiers else kind

@@ -60,6 +60,12 @@ class Published:
     """State of a Hudi-written table, in the first commit of its table log."""
     unlocked: str = ""
     """Set for an adopted write of Apache Hudi that completed without the common lock: what is known of its writer."""
+    writer: str = ""
+    """What is known of the writer of an adopted write of Apache Hudi, in a table whose writers have to be seen with the lock."""
+    locked: bool = False
+    """Whether the lock's trace showed that this writer took it."""
+    writers: tuple[str, ...] | None = None
+    """Set where `sharing` begins, if no plan may be published until each writer is seen with the lock: those of the last writes."""
     statistics: Document | None = field(default=None, compare=False)
     """Column statistics of its files (`statistics_json`), as an entry holds them. `file_statistics` reads them."""
 
@@ -92,6 +98,9 @@ class Published:
             sharing=self.sharing and self.sharing.to_json(),
             adopted=self.adopted and self.adopted.to_json(),
             unlocked=self.unlocked or None,
+            writer=self.writer or None,
+            locked=self.locked or None,
+            writers=None if self.writers is None else list(self.writers),
             statistics=statistics,
         )
 
@@ -104,6 +113,9 @@ class Published:
             sharing=Sharing.from_json(document["sharing"]) if document.get("sharing") else None,
             adopted=AdoptedTable.from_json(document["adopted"]) if document.get("adopted") else None,
             unlocked=str(document.get("unlocked") or ""),
+            writer=str(document.get("writer") or ""),
+            locked=document.get("locked") is True,
+            writers=None if document.get("writers") is None else tuple(map(str, document["writers"])),
             statistics=document.get("statistics"),
         )
 

@@ -296,6 +296,9 @@ _SPECIAL = {
     "bucket_rules": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
     "ring_resizes": _Form(dict, lambda document: {str(at): tuple(map(str, names)) for at, names in document.items()}),
     "unlocked": _Form(dict, lambda document: {str(at): str(text) for at, text in document.items()}),
+    "writers": _Form(
+        lambda held: held, lambda document: {str(name): str(at) for name, at in document.items()} if document is not None else None
+    ),
     "ring_clusterings": _Form(sorted, lambda names: set(map(str, names))),
     "identified_schemas": _Form(list, lambda texts: tuple(map(str, texts))),
     "savepoints": _Form(

@@ -14,6 +14,8 @@ from tideline_table.hudi.format import TableFormat
 HUDI_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
 DEFAULT_EXPIRE_MIN = 10
+PROBATION_ENDS = "each commits under the lock while a mirror runs, or an operator vouches for them: tideline share PATH --resume"
+"""What ends the probation of a shared table."""
 _ENABLED_BY = {
     "column_stats": "hoodie.metadata.index.column.stats.enable",
     "bloom_filters": "hoodie.metadata.index.bloom.filter.enable",

@@ -221,7 +221,14 @@ class TableState(StateView):
 
     def _note_sharing(self, instant: str, body: Published) -> None:
         if body.sharing is not None:
+            if self.sharing is None:
+                self.writers = None if body.writers is None else dict.fromkeys(body.writers, "")
+            elif self.writers is not None:
+                self.writers = dict.fromkeys(self.writers, instant)  # an operator vouches for all
             self.sharing, self.unlocked = body.sharing, {}
+        if body.writer and self.writers is not None:
+            seen = "" if body.unlocked else self.writers.get(body.writer) or (instant if body.locked else "")
+            self.writers = {**self.writers, body.writer: seen}
         if body.unlocked:
             self.unlocked[instant] = body.unlocked
             self.unlocked = dict(list(self.unlocked.items())[-_UNLOCKED_KEPT:])

@@ -83,6 +83,9 @@ class StateView:
     unlocked: dict[str, str] = field(default_factory=dict)
     """The last writes of Apache Hudi that completed without the common lock, with what is known of their writers. Empty again from
     the entry on by which an operator says that every writer takes it."""
+    writers: dict[str, str] | None = None
+    """Writers of Apache Hudi, by kind and release → the commit at which each was seen with the common lock, or the entry by which
+    an operator vouched for it; empty: not yet. None: nobody asks, whoever shared the table vouched for all."""
     _mutex: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
     """Threads share an open table; the lock hides partly applied entries."""
 
@@ -91,6 +94,16 @@ class StateView:
         """Keep other threads from applying an entry until the end of the context."""
         with self._mutex:
             yield
+
+    @property
+    def probation(self) -> str:
+        """One line about the writers that were not seen with the common lock; empty without such: nothing waits for them."""
+        writers = self.writers or {}
+        unseen = sorted(name for name, seen in writers.items() if not seen)
+        if not unseen:
+            return ""
+        seen = len(writers) - len(unseen)
+        return f"probation: seen {seen} of {len(writers)} writers with the lock of the table, not yet: {', '.join(unseen)}"
 
     def bucket_resizes(self) -> list[BucketResize]:
         """Return the numbers of buckets that the table got since its creation, oldest first."""

@@ -32,4 +32,4 @@ from tideline_table.table.remains import renew_identity
 from tideline_table.table.rings import TableRings
 from tideline_table.table.sharing import resume_services, share_table, why_unsharable
 from tideline_table.table.standing import why_refused
-from tideline_table.table.writer_check import CHECKED_COMMITS, WritersFound, WriterVerdict, find_writers
+from tideline_table.table.writer_check import CHECKED_COMMITS, WritersFound, WriterVerdict, find_writers, writer_names

@@ -18,6 +18,7 @@ from tideline_table.hudi.zone import LOCAL
 from tideline_table.json_text import parse_json
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.hidden import hidden_logs
+from tideline_table.log.sharing import PROBATION_ENDS
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
@@ -109,6 +110,8 @@ class FindingKind(enum.StrEnum):
     """A completed write of Apache Hudi has log files that a compaction does not read."""
     UNLOCKED_WRITER = "unlocked_writer"
     """A write of Apache Hudi completed without the common lock: services stop on the table."""
+    PROBATION = "probation"
+    """Not every writer of Apache Hudi was seen with the common lock: services wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def findings_beside(table: Table, refused: TidelineError | None) -> tuple[Findin
         return (Finding(FindingKind.REFUSED, str(refused)),)
     state = table.state
     late = [found for record in state.pending() if (found := _late_heartbeat(table, record)) is not None]
-    return (*_problems(table, state), *late, *_of_given_up(table, state))
+    return (*_problems(table, state), *late, *_of_probation(state), *_of_given_up(table, state))
 
 
 def problems_of(table: Table) -> tuple[Finding, ...]:
@@ -153,6 +156,13 @@ def problems_of(table: Table) -> tuple[Finding, ...]:
 def _problems(table: Table, state: TableState) -> tuple[Finding, ...]:
     found = [finding for record in state.pending() if (finding := _of_action(table, record)) is not None]
     return (*found, *_of_unlocked(table, state), *_of_hidden(state), *_of_backlog(table, state), *_of_clock(table))
+
+
+def _of_probation(state: TableState) -> list[Finding]:
+    """Return a finding while services wait for writers that were not seen with the lock."""
+    if not state.probation:
+        return []
+    return [Finding(FindingKind.PROBATION, f"{state.probation}; no service plans, runs or cleans here until {PROBATION_ENDS}")]
 
 
 def _of_unlocked(table: Table, state: TableState) -> list[Finding]:

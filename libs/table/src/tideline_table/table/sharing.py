@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, tzinfo
 
@@ -57,16 +57,23 @@ its metadata, and its list of archived commits would then fail."""
 _UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING})
 
 
-def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, index: BucketIndex | None = None) -> Table:
+def share_table(
+    table: Table,
+    sharing: Sharing,
+    open_lock: OpenHudiTableLock,
+    index: BucketIndex | None = None,
+    writers: Collection[str] | None = None,
+) -> Table:
     """Share `table` with Apache Hudi's writers, beginning with an empty commit; return it, opened again.
 
     A table made by Tideline keeps its log, and other Tideline writers must open it again. A table made by Apache Hudi gets a log
     that begins with the state of its timeline, and loses its metadata table, except for the partitions of
     `tideline.shared.metadata`. If Apache Hudi's writers use the bucket index, its number and hash fields are found in the rows,
     its partition rules in their folder, or `index` names them; all record keys are read, and the table keeps them from then
-    on. Raises `UnsupportedTable` for versions and types that cannot be written, for stores that ignore the conditions of puts
-    and for Hudi actions that must end first, `InvalidOption` for a table shared by another lock and for a bucket index that the
-    rows leave open, `ClockSkew` while its last instant is ahead of the clock.
+    on. With `writers` the table begins on probation: no plan is published until each of them (`writer_names`), and each new one,
+    was seen with the lock; None: the caller vouches for all. Raises `UnsupportedTable` for versions and types that cannot
+    be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a table
+    shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of ours.
     """
     named = BucketIndex() if index is None else index
     if not isinstance(named, BucketIndex):
@@ -103,9 +110,9 @@ def share_table(table: Table, sharing: Sharing, open_lock: OpenHudiTableLock, in
         adoption.find()
     with lock.hold():
         if table.capabilities.keeps_log:
-            _share_ours(table, sharing)
+            _share_ours(table, sharing, writers)
         else:
-            _take_in(table, sharing, adoption)
+            _take_in(table, sharing, adoption, writers)
     return Table.open(
         table.base_path,
         options=table.options.given(),
@@ -232,9 +239,9 @@ def _check_resized(table: Table, state: TableState, properties: Mapping[str, str
         )
 
 
-def _share_ours(table: Table, sharing: Sharing) -> None:
+def _share_ours(table: Table, sharing: Sharing, writers: Collection[str] | None) -> None:
     action = table.write_action()
-    body = _commit_body(table.schema_json, sharing)
+    body = _commit_body(table.schema_json, sharing, writers)
 
     def begin(state: TableState) -> Draft:
         _check_ours(table.definition.name, state)
@@ -265,7 +272,8 @@ def _share_ours(table: Table, sharing: Sharing) -> None:
 def resume_services(table: Table) -> tuple[str, ...]:
     """Say that every writer of a shared table takes its lock now, by an empty commit. Return the writes that had proved another.
 
-    Does nothing for a table without such writes. Raises `UnsupportedTable` for a table that is not shared.
+    Ends its probation, too. Does nothing for a table without such writes and writers. Raises `UnsupportedTable` for a table that
+    is not shared.
     """
     if table.sharing is None:
         raise UnsupportedTable(
@@ -275,8 +283,9 @@ def resume_services(table: Table) -> tuple[str, ...]:
         )
     table.check_writable(keyed=False)
     table.timeline.catch_up()
-    found = tuple(table.refresh().unlocked)
-    if found:
+    state = table.refresh()
+    found = tuple(state.unlocked)
+    if found or state.probation:
         _share_again(table, table.sharing)
     return found
 
@@ -294,7 +303,7 @@ def _bucketing(table: Table) -> Bucketing:
     return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(BUCKET_FOLDER).folders)
 
 
-def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
+def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: Collection[str] | None) -> None:
     storage, properties = table.storage, read_properties(table.storage)
     if read_identity(storage) is not None:
         raise UnsupportedTable(
@@ -328,7 +337,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption) -> None:
     adopted = replace(
         adopted, progress={**archived_progress(table.timeline.format.archived_extra(storage), lambda _: True), **adopted.progress}
     )
-    body = replace(_commit_body(schema, sharing), adopted=adopted)
+    body = replace(_commit_body(schema, sharing, writers), adopted=adopted)
     drafts = (
         Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, Bare()),
         Draft(instant, table.write_action(), State.INFLIGHT, State.COMPLETED, OPERATION, body),
@@ -364,6 +373,7 @@ def adopted_table(found: TableState, zone: tzinfo = UTC) -> AdoptedTable:
     )
 
 
-def _commit_body(schema_json: str, sharing: Sharing) -> Published:
+def _commit_body(schema_json: str, sharing: Sharing, writers: Collection[str] | None = None) -> Published:
     extra = {SCHEMA_KEY: schema_json, "tideline.shared": json.dumps(sharing.to_json())}
-    return Published(CommitMetadata(OPERATION, (), extra), sharing=sharing)
+    named = None if writers is None else tuple(sorted(set(writers)))
+    return Published(CommitMetadata(OPERATION, (), extra), sharing=sharing, writers=named)

@@ -152,6 +152,11 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
     return facts
 
 
+def writer_names(table: Table, commits: int = CHECKED_COMMITS) -> tuple[str, ...]:
+    """Return the names of the writers of Apache Hudi that made the last completed writes. Requests as `find_writers`."""
+    return tuple(writer.name for writer in find_writers(table, commits=commits).writers)
+
+
 def _is_hudis(table: Table, instant: Instant) -> bool:
     known = table.state.actions.get(instant.time)
     return not table.capabilities.keeps_log or known is None or known.is_by_hudi

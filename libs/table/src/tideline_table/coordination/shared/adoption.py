@@ -20,7 +20,8 @@ from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant,
 from tideline_table.hudi.listing import ListedTimeline, TimelineListing
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.log.action import COMPACT, ActionRecord
+from tideline_table.hudi.writer_traces import name_of
+from tideline_table.log.action import COMPACT, LOG_COMPACT, ActionRecord
 from tideline_table.log.body import Bare, Body, Cleaned, Published, Restored
 from tideline_table.log.plan import ClusteringPlanned, RollbackStep, parse_plan
 from tideline_table.log.progress import Progress, archived_progress, progress_said_by
@@ -32,10 +33,16 @@ from tideline_table.storage import Storage
 _ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 _BEFORE_COMPLETION = {Action.COMMIT: (Action.COMPACTION,), Action.DELTA_COMMIT: (Action.LOG_COMPACTION,)}
 _OPERATIONS = {Action.COMPACTION: COMPACT, Action.CLEAN: "CLEAN", Action.ROLLBACK: "ROLLBACK"}
+_SERVICES = frozenset({CLUSTER, COMPACT, LOG_COMPACT})
 _PLANNED = frozenset({Action.ROLLBACK, Action.REPLACE_COMMIT, Action.COMPACTION, Action.CLEAN})
 LISTINGS = 5
 """How often a timeline is listed again if its files disappear while they are read."""
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
+
+
+def is_of_a_job(action: Action, operation: str) -> bool:
+    """Return whether a completed action is a write of rows, and no table service."""
+    return action in WRITE_ACTIONS and operation.upper() not in _SERVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +210,12 @@ def _completed(storage: Storage, step: Step, timeline: TimelineListing, state: T
     if step.action in _PUBLISHING:
         completed = {Action.COMPACTION: Action.COMMIT, Action.LOG_COMPACTION: Action.DELTA_COMMIT}.get(step.action, step.action)
         path = timeline.path(Instant(step.instant, completed, State.COMPLETED))
-        metadata = CommitMetadata.from_bytes(storage.read(path), path)
-        # A log compaction publishes nothing here, because sharing refuses tables that have any.
-        return (Bare() if step.action is Action.LOG_COMPACTION else Published(metadata)), metadata.operation
+        content = storage.read(path)
+        metadata = CommitMetadata.from_bytes(content, path)
+        if step.action is Action.LOG_COMPACTION:
+            return Bare(), metadata.operation  # it publishes nothing here, because sharing refuses tables that have any
+        is_asked = state.writers is not None and is_of_a_job(step.action, metadata.operation)
+        return Published(metadata, writer=name_of(metadata.extra, content) if is_asked else ""), metadata.operation
     document = _document(storage, timeline, Instant(step.instant, step.action, State.COMPLETED))
     if step.action is Action.CLEAN:
         return Cleaned({"partitionMetadata": {}, "totalFilesDeleted": 0, **document}), operation

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from tideline_table.config import Options
 from tideline_table.coordination.heartbeat import allowed_silence, heartbeat_path
+from tideline_table.coordination.lock import HudiTableLock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.adoption import (
     LISTINGS,
@@ -21,7 +22,7 @@ from tideline_table.coordination.shared.adoption import (
 )
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.shared.leaving import check_still_shared
-from tideline_table.coordination.shared.lock_witness import untraced_completions
+from tideline_table.coordination.shared.lock_witness import locked_completions, untraced_completions
 from tideline_table.errors import (
     IllegalTransition,
     ObjectExists,
@@ -34,7 +35,7 @@ from tideline_table.errors import (
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
-from tideline_table.hudi.writer_traces import kind_of, release_of, writer_name
+from tideline_table.hudi.writer_traces import name_of
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import RollbackStep
@@ -92,18 +93,32 @@ class LogFollower:
         """The timeline as of the last adoption."""
         self.unlocked: set[str] = set()
         """Writes of Apache Hudi that are known to have completed without the lock and are not adopted yet."""
+        self.locked: frozenset[str] = frozenset()
+        """Likewise, of the one writer that the lock's trace shows."""
         self._archive_read: str | None = None
 
-    def is_behind(self) -> bool:
-        """Refresh, and return whether the timeline shows a step that the log lacks, or files to delete."""
+    def is_behind(self, lock: HudiTableLock) -> bool:
+        """Refresh, and return whether the timeline shows a step that the log lacks, or files to delete.
+
+        Notes what the traces of `lock` say about new writes. The caller must not hold it.
+        """
         self.replica.refresh()
         listed, state = ListedTimeline.read(self.replica.storage, self.replica.log.format), self.replica.state
         self.check_archive(listed)
         late = missing_steps(listed, state) or vanished(listed, state)
         self.unlocked |= untraced_completions(self.replica.storage, listed, state)
+        self.locked = self._locked(lock, listed)
         if continues_log_only(self.replica.storage):
             return bool(late)
         return bool(late or late_files(listed, state)) or self._unfinished_sharing(listed) is not None
+
+    def _locked(self, lock: HudiTableLock, listed: ListedTimeline) -> frozenset[str]:
+        """Return the writes of `locked`. Without an answer of the lock nobody is seen: each writer waits for its next commit."""
+        try:
+            return locked_completions(lock, self.replica.storage, listed, self.replica.state)
+        except (ObjectNotFound, TidelineError) as error:
+            _LOGGER.warning("it is not known whether the last writes completed with the lock of the table: %s", error)
+            return frozenset()
 
     def adopt(self) -> None:
         """List the timeline and append the steps that the log lacks.
@@ -144,16 +159,20 @@ class LogFollower:
                 )
             )
         self.unlocked.clear()
+        self.locked = frozenset()
         for step in vanished(listed, self.replica.state):
             if step in gone:
                 self.append(read_step(self.replica.storage, step, listed.timeline, self.replica.state))
 
     def _told(self, draft: Draft, listed: ListedTimeline) -> Draft:
-        """Return an adopted step, with what is known of its writer if that does not take the lock."""
-        if draft.instant not in self.unlocked or not isinstance(draft.body, Published):
+        """Return an adopted step, with what is known of its writer and the lock."""
+        if not isinstance(draft.body, Published):
             return draft
+        if draft.instant not in self.unlocked:
+            is_seen = bool(draft.body.writer) and draft.instant in self.locked
+            return replace(draft, body=replace(draft.body, locked=True)) if is_seen else draft
         path = listed.timeline.path(draft.at(State.COMPLETED))
-        writer = writer_name(*kind_of(draft.body.metadata.extra), release_of(self.replica.storage.read(path)))
+        writer = name_of(draft.body.metadata.extra, self.replica.storage.read(path))
         _LOGGER.error("write %s of Apache Hudi (%s) completed without the lock of the table", draft.instant, writer)
         return replace(draft, body=replace(draft.body, unlocked=writer))
 

@@ -1,7 +1,7 @@
 """Which completed writes of Apache Hudi prove a writer that does not take the common lock (docs/design/observed-tables.md).
 
 Two proofs, and no guess: a write that completes while this process holds the lock, and a write that completes after the last
-change of the lock's object while no writer holds it. No other write is accused: a lock file on a disk leaves no trace.
+change of the lock's object while no writer holds it. No other write is accused. The reverse, that a writer was seen with the lock, ends a probation.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tideline_table.coordination.lock import HudiTableLock
+from tideline_table.coordination.shared.adoption import is_of_a_job
 from tideline_table.errors import MALFORMED, ObjectNotFound
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.hudi.writer_traces import name_of
 from tideline_table.log.sharing import HudiLockKind
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
@@ -49,6 +53,25 @@ def untraced_completions(storage: Storage, listed: ListedTimeline, state: TableS
         return frozenset()
     times = {i.time: listed.time_of(i) for i in listed.timeline.instants if i.time in found and i.state is State.COMPLETED}
     return frozenset(at for at, time in times.items() if time > changed + _RESOLUTION)
+
+
+def locked_completions(lock: HudiTableLock, storage: Storage, listed: ListedTimeline, state: TableState) -> frozenset[str]:
+    """Return the new completions of a listing if all are of one writer, and a client of Hudi took the lock since Tideline had it.
+
+    Asked on probation only, before this process takes the lock. Reads each commit file and the lock's trace. Raises
+    `ObjectNotFound` if a file is gone, and errors of the lock.
+    """
+    found = new_completions(listed, state) if state.probation else frozenset()
+    if not found or not lock.was_taken():
+        return frozenset()
+    names = set()
+    for instant in (i for i in listed.timeline.instants if i.time in found and i.state is State.COMPLETED):
+        path = listed.timeline.path(instant)
+        content = storage.read(path)
+        metadata = CommitMetadata.from_bytes(content, path)
+        if is_of_a_job(instant.action, metadata.operation):
+            names.add(name_of(metadata.extra, content))
+    return found if len(names) == 1 else frozenset()
 
 
 def _free_since(storage: Storage) -> datetime | None:

@@ -19,11 +19,7 @@ from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import beats, forget_silent, heartbeat_path, is_dead
 from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock
 from tideline_table.coordination.replica import LogReplica
-from tideline_table.coordination.shared.adoption import (
-    has_completed,
-    needless_rollbacks,
-    seen_through,
-)
+from tideline_table.coordination.shared.adoption import has_completed, needless_rollbacks, seen_through
 from tideline_table.coordination.shared.follower import LogFollower
 from tideline_table.coordination.shared.hudi_rules import (
     check_buckets,
@@ -50,7 +46,7 @@ from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, next_insta
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.entry import LOCK_GUARD_PATH, Entry
+from tideline_table.log.entry import LOCK_GUARD_PATH, LOCK_MARK_PATH, Entry
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -124,7 +120,7 @@ class SharedTimeline(ActiveTimeline):
         Takes the lock only if there is a step to append.
         """
         with self.replica.mutex:
-            if not self.can_write or not self.follower.is_behind():
+            if self._lock is None or not self.follower.is_behind(self._lock):
                 return False
         check_still_shared(self.storage, self.replica.uid)  # also before the lock: no process would remove its files
         before = self.state.sequence
@@ -198,6 +194,7 @@ class SharedTimeline(ActiveTimeline):
             remove_tideline(self.storage)
         # The release of the lock needed it. Nothing else here may be deleted without the lock: the table may be shared again.
         self.storage.delete(LOCK_GUARD_PATH)
+        self.storage.delete(LOCK_MARK_PATH)
 
     def forget_markers(self, target: str, found: Iterable[str]) -> None:  # noqa: ARG002 - the port's
         """See `ActiveTimeline.forget_markers`; deletes all, because Apache Hudi archives without an orphan-file cleanup."""
