@@ -58,6 +58,10 @@ def _nobody_writes(state: Any) -> None:
     return None
 
 
+def _nobody_waits(state: Any) -> None:
+    return None
+
+
 def _look_away(timeline: SharedTimeline, held: Any, own: str = "") -> None:
     return None
 
@@ -74,6 +78,7 @@ SHARED_BUGS: dict[str, Callable[[World], Any]] = {
     # 1,000 histories did not show that a late reply to a renewal is no lock: `test_shared_stops.py` tests it.
     "Hudi's lock ignored": sabotage((ProviderHudiLock, "hold", _unlocked)),
     "plan over inflight": sabotage((decision, "_write_of_hudi", _nobody_writes)),
+    "plan on probation": sabotage((decision, "why_stopped", _nobody_waits)),
     "missed writer without a lock": sabotage((SharedTimeline, "_watch_lock", _look_away)),
     "late files of what was rolled back stay": sabotage((follower, "late_files", _none_late)),
 }

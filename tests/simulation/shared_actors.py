@@ -126,6 +126,13 @@ clusterer = service_actors.clusterer
 cleaner = service_actors.cleaner
 
 
+def mirror(cluster: SharedCluster, process: Process) -> None:
+    """Adopts what Apache Hudi's writers did, at each visit."""
+    for turn in turns(cluster, process):
+        cluster.round(turn.table, lambda table: table.timeline.heal(0.0))
+        pause(cluster, turn.choose, turn.choose.choice((0.1, 1)))
+
+
 def recoverer(cluster: SharedCluster, process: Process) -> None:
     """Looks for the dead often, and takes their clusterings over."""
     service_actors.recoverer(cluster, process)

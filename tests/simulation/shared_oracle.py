@@ -112,8 +112,14 @@ class SharedOracle(Oracle):
         self._log.append(entry)
 
     def _check_plan(self, entry: Entry, process: Process) -> None:
-        """No rewrite is planned over a write of Apache Hudi: its job would fail at its commit, or its rows lie below the plan."""
-        is_plan = entry.operation == CLUSTER and entry.before is State.NONE and entry.writer_id != HUDI_WRITER
+        """No rewrite is planned over a write of Apache Hudi: its job would fail at its commit, or its rows lie below the plan.
+
+        Nothing is planned on probation.
+        """
+        begins = entry.before is State.NONE and entry.writer_id != HUDI_WRITER
+        if begins and (entry.operation == CLUSTER or entry.action is Action.CLEAN) and self.state.probation:
+            self.report(f"{process.name} planned {entry.action} {entry.instant} on {self.state.probation}")
+        is_plan = entry.operation == CLUSTER and begins
         over = next((a for a in self.state.pending() if a.is_by_hudi and a.action in WRITE_ACTIONS and not a.is_clustering), None)
         if is_plan and over is not None:
             self.report(f"{process.name} planned clustering {entry.instant} over {over.action} {over.instant} of Hudi")

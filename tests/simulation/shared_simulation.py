@@ -81,11 +81,12 @@ def _work(oracle: SharedOracle) -> Counter[str]:
         if entry.after is State.COMPLETED
     )
     work["shared histories"] += 1
+    work["writers of Hudi that were seen with the lock"] += sum(map(bool, (oracle.state.writers or {}).values()))
     return work
 
 
 @functools.cache
-def _first_table(*, is_loaded: bool) -> dict[str, tuple[bytes, object]]:
+def _first_table(*, is_loaded: bool, awaited: tuple[str, ...] | None) -> dict[str, tuple[bytes, object]]:
     # The same for every history, as for exclusive tables.
     world = SharedWorld(0, faulty=False)
     process = Process(LOAD, LOAD)
@@ -94,7 +95,7 @@ def _first_table(*, is_loaded: bool) -> dict[str, tuple[bytes, object]]:
         clock, storage = SimulatedClock(world.scheduler, process), world.storage(process)
         create_table(world.disk.root, TableRequest("t", actors.SCHEMA, ("id",), ("part",)), clock, world.disk)
         exclusive = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=storage)
-        shared = share_table(exclusive, SHARING, world.hudi_lock)
+        shared = share_table(exclusive, SHARING, world.hudi_lock, writers=awaited)
         if is_loaded:
             rows = actors.rows_of(dict.fromkeys(LOADED, LOAD))
             write_rows(shared, rows, Operation.UPSERT, extra={OP_KEY: LOAD}, parallelism=1)
@@ -110,7 +111,7 @@ def _lay_out(world: SharedWorld, oracle: SharedOracle) -> None:
     """The table with which the history begins: empty, or with most keys, in one file group per partition."""
     # Hudi takes its instants by the clock alone: it goes on where the table was made.
     world.scheduler.now_us = 60 * SECOND
-    world.disk._objects.update(_first_table(is_loaded=world.is_loaded))
+    world.disk._objects.update(_first_table(is_loaded=world.is_loaded, awaited=world.awaited))
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", LOADED, 0)
     for path in sorted(world.disk._objects):
@@ -151,6 +152,8 @@ def _cast(world: SharedWorld) -> list[tuple[str, Callable[[SharedCluster, Proces
     )
     others = [act for act, likelihood in likely if choose.random() < likelihood] or [shared_actors.recoverer]
     choose.shuffle(others)
+    if world.awaited is not None:
+        cast += [("mirror0", shared_actors.mirror)]
     if world.chooser("lock").random() < 0.25:
         cast += [(f"{UNLOCKED}0", shared_actors.unlocked)]
     return cast + [(f"{act.__name__}{n}", act) for n, act in enumerate(others[: 6 - len(cast)])]

@@ -47,6 +47,8 @@ RESERVATION_FAULTS = tuple(sorted(kind for kind, calls in APPLICABLE.items() if 
 """Of the reservations that writers of Tideline have beside the lock."""
 UNLOCKED = "unlocked"
 """What names of processes of Apache Hudi begin with that take no lock."""
+NOBODY = "Hudi streamer (0.x)"
+"""A kind of writer that wrote before the table was shared, and that no process is."""
 STOPS = TAKES_TIME | {"lease_expiry"}
 """Kinds that let a process go on long after it asked."""
 
@@ -91,6 +93,8 @@ class SharedWorld(World):
             self.kinds = choose.sample(SHARED_FAULTS, choose.randrange(2, 9))
         if self.kinds and self._has_reservations and self.chooser("board").random() < 0.5:
             self.kinds += RESERVATION_FAULTS
+        self.awaited: tuple[str, ...] | None = self.chooser("probation").choice((None, None, None, (), (NOBODY,)))
+        """Nothing is planned before these writers of Apache Hudi, and those that come, were seen with the lock. None: at once."""
         self.taking_step: Counter[str] = Counter()
         """Processes of Tideline whose look at the lock is behind them and whose step is on its way to the storage."""
         self.peers_in_lock: set[str] = set()

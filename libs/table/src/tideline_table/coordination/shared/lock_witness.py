@@ -1,7 +1,8 @@
 """Which completed writes of Apache Hudi prove a writer that does not take the common lock (docs/design/observed-tables.md).
 
 Two proofs, and no guess: a write that completes while this process holds the lock, and a write that completes after the last
-change of the lock's object while no writer holds it. No other write is accused. The reverse, that a writer was seen with the lock, ends a probation.
+change of the lock's object while no writer holds it. No other write is accused. The reverse, that a writer was seen with the lock,
+ends a probation.
 """
 
 from __future__ import annotations
