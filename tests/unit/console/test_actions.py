@@ -46,9 +46,9 @@ class Acting:
 
         self.actions = Actions(self.settings, self.follower, consoles.clock, record)
         self.follower.turn()
-        self.client = TestClient(
-            console_app(self.settings, self.model, self.follower, consoles.clock, self.actions), base_url=ADDRESS
-        )
+        self.app = console_app(self.settings, self.model, self.follower, consoles.clock, self.actions)
+        self.client = TestClient(self.app, base_url=ADDRESS)
+        self.csrf = ""
         (self.row,) = self.model.query("SELECT * FROM tables")
         self.address = f"/tables/{self.row['key']}/act"
 
@@ -60,11 +60,12 @@ class Acting:
 
     def preview(self, kind: str, **given: str):
         page = self.client.get(self.address, params={"kind": kind, **given})
-        found = re.search(r'name="token" value="([^"]+)"', page.text)
+        found, csrf = (re.search(rf'name="{name}" value="([^"]+)"', page.text) for name in ("token", "csrf"))
+        self.csrf = csrf[1] if csrf else self.csrf
         return page, found[1] if found else ""
 
-    def confirm(self, kind: str, token: str, reason: str = "tidy up", hours: str = "", headers=None, **given: str):
-        data = {"token": token, "reason": reason, "hours": hours}
+    def confirm(self, kind: str, token: str, reason: str = "tidy up", hours: str = "", headers=None, csrf=None, **given: str):
+        data = {"csrf": self.csrf if csrf is None else csrf, "token": token, "reason": reason, "hours": hours}
         return self.client.post(self.address, params={"kind": kind, **given}, data=data, headers=headers or {})
 
     def is_pending(self, instant: str) -> bool:

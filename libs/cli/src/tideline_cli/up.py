@@ -45,7 +45,8 @@ def run_services() -> int:
 
 def _services() -> tuple[str, ...]:
     """Return the services to run: the console too, if what it needs is installed."""
-    has_console = all(importlib.util.find_spec(name) is not None for name in ("tideline_console", "starlette", "uvicorn", "jinja2"))
+    needed = ("tideline_console", "authlib", "itsdangerous", "starlette", "uvicorn", "jinja2")
+    has_console = all(importlib.util.find_spec(name) is not None for name in needed)
     return (*PLATFORM, "console") if has_console else PLATFORM
 
 

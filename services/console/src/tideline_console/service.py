@@ -17,11 +17,11 @@ from tideline_console.actions import Actions
 from tideline_console.follower import Follower
 from tideline_console.model import ReadModel
 from tideline_console.settings import ConsoleSettings
+from tideline_console.sign_in import check_sign_in
 from tideline_console.web import console_app
 from tideline_events import ActionEvent, EventLog, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.errors import InvalidSetting
-from tideline_runtime.http import is_loopback
 from tideline_runtime.logging import get_logger
 from tideline_runtime.state_folder import PRIVATE_FILE
 
@@ -39,14 +39,7 @@ class ConsoleService:
         self, settings: ConsoleSettings, context: ServiceContext, on_address: Callable[[str], None] = lambda _: None
     ) -> None:
         self._on_address = on_address
-        if not is_loopback(settings.listen_host):
-            raise InvalidSetting(
-                f"setting 'listen_host' is {settings.listen_host!r}",
-                name="listen_host",
-                origin=settings.origin("listen_host"),
-                expected="a loopback address, because the console has no sign-in yet",
-                remedy="leave it out; for other machines put a proxy that signs people in before it, and set host_names",
-            )
+        check_sign_in(settings)
         for name in settings.host_names:
             if not _HOST_NAME.fullmatch(name):
                 raise InvalidSetting(
@@ -92,7 +85,15 @@ class ConsoleService:
         actions = Actions(settings, self._follower, self._context.clock, self.record) if settings.actions else None
         app = console_app(settings, self._model, self._follower, self._context.clock, actions)
         self._server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=2)
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=2,
+                forwarded_allow_ips=list(settings.proxies),
+            )
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="pages", daemon=True)
         self._thread.start()
@@ -172,13 +173,14 @@ class ConsoleService:
 
 def check_actions(settings: ConsoleSettings) -> None:
     """Raise `InvalidSetting` where actions could not be recorded, or not be told whose they are."""
-    if settings.actions and (settings.source != "events" or settings.host_names):
+    has_strangers = bool(settings.host_names) and not settings.sign_in.is_set
+    if settings.actions and (settings.source != "events" or has_strangers):
         raise InvalidSetting(
-            "setting 'actions' is on" + (" beside host_names" if settings.host_names else " without an event log"),
+            "setting 'actions' is on" + (" beside host_names, without sign-in" if has_strangers else " without an event log"),
             name="actions",
             origin=settings.origin("actions"),
-            expected='source = "events", and no host_names: there is no sign-in that tells people apart',
-            remedy="leave actions out, or host_names",
+            expected='source = "events", and beside host_names sign_in, which tells people apart',
+            remedy="leave actions out, or set sign_in",
         )
 
 

@@ -4,7 +4,59 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import BaseModel, ConfigDict, SecretStr
+
 from tideline_runtime.settings import ServiceSettings, setting
+
+
+class SignInSettings(BaseModel):
+    """How people sign in: with a token, with a provider of OpenID Connect, or both."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    operator_token: SecretStr | None = setting(
+        None,
+        unit="-",
+        description="Token with which people sign in, and programs call the API, as operators: they may look and, with `actions`, "
+        "act. Take a random one.",
+        min_length=24,
+    )
+    viewer_token: SecretStr | None = setting(None, unit="-", description="Token of those who may only look.", min_length=24)
+    issuer: str = setting(
+        "",
+        unit="-",
+        description="Issuer of a provider of OpenID Connect, exactly as it names itself; empty: none.",
+        max_length=1000,
+    )
+    client_id: str = setting("", unit="-", description="Id of the console at the provider.")
+    client_secret: SecretStr | None = setting(
+        None, unit="-", description="Secret of the console at the provider; unset for a public client.", min_length=1
+    )
+    scopes: tuple[str, ...] = setting(
+        ("openid", "profile", "email"), unit="-", description="Scopes that the provider is asked for."
+    )
+    name_claim: str = setting(
+        "preferred_username",
+        unit="-",
+        description="Claim of the ID token that names the person in the record of actions; without it, `sub` does.",
+    )
+    role_claim: str = setting(
+        "groups",
+        unit="-",
+        description="Claim of the ID token, a text or a list, that gives the role; dots lead into objects (`realm_access.roles`).",
+    )
+    operators: tuple[str, ...] = setting((), unit="-", description="Values of the claim that make a person an operator.")
+    viewers: tuple[str, ...] = setting(
+        (), unit="-", description="Values of the claim that make a person a viewer; `*`: everybody whom the provider signs in."
+    )
+    session_s: float = setting(
+        28_800.0, unit="s", description="Time after which a person signs in again; until then the role stays.", ge=60, le=2_592_000
+    )
+
+    @property
+    def is_set(self) -> bool:
+        """Whether people sign in."""
+        return self.operator_token is not None or self.viewer_token is not None or bool(self.issuer)
 
 
 class ConsoleSettings(ServiceSettings):
@@ -15,8 +67,7 @@ class ConsoleSettings(ServiceSettings):
     listen_host: str = setting(
         "127.0.0.1",
         unit="-",
-        description="Loopback address on which the pages are served. They have no sign-in yet, so no other address is allowed: "
-        "a proxy on this machine that signs people in may stand before it.",
+        description="Address on which the pages are served. One that is no loopback address needs `sign_in`.",
         min_length=1,
     )
     listen_port: int = setting(
@@ -38,6 +89,17 @@ class ConsoleSettings(ServiceSettings):
         unit="-",
         description="Path under which a proxy serves the pages, such as `/tideline`.",
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+    )
+    proxies: tuple[str, ...] = setting(
+        ("127.0.0.1", "::1"),
+        unit="-",
+        description="Addresses or networks of proxies. Their `X-Forwarded-For` tells who tries to sign in: attempts are counted "
+        "by address.",
+    )
+    sign_in: SignInSettings = setting(
+        SignInSettings(),
+        unit="-",
+        description="How people sign in; without it everybody who reaches the address may look.",
     )
     source: Literal["events", "tables"] = setting(
         "events",
@@ -66,6 +128,6 @@ class ConsoleSettings(ServiceSettings):
     actions: bool = setting(
         False,
         unit="-",
-        description="Whether pages can pause, resume, plan, cancel and retry. Who can open a page can act, as the user of "
-        'the console; so it is refused beside `host_names`, and needs `source = "events"`, because each action is recorded.',
+        description="Whether operators can pause, resume, plan, cancel and retry. Without `sign_in` who can open a page is an "
+        'operator; so it is then refused beside `host_names`. It needs `source = "events"`, because each action is recorded.',
     )

@@ -27,13 +27,16 @@ from tideline_console.action_pages import ActionPages
 from tideline_console.actions import Actions
 from tideline_console.api import api_routes
 from tideline_console.follower import Follower
+from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
 from tideline_console.health import HealthWatch, health_context
 from tideline_console.instants import KeptInstants
 from tideline_console.model import ReadModel
 from tideline_console.one_table import table_context
+from tideline_console.people import person_of
 from tideline_console.policies import policies_context
 from tideline_console.settings import ConsoleSettings
+from tideline_console.sign_in import SignIn
 from tideline_console.writers import writers_context
 from tideline_runtime.logging import get_logger
 from tideline_table.clock import Clock
@@ -122,13 +125,24 @@ class Pages:
 
     def render(self, template: str, request: Request, context: Context) -> str:
         """Return a page."""
-        return self._templates.get_template(template).render({**self._shell(request), **context})
+        # Who is not signed in learns nothing of the fleet, on pages of errors either.
+        shell = {} if person_of(request) is None else self._shell(request)
+        return self._templates.get_template(template).render({**self._frame(request), **shell, **context})
+
+    def _frame(self, request: Request) -> Context:
+        return {
+            "path": request.url.path.removeprefix(self._settings.path_prefix),
+            "person": person_of(request),
+            "has_session": self._settings.sign_in.is_set,
+            "csrf": csrf_of(request),
+            "asset": lambda name: f"{self._settings.path_prefix}/static/{name}",
+        }
 
     def _shell(self, request: Request) -> Context:
+        person = person_of(request)
         verdicts, now_s = queries.verdicts(self._model), self.now_s()
         follower = self._follower
         return {
-            "path": request.url.path.removeprefix(self._settings.path_prefix),
             "verdicts": verdicts,
             "table_total": sum(verdicts.values()),
             "found_total": follower.tables,
@@ -141,9 +155,8 @@ class Pages:
             "policy_refusal": follower.policy_refusal,
             "source": self._settings.source,
             "patterns": self._settings.tables,
-            "can_act": self._settings.actions,
+            "can_act": self._settings.actions and person is not None and person.is_operator,
             "q": request.query_params.get("q", "") if request.url.path.endswith("/tables") else "",
-            "asset": lambda name: f"{self._settings.path_prefix}/static/{name}",
         }
 
     def now_s(self) -> float:
@@ -284,6 +297,7 @@ def console_app(
     """Return the ASGI application of the pages and the API; without `actions` it only reads."""
     instants = KeptInstants(model)
     pages = Pages(settings, model, follower, clock, instants)
+    sign_in = SignIn(settings, clock)
 
     def respond(template: str, request: Request, context: Context, status: int = 200) -> Response:
         return _html(pages.render(template, request, context), status)
@@ -309,6 +323,7 @@ def console_app(
     routes = [
         *pages.routes(),
         *ActionPages(actions, model, respond).routes(),
+        *sign_in.routes(respond),
         *api_routes(model, follower, clock, instants),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
@@ -318,6 +333,7 @@ def console_app(
         routes=inner,
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, own, *settings.host_names], www_redirect=False),
+            *sign_in.middleware(),
             Middleware(GZipMiddleware),
         ],
         exception_handlers={HTTPException: refused, 500: failed},
