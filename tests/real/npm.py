@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.artifacts import cache_folder
 
 PINS = {
+    "axe-core@4.14.1": "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745",
     "kafkajs@2.2.4": "c814f61afbb2b42e314a5e17780475e6a15aa47bbd33b126b81123e69b02a6f6",
     "@asyncapi/specs@6.8.1": "252bfd18c12f60f654ab4def022e3ec9f9589e6dfd65c238204f77c07a1f6b46",
 }

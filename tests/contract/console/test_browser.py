@@ -9,13 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pyarrow as pa
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
-from tests.real.debian import found_or_installed
+from playwright.sync_api import expect
+from tests.contract.console.conftest import Watched, watched
 
 import tideline
 
@@ -68,38 +67,6 @@ def lake(tmp_path_factory) -> Iterator[tuple[str, tideline.Table]]:
     with running_console(folder) as address:
         yield address, orders
     shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = found_or_installed(lambda: shutil.which("chromium"), "chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-class Watched:
-    """A page of the browser, and what went wrong on it: messages of errors, failed answers, requests to other hosts, alerts."""
-
-    def __init__(self, page: Page, address: str) -> None:
-        self.page = page
-        self.wrong: list[str] = []
-        page.on("console", lambda message: message.type in ("error", "warning") and self.wrong.append(message.text))
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (self.wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.on("response", lambda answer: answer.status >= 400 and self.wrong.append(f"{answer.status} {answer.url}"))
-        host = urlsplit(address).netloc
-        page.on("request", lambda asked: urlsplit(asked.url).netloc != host and self.wrong.append(f"request to {asked.url}"))
-
-
-@contextmanager
-def watched(browser: Browser, address: str, **look) -> Iterator[Watched]:
-    context = browser.new_context(locale="en-GB", timezone_id="Europe/Berlin", **look)
-    try:
-        yield Watched(context.new_page(), address)
-    finally:
-        context.close()
 
 
 def keys(address: str) -> dict[str, str]:
