@@ -8,6 +8,8 @@ from typing import Any
 
 Manifest = dict[str, Any]
 TABLES = "tideline.dev"
+OTHERS = ("changes", "webhooks", "console", "ingest")
+"""Services of which none starts or writes anything in the cluster."""
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 SPECIAL_VERBS = ("escalate", "bind", "impersonate", "use", "approve", "sign", "attest", "proxy")
 RELEASE, ELSEWHERE, ALL = "data", "kube-system", ""
@@ -86,7 +88,19 @@ def _matches(rule: Manifest, request: Request) -> bool:
 
 def accounts(applications: str = RELEASE) -> dict[str, Account]:
     """The accounts of a release `tideline` by component; drivers and executors are in the namespace of the applications."""
-    services = ("mirror", "planner", "launcher", "cleaner", "lock-service", "changes", "webhooks", "ingest", "kafka", "redis")
+    services = (
+        "mirror",
+        "planner",
+        "launcher",
+        "cleaner",
+        "lock-service",
+        "changes",
+        "webhooks",
+        "console",
+        "ingest",
+        "kafka",
+        "redis",
+    )
     made = {name: Account(RELEASE, f"tideline-{name}") for name in services}
     made |= {name: Account(applications, f"tideline-{name}") for name in ("driver", "executor")}
     # The pod of `helm test`.
@@ -151,7 +165,20 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
         ],
     ),
     "start pods: only the launcher and drivers do": (
-        ("mirror", "planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "kafka", "redis", "executor", "test"),
+        (
+            "mirror",
+            "planner",
+            "cleaner",
+            "lock-service",
+            "changes",
+            "webhooks",
+            "console",
+            "ingest",
+            "kafka",
+            "redis",
+            "executor",
+            "test",
+        ),
         _everywhere("create", "", "pods")
         + [r for resource in ("deployments", "statefulsets", "daemonsets") for r in _everywhere("create", "apps", resource)]
         + [r for resource in ("jobs", "cronjobs") for r in _everywhere("create", "batch", resource)],
@@ -166,7 +193,19 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
         [Request(verb, "", "pods", namespace) for verb in VERBS for namespace in (ELSEWHERE, ALL)],
     ),
     "read or change the configuration of others": (
-        ("launcher", "mirror", "planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "executor", "test"),
+        (
+            "launcher",
+            "mirror",
+            "planner",
+            "cleaner",
+            "lock-service",
+            "changes",
+            "webhooks",
+            "console",
+            "ingest",
+            "executor",
+            "test",
+        ),
         [r for verb in VERBS for r in _everywhere(verb, "", "configmaps")],
     ),
     "change the launcher itself, whose Deployment it reads": (
@@ -183,11 +222,11 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
         ],
     ),
     "write the status of tables: only mirror and launcher do": (
-        ("planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "driver", "executor", "test"),
+        ("planner", "cleaner", "lock-service", *OTHERS, "driver", "executor", "test"),
         [r for verb in ("patch", "update") for r in _everywhere(verb, TABLES, "huditables/status")],
     ),
     "read logs of pods: only the launcher does": (
-        ("mirror", "planner", "cleaner", "lock-service", "changes", "webhooks", "ingest", "driver", "executor", "test"),
+        ("mirror", "planner", "cleaner", "lock-service", *OTHERS, "driver", "executor", "test"),
         _everywhere("get", "", "pods/log"),
     ),
     "see nodes, namespaces or volumes of the cluster": (

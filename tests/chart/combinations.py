@@ -147,6 +147,44 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         {"networkPolicy": {"webhookPeers": [{"ipBlock": {"cidr": "10.7.0.0/16"}}], "webhookPorts": [443, 8443]}},
         {"changes": {**PLACEMENT, "shards": 2}, "webhooks": {"shards": 2}},
     ),
+    "console": _with(
+        EVERY_CONNECTION,
+        {
+            "planner": {"settings": {"options": {"hoodie.parquet.max.file.size": "125829120"}}},
+            "cleaner": {"settings": {"clean_min_commits": 7}},
+            "console": {
+                **PLACEMENT,
+                "enabled": True,
+                "settings": {"host_names": ["console.example"], "path_prefix": "/tideline", "actions": True},
+                "signIn": {"operatorTokenSecret": {"name": "console"}, "viewerTokenSecret": {"name": "console"}},
+                "ingress": {
+                    "enabled": True,
+                    "className": "nginx",
+                    "tlsSecret": "console-certificate",
+                    "annotations": {"cert-manager.io/cluster-issuer": "house"},
+                },
+            },
+            "networkPolicy": {"browserPeers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]},
+        },
+    ),
+    "console-openid": _with(
+        {
+            "console": {
+                "enabled": True,
+                "settings": {
+                    "host_names": ["console.example"],
+                    "sign_in": {
+                        "issuer": "https://id.example:8443",
+                        "client_id": "tideline",
+                        "viewers": ["*"],
+                        "operators": ["ops"],
+                    },
+                },
+                "signIn": {"clientSecret": {"name": "console", "key": "secret"}},
+            },
+            "networkPolicy": {"identityPeers": [{"ipBlock": {"cidr": "10.8.0.0/16"}}], "identityPorts": [8443]},
+        }
+    ),
     "webhooks-alone": _with(
         {"webhooks": {"enabled": True, "subscriptions": {"contentSecret": {"name": "subscriptions", "key": "file"}}}, "tables": []},
         {name: {"enabled": False} for name in SERVICES},

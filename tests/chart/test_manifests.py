@@ -29,6 +29,9 @@ SECRET_VALUES = {
     "TIDELINE_EVENT_LOG_OPTIONS": '{"sasl.password": "secret"}',
     "TIDELINE_INGEST__KAFKA_OPTIONS": '{"sasl.password": "secret"}',
     "TIDELINE_INGEST__SCHEMA_REGISTRY_OPTIONS": '{"basic.auth.user.info": "user:secret"}',
+    "TIDELINE_CONSOLE__SIGN_IN__OPERATOR_TOKEN": "operator-0123456789-abcdef",
+    "TIDELINE_CONSOLE__SIGN_IN__VIEWER_TOKEN": "viewer-0123456789-abcdefgh",
+    "TIDELINE_CONSOLE__SIGN_IN__CLIENT_SECRET": "secret-of-the-console",
     "KAFKA_USERNAME": "tideline",
     "KAFKA_PASSWORD": "secret",
 }
@@ -42,7 +45,7 @@ PATCHES = {
     *((f"tideline-{component}-tables", "huditables/status") for component in ("mirror", "launcher")),
 }
 """Roles, and what each may patch."""
-PORT_NAMES = {"http", "kafka", "redis"}
+PORT_NAMES = {"http", "kafka", "redis", "pages"}
 
 combinations = pytest.mark.parametrize("name", COMBINATIONS)
 

@@ -36,6 +36,22 @@
 {{- if and $subscriptions.content $subscriptions.contentSecret.name -}}
 {{- fail "webhooks.subscriptions.content and webhooks.subscriptions.contentSecret.name are both set; choose one of them" -}}
 {{- end -}}
+{{- if hasKey $services "console" -}}
+{{- $own := .Values.console -}}
+{{- if not .Values.tables -}}
+{{- fail "console.enabled is true and tables is empty; the console shows the tables of `tables`, not those of HudiTable resources" -}}
+{{- end -}}
+{{- $signIn := default dict $own.settings.sign_in -}}
+{{- if not (or $own.signIn.operatorTokenSecret.name $own.signIn.viewerTokenSecret.name $signIn.issuer) -}}
+{{- fail "console.signIn is empty; expected a token: kubectl create secret generic tideline-console --from-literal=operator=$(openssl rand -hex 24) and console.signIn.operatorTokenSecret.name=tideline-console, or OpenID Connect: console.settings.sign_in.issuer" -}}
+{{- end -}}
+{{- if and $own.ingress.enabled (not $own.settings.host_names) -}}
+{{- fail "console.ingress.enabled is true and console.settings.host_names is empty; set the names under which browsers reach the console" -}}
+{{- end -}}
+{{- if and $own.ingress.enabled (not $own.ingress.tlsSecret) (not $own.ingress.tlsElsewhere) -}}
+{{- fail "console.ingress.tlsSecret is empty; browsers send the session over HTTPS only. Name the Secret with the certificate, or set console.ingress.tlsElsewhere=true if the ingress controller has one" -}}
+{{- end -}}
+{{- end -}}
 {{- $security := .Values.kafka.security -}}
 {{- if and (hasPrefix "SASL" $security.protocol) (not $security.credentialsSecret.name) (not .Values.kafka.optionsSecret.name) -}}
 {{- fail (printf "kafka.security.protocol is %s without kafka.security.credentialsSecret.name; create a Secret with user name and password and name it" $security.protocol) -}}

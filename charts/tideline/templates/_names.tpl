@@ -59,6 +59,9 @@ changes: {key: changes, section: CHANGES, module: tideline_changes}
 {{- if .Values.webhooks.enabled }}
 webhooks: {key: webhooks, section: WEBHOOKS, module: tideline_webhooks}
 {{- end }}
+{{- if .Values.console.enabled }}
+console: {key: console, section: CONSOLE, module: tideline_console}
+{{- end }}
 {{- end -}}
 
 {{- define "tideline.serviceAccountName" -}}

@@ -46,7 +46,8 @@ topologySpreadConstraints:
 {{/*
 A Deployment: one shard of a service, the instances that divide its shards by leases, or one ingest application.
 `root`, `component`, `values` (resources, placement, service account), `name`, `replicas` (default 1), `instance` (label that tells the pods of a component
-apart), `module` (of Python), `own` (its settings), `configMap`, `configuration` (that ConfigMap's data), `env`, `mounts`, `volumes`.
+apart), `module` (of Python), `own` (its settings), `configMap`, `configuration` (that ConfigMap's data), `env`, `mounts`, `volumes`,
+`pagesPort` (the console's).
 */}}
 {{- define "tideline.deployment" -}}
 {{- $root := .root -}}
@@ -142,6 +143,10 @@ spec:
           ports:
             - name: http
               containerPort: {{ $root.Values.http.port }}
+            {{- with .pagesPort }}
+            - name: pages
+              containerPort: {{ . }}
+            {{- end }}
           startupProbe:
             httpGet: {path: /healthz, port: http}
             periodSeconds: 2

@@ -21,6 +21,31 @@ TIDELINE_CLEANER__{{ upper $name }}: {{ include "tideline.settingText" $value | 
 {{- end }}
 {{- end -}}
 
+{{/* Variables of the console: where it listens, and the settings by which it judges as planner and cleaner do. */}}
+{{- define "tideline.console.variables" -}}
+TIDELINE_CONSOLE__LISTEN_HOST: {{ .Values.http.host | quote }}
+TIDELINE_CONSOLE__LISTEN_PORT: {{ .Values.console.port | quote }}
+{{- range $name, $value := .Values.planner.settings }}
+TIDELINE_PLANNER__{{ upper $name }}: {{ include "tideline.settingText" $value | quote }}
+{{- end }}
+{{- range $name, $value := .Values.cleaner.settings }}
+TIDELINE_CLEANER__{{ upper $name }}: {{ include "tideline.settingText" $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* Secrets of the console: tokens of people, its secret at the provider of OpenID Connect. */}}
+{{- define "tideline.console.env" -}}
+{{- with .Values.console.signIn.operatorTokenSecret }}{{ if .name }}
+{{ include "tideline.secretVariable" (dict "variable" "TIDELINE_CONSOLE__SIGN_IN__OPERATOR_TOKEN" "name" .name "key" .key) }}
+{{- end }}{{ end }}
+{{- with .Values.console.signIn.viewerTokenSecret }}{{ if .name }}
+{{ include "tideline.secretVariable" (dict "variable" "TIDELINE_CONSOLE__SIGN_IN__VIEWER_TOKEN" "name" .name "key" .key) }}
+{{- end }}{{ end }}
+{{- with .Values.console.signIn.clientSecret }}{{ if .name }}
+{{ include "tideline.secretVariable" (dict "variable" "TIDELINE_CONSOLE__SIGN_IN__CLIENT_SECRET" "name" .name "key" .key) }}
+{{- end }}{{ end }}
+{{- end -}}
+
 {{/* Where the file of subscriptions is in a pod of the webhooks. */}}
 {{- define "tideline.webhooks.file" -}}
 /etc/tideline/webhooks/subscriptions.yaml
@@ -98,7 +123,7 @@ SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 
 {{/* "true" for a component that calls the API server: `root`, `component`. */}}
 {{- define "tideline.callsApiServer" -}}
-{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (not (has .component (list "ingest" "webhooks")))) -}}true{{- end -}}
+{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (not (has .component (list "console" "ingest" "webhooks")))) -}}true{{- end -}}
 {{- end -}}
 
 {{/* How long a component may take to stop, in whole seconds, with 15 s for what surrounds it. */}}
@@ -117,6 +142,9 @@ SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 {{ include "tideline.kafka.env" (dict "root" .root "variable" "TIDELINE_EVENT_LOG_OPTIONS") }}
 {{- if include "tideline.asksForToken" . }}
 {{ include "tideline.secretVariable" (dict "variable" "TIDELINE_HTTP_TOKEN" "name" .root.Values.http.tokenSecret.name "key" .root.Values.http.tokenSecret.key) }}
+{{- end }}
+{{- if eq .component "console" }}
+{{ include "tideline.console.env" .root }}
 {{- end }}
 {{- if and (eq .component "launcher") (eq (include "tideline.applications.namespace" .root) .root.Release.Namespace) }}
 - name: TIDELINE_LAUNCHER__KUBERNETES__OWNER
