@@ -21,7 +21,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER
-from tideline_table.log.entry import LOG_FOLDER
+from tideline_table.log.entry import LOG_FOLDER, TIDELINE_FOLDER
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import IDENTITY_PATH, Table, TableType
 from tideline_table.writer import Operation
@@ -33,7 +33,8 @@ ROWS = 300
 class Kind:
     """A kind of table: its options, and whether it has a metadata table.
 
-    With a `folder`, the bits of all files there are flipped, with a `file` those of that one.
+    With a `folder`, the bits of all files there are flipped, with a `file` those of that one. Without `has_log`, Tideline's own
+    folder is gone before: the table is read as one of Apache Hudi.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Kind:
     folder: str = ""
     file: str = ""
     has_checkpoint: bool = True
+    version: int = 6
+    has_log: bool = True
 
 
 KINDS = (
@@ -56,6 +59,11 @@ KINDS = (
     Kind("properties of copy-on-write", merges=False, file=PROPERTIES_PATH),
     Kind("properties of merge-on-read", file=PROPERTIES_PATH),
     Kind("identity", file=IDENTITY_PATH),
+    *(
+        Kind(f"{name} of version {version} whose table log is gone", merges=merges, version=version, has_log=False)
+        for version in (6, 8, 9)
+        for name, merges in (("base files", False), ("avro logs", True))
+    ),
 )
 Answers = tuple[pa.Table, ...]
 
@@ -65,7 +73,7 @@ class Damaged:
 
     def __init__(self, kind: Kind) -> None:
         self.clock = ManualClock()
-        table, storage, _ = new_table(self.clock, type=TableType.MOR if kind.merges else TableType.COW)
+        table, storage, _ = new_table(self.clock, type=TableType.MOR if kind.merges else TableType.COW, version=kind.version)
         assert isinstance(storage, MemoryStorage)
         self.storage = storage
         self._options = {"hoodie.logfile.data.block.format": kind.block}
@@ -77,6 +85,9 @@ class Damaged:
         self.paths = sorted(path for found in table.refresh().latest_slices() for path in map(str, found.paths))
         if not kind.has_checkpoint:
             storage.delete(POINTER)
+        if not kind.has_log:
+            for found in storage.list_objects(TIDELINE_FOLDER):
+                storage.delete(found.path)
         if kind.folder:
             self.paths = [found.path for found in storage.list_objects(kind.folder)]
         if kind.file:

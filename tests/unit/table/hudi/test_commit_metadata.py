@@ -1,8 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from tideline_table.errors import CorruptMetadata
+from tideline_table.hudi.avro_container import decode_document
+from tideline_table.hudi.version8.commit import commit_content
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 
 STAT = WriteStat("f-0", "p0", "p0/f-0_0-0-0_20260101000000000.parquet", "null", 7, 435, 4, 3, 2)
@@ -69,6 +72,17 @@ def test_round_trip(metadata):
     assert CommitMetadata.from_bytes(metadata.to_bytes(), "x") == metadata
 
 
+def test_commits_in_avro_keep_the_digests_of_files_beside_hudis_fields():
+    digests = "0+400:0123456789abcdef,400+35:fedcba9876543210"
+    metadata = CommitMetadata("UPSERT", (replace(STAT, record=digests), STAT), {"schema": "s"})
+    content = commit_content(metadata)
+    found = CommitMetadata.from_bytes(content, "x")
+    assert [stat.record for stat in found.stats] == [digests, digests], "two stats of one path are of one file"
+    assert found.extra == {"schema": "s"}
+    assert decode_document(content, "x")["extraMetadata"].keys() == {"schema", "tideline.records"}
+    assert decode_document(commit_content(CommitMetadata("UPSERT", (STAT,))), "x")["extraMetadata"] == {}
+
+
 def test_log_stats_name_base_and_log_files():
     stat = WriteStat("l-0", "p", "p/.l-0_20260101000000000.log.1_0-0-0", "null", 1, 1, base_file="b", log_files=("x",))
     assert stat.is_log
@@ -99,6 +113,11 @@ def test_other_releases_are_read():
         b'{"partitionToWriteStats": {"p": [{"fileId": "f", "path": "x", "numWrites": "many"}]}}',
         b'{"partitionToWriteStats": {"p": [{"fileId": "f", "path": "x", "numWrites": 1e999}]}}',
         b'{"extraMetadata": 5}',
+        b'{"extraMetadata": {"tideline.records": "x"}}',
+        b'{"extraMetadata": {"tideline.records": "[]"}, "partitionToWriteStats": {"p": [{"fileId": "f", "path": "x"}]}}',
+        b'{"partitionToWriteStats": {"p": [{"fileId": "f", "path": "x", "tidelineRecord": "0+a"}]}}',
+        b'{"partitionToWriteStats": {"p": [{"fileId": "f", "path": "x", "tidelineRecord": "-1+7"}]}}',
+        b'{"partitionToWriteStats": {"p": [{"fileId": "f", "path": "x", "tidelineRecord": "5"}]}}',
         b'{"partitionToReplaceFileIds": {"p": 5}}',
         b"[" * 100_000,
     ],

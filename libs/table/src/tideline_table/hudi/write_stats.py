@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from tideline_table.hudi.file_names import is_log_path
 from tideline_table.json_text import parse_json
 from tideline_table.row_digest import RowDigest
 from tideline_table.statistics import FileStatistics
-from tideline_table.storage import DataPath
+from tideline_table.storage import DataPath, recorded_ranges
 
 NO_PREVIOUS_COMMIT = "null"
 """Text that Hudi writes for a file group that did not exist before."""
@@ -152,12 +152,28 @@ class WriteStat:
         )
 
 
+RECORDS_KEY = "tideline.records"
+"""Extra metadata of commits in Avro, whose write stats have Hudi's fields only: a JSON object from file names to records.
+
+Whoever parses a commit finds the records in the stats again, and not in the extra metadata.
+"""
 REPLACED_ROWS_KEY = "tideline.replaced.rows"
 """Extra metadata of overwrites and partition deletions: the number of rows in the file groups that they replace, -1 if unknown."""
 _REWRITES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
 """Operations that keep the rows of a table as they are."""
 _OVERWRITES = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION"})
 """Operations that replace file groups without their rows."""
+
+
+def records_text(stats: Iterable[WriteStat]) -> str:
+    """Return the value of `RECORDS_KEY`; empty if no stat has a record."""
+    records = {stat.path.rpartition("/")[2]: stat.record for stat in stats if stat.record}
+    return json.dumps(records, separators=(",", ":")) if records else ""
+
+
+def _with_records(stats: tuple[WriteStat, ...], records: Mapping[str, Any]) -> tuple[WriteStat, ...]:
+    found = ((stat, str(records.get(stat.path.rpartition("/")[2], ""))) for stat in stats)
+    return tuple(replace(stat, record=record) if record else stat for stat, record in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +234,13 @@ class CommitMetadata:
         """Parse the document of any release. Unknown keys are ignored."""
         stats = tuple(WriteStat.from_json(s) for part in (document.get("partitionToWriteStats") or {}).values() for s in part)
         replaced = document.get("partitionToReplaceFileIds")
+        extra = {str(k): str(v) for k, v in (document.get("extraMetadata") or {}).items()}
+        if records := extra.pop(RECORDS_KEY, ""):
+            stats = _with_records(stats, parse_json(records.encode()))
         return cls(
             operation=str(document.get("operationType") or "UNKNOWN"),
             stats=stats,
-            extra={str(k): str(v) for k, v in (document.get("extraMetadata") or {}).items()},
+            extra=extra,
             replaced=None if replaced is None else {str(p): tuple(map(str, ids)) for p, ids in replaced.items()},
             compacted=bool(document.get("compacted")),
         )
@@ -235,4 +254,7 @@ class CommitMetadata:
         document = decode_document(content, path) if content.startswith(MAGIC) else None
         with parsing(f"timeline file {path}", "commit metadata in JSON" if document is None else "commit metadata in Avro"):
             # All releases use the field names of the JSON document in Avro, too.
-            return cls.from_json(document if document is not None else parse_json(content) if content else {})
+            found = cls.from_json(document if document is not None else parse_json(content) if content else {})
+            for stat in found.stats:
+                recorded_ranges(stat.record)  # nothing protects the bytes of the document itself
+        return found

@@ -13,6 +13,7 @@ from tideline_table.storage.data_path import (
     digest_of,
     ranges_of,
     record_text,
+    recorded_ranges,
 )
 from tideline_table.storage.local import STAGING, LocalStorage
 from tideline_table.storage.location import hudi_root, open_storage, root_spellings, root_uri, task_storage

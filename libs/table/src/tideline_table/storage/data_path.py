@@ -49,6 +49,8 @@ def recorded_ranges(record: str) -> tuple[ByteRange, ...]:
     for item in record.split(",") if record else ():
         place, _, digest = item.partition(":")
         start, size = place.split("+")
+        if not (start.isdecimal() and size.isdecimal()):
+            raise ValueError(f"{item!r} is no range of bytes")
         found.append(ByteRange(int(start), int(size), digest))
     return tuple(found)
 

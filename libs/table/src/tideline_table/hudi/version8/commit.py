@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from tideline_table.hudi.plans import encode_record, record_schema
-from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
+from tideline_table.hudi.write_stats import RECORDS_KEY, CommitMetadata, WriteStat, records_text
 
 
 def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -27,7 +27,9 @@ def commit_content(metadata: CommitMetadata) -> bytes:
     by_partition: dict[str, list[dict[str, Any]]] = {}
     for stat in metadata.stats:
         by_partition.setdefault(stat.partition_path, []).append(_stat(stat))
-    record = {**metadata.to_json(), "partitionToWriteStats": by_partition, "version": None}
+    records = records_text(metadata.stats)
+    extra = {**metadata.extra, **({RECORDS_KEY: records} if records else {})}
+    record = {**metadata.to_json(), "partitionToWriteStats": by_partition, "extraMetadata": extra, "version": None}
     return encode_record(COMMIT_METADATA if metadata.replaced is None else REPLACE_COMMIT_METADATA, record)
 
 
