@@ -15,7 +15,6 @@ from tideline_events import (
     Heartbeat,
     PublisherFenced,
     PublishUnknown,
-    Record,
     TableIdentity,
     TableRecord,
     encode,
@@ -23,12 +22,13 @@ from tideline_events import (
 from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.absent import AbsentTables
 from tideline_mirror.batches import Batches, Publication
-from tideline_mirror.changes import OBSERVED, changes_between, is_changed, sharing_text
+from tideline_mirror.changes import changes_between, is_changed, sharing_text
 from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
 from tideline_mirror.notices import Notices
 from tideline_mirror.notification_source import source_of
 from tideline_mirror.observed import ObservedTables
 from tideline_mirror.pace import Pace
+from tideline_mirror.positions import Positions, kept_from
 from tideline_mirror.records import record_of
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.contract import ServiceContext
@@ -42,8 +42,8 @@ from tideline_runtime.table_settings import TableSettings
 from tideline_runtime.visits import Visit, Visits
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import CorruptMetadata, TidelineError
-from tideline_table.log import Entry, entry_path
-from tideline_table.storage import exists, open_storage
+from tideline_table.log import Entry
+from tideline_table.storage import open_storage
 from tideline_table.table import Table, TableDefinition, read_identity
 
 _log = get_logger(__name__)
@@ -53,9 +53,6 @@ CHECK_EVERY_S = 15.0
 """Interval at which the mirror asks the event log for its topics."""
 DEFINITION_EVERY_S = 300.0
 """Interval at which the mirror reads the properties of an open table again: one request."""
-OPENING_S = 2.0
-"""Time for which a visit opens tables that had not changed when the mirror started. The first visit only asks each whether it has
-changed: one request instead of ten, so that the start of a mirror over 10,000 tables takes seconds."""
 SCRUB_EVERY_S = 60.0
 """Interval at which an idle table is checked for timeline files that a slow writer created after their action had ended. Apache
 Hudi's readers trust such files, so the check deletes them."""
@@ -68,7 +65,6 @@ class MirrorService:
         self._context = context
         context.metrics.expose(HEALED, BEHIND, BACKLOG)
         self._tables: OpenTables = open_tables(settings, context, observes=True)
-        self._tables.waits = self._waits
         self._tables.looks.interval_s = self._look_every_s
         hinted = HintedTables()
         self._events = EventLink(settings, context, watches=[HINTS.name], hinted=hinted)
@@ -80,23 +76,15 @@ class MirrorService:
         self._urgent: set[str] = set()
         """The uids of tables that hints named in this visit: they do not wait for others."""
         self._per_table = TableSettings(settings, self._tables.own_settings)
-        self._cursors: dict[str, tuple[int, int]] = {}
-        """By table uid: the number of the publisher for which the cursor was read, and the cursor, the sequence of the last
-        published entry."""
-        self._known: dict[str, TableRecord] = {}
-        """The last record of each table in the event log, by uid, of those that this instance published or read."""
+        self._positions = Positions(context, settings.fleet, self._tables, self._events, self._publishers)
+        self._cursors, self._known = self._positions.cursors, self._positions.records
+        self._tables.waits = self._positions.rests
         self._notices = Notices(context.clock, hinted, context.wake)
         self._source_of = source_of(settings)
         self._tables.looks.told_places = self._notices.places
         self._pace = Pace(context.clock, self._per_table, self._known, self._notices.tells)
         self._identities: dict[str, tuple[Table, float, TableIdentity]] = {}
         """By table uid: the open table, when its properties were read, and what they said."""
-        self._quiet: dict[str, TableRecord] = {}
-        """By base path: the records of tables that need not be opened until they change."""
-        self._opens_until_s = 0.0
-        self._read_for = 0
-        """The number of the newest publisher that was open when the records were read."""
-        self._asked: set[str] = set()
         self._waiting: dict[str, datetime] = {}
         """When the first entry was recorded that is read and not published, by table uid."""
         self._backlog: dict[str, int] = {}
@@ -135,7 +123,7 @@ class MirrorService:
             return self._visit(visit)
         finally:
             if self._batches.dropped():
-                self._read_for = 0  # the visit ended early: the cursors of these tables are read again
+                self._positions.doubt()  # the visit ended early: the cursors of these tables are read again
             if visit.is_full:
                 self._forget_others()
             now = self._context.clock.now()
@@ -147,9 +135,7 @@ class MirrorService:
         self._publishers.close_lost()
         self._check_event_log()
         began = self._context.clock.now()
-        # In the first visit no table is opened that has not changed; nothing is known of the tables before it.
-        self._opens_until_s = self._context.clock.monotonic_s() + OPENING_S if self._read_for else 0.0
-        self._read_records(self._publishers.newest)
+        self._positions.begin_visit()
         # Step 1 of a tick: visit the tables, hinted ones first. A table that fails does not keep the others waiting.
         self._urgent.clear()
         failure = self._tables.visit(
@@ -195,7 +181,7 @@ class MirrorService:
             uid, batch_entries = observed_uid(table.storage.root), self._per_table.of(table.base_path).batch_entries
             number = self._publishers.settle(shard)
             self._partial.add(uid)  # until the visit ends without an error
-            found = self._observed.mirror(table, uid, shard, number, lambda: self._last_record(uid, number), batch_entries)
+            found = self._observed.mirror(table, uid, shard, number, lambda: self._positions.record(uid, number), batch_entries)
             self._note_part(uid, is_partial=found.is_behind)
             if found.record is not None:
                 self._notices.found(table.base_path)
@@ -204,7 +190,7 @@ class MirrorService:
         if table.uid in self._batches:
             self._flush()
         # Step 2, for each table: where did the last publisher stop? The event log says it.
-        number, cursor = self._cursor(table, shard)
+        number, cursor = self._positions.of(table, shard)
         batch_entries = self._per_table.of(table.base_path).batch_entries
         self._note_backlog(table, cursor)
         # The visit has just refreshed the table: an idle one need not be asked for its next entry again. The head of the log
@@ -234,7 +220,7 @@ class MirrorService:
                 self._scrub(table)
             return
         # Checked after the reads: if the log was trimmed meanwhile, a paused writer may have put void entries there.
-        start = self._kept_from(table, cursor)
+        start = kept_from(table, cursor)
         if start != cursor:
             self._cursors[table.uid] = number, start
             self._note_part(table.uid, is_partial=True)
@@ -285,7 +271,7 @@ class MirrorService:
             self._batches.flush()
         except TidelineError:
             if not is_alone:
-                self._read_for = 0
+                self._positions.doubt()
             raise
 
     def _identity(self, table: Table) -> TableIdentity:
@@ -331,50 +317,6 @@ class MirrorService:
             self._scrubbed_s[table.uid] = now_s
             table.check_writable(keyed=False)  # also deletes timeline files that a slow writer left
 
-    def _cursor(self, table: Table, shard: int) -> tuple[int, int]:
-        """Return the number of the shard's publisher and the cursor, which is read after that publisher fenced the others."""
-        number = self._publishers.settle(shard)
-        known = self._cursors.get(table.uid)
-        if known is None or known[0] != number:
-            record = self._last_record(table.uid, number)
-            known = self._cursors[table.uid] = number, self._kept_from(table, record.sequence if record else 0)
-        return known
-
-    def _last_record(self, uid: str, number: int) -> TableRecord | None:
-        """Return the last record of a table. The records of all tables are read at once after publishers were opened."""
-        self._read_records(number)
-        if uid in self._asked:
-            record = self._events.log.cursor(uid)
-            self._known.pop(uid, None)
-            if record is not None:
-                self._known[uid] = record
-        self._asked.add(uid)
-        return self._known.get(uid)
-
-    def _read_records(self, number: int) -> None:
-        if number > self._read_for:
-            # Opened before the read, because a publication of another process is final only then.
-            self._publishers.take_over()
-            self._read_for = self._publishers.newest
-            self._known = self._pace.known = {record.table_uid: record for record in self._events.log.table_records()}
-            own = [record for record in self._known.values() if record.fleet == self._fleet and record.health == "healthy"]
-            self._quiet = {record.table.base_path: record for record in own if record.sharing == "exclusive"}
-            self._asked = set()
-
-    def _waits(self, base_path: str) -> str | None:
-        """Return the uid of a table whose log has no entry after the published ones. One request.
-
-        A table that was created again at the same place, or whose log was trimmed past the cursor, is noticed when it is opened.
-        """
-        record = self._quiet.get(base_path)
-        if record is None or self._tables.source is not None:
-            return None
-        is_turn = self._context.clock.monotonic_s() < self._opens_until_s
-        if is_turn or exists(self._tables.storage(base_path), entry_path(record.sequence + 1)):
-            del self._quiet[base_path]
-            return None
-        return record.table_uid
-
     def _check_event_log(self) -> None:
         """Create deleted topics again, and notice an event log that does not answer although nothing is to be published."""
         if self._context.clock.monotonic_s() < self._check_at_s:
@@ -390,45 +332,25 @@ class MirrorService:
         if created:
             _log.error("topics were deleted, and are created again", topics=sorted(created))
         if self._lost:
-            # Everything is published again, with the same ids. New publishers ask the broker for the topics.
-            self._publishers.close()
-            if TABLES.name not in self._lost:
-                self._put_cursors_back()
-            self._cursors.clear()
-            self._known.clear()
-            self._read_for = 0
+            # Everything is published again, with the same ids.
+            self._positions.start_again(keeps_records=TABLES.name not in self._lost)
             self._partial.update(self._tables.known())
             self._lost.clear()
-
-    def _put_cursors_back(self) -> None:
-        """Move the cursors of all tables of this instance to their start, before it publishes their steps again.
-
-        One transaction for each shard: a mirror that ends meanwhile leaves no table of a shard without its steps in the new topic.
-        The mirror does not publish the steps of observed tables again: no log tells their sequences.
-        """
-        self._publishers.take_over()
-        found: dict[int, list[Record]] = {}
-        for record in self._events.log.table_records():
-            is_own = record.fleet == self._fleet and self._tables.owns(record.table.base_path)
-            if is_own and record.sharing != OBSERVED:
-                shard = shard_of(record.table.base_path, self._tables.shards.count)
-                found.setdefault(shard, []).append(encode(replace(record, sequence=0, steps=())))
-        for shard, records in found.items():
-            self._publishers.publish(shard, *records)
 
     def _check_absent(self) -> None:
         """Publish which tables of the event log are dropped or unmanaged, once per search for tables."""
         if self._absent.is_due():
             self._publishers.take_over()
-            self._read_records(self._publishers.newest)
+            self._positions.read(self._publishers.newest)
             self._absent.check(self._known)
 
     def _forget_others(self) -> None:
         """Forget what is known of tables that are gone or not readable, or whose shards another instance holds."""
         own = {uid for uid, base_path in self._tables.known().items() if self._tables.owns(base_path)}
-        for of_tables in (self._cursors, self._identities, self._backlog, self._waiting, self._scrubbed_s, self._in_order):
+        for of_tables in (self._identities, self._backlog, self._waiting, self._scrubbed_s, self._in_order):
             for uid in of_tables.keys() - own:
                 del of_tables[uid]
+        self._positions.retain(own)
         self._partial &= own
         self._observed.retain(own)
 
@@ -464,7 +386,7 @@ class MirrorService:
         self._heartbeat_at_s = now_s + self._heartbeat_every_s
 
     def _skip_gap(self, table: Table, number: int, cursor: int) -> None:
-        start = self._kept_from(table, cursor)
+        start = kept_from(table, cursor)
         self._cursors[table.uid] = number, start
         if start == cursor:
             raise CorruptMetadata(
@@ -473,19 +395,6 @@ class MirrorService:
                 remedy="restore the entry from a copy",
             )
         self._note_part(table.uid, is_partial=True)
-
-    def _kept_from(self, table: Table, cursor: int) -> int:
-        """Return `cursor`, or the start of the log if it was trimmed past `cursor`. Trimmed entries can no longer be published."""
-        trimmed_to = table.timeline.log.trimmed_to()
-        if trimmed_to <= cursor:
-            return cursor
-        _log.error(
-            "log entries were trimmed before they were published; consumers see a gap, the table is complete",
-            table=table.uid,
-            first=cursor + 1,
-            last=trimmed_to,
-        )
-        return trimmed_to
 
     def _observe(self, table: Table, entries: Sequence[Entry]) -> None:
         now = self._context.clock.now()

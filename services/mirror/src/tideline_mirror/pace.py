@@ -33,7 +33,7 @@ class Pace:
         self._tells = tells
         self._clock = clock
         self._per_table = per_table
-        self.known = known
+        self._known = known
 
     def look_s(self, uid: str, base_path: str) -> float:
         """Return the seconds between two looks at a table of which everything is published."""
@@ -47,7 +47,7 @@ class Pace:
 
     def quiet_s(self, uid: str) -> float:
         """Return the seconds since the last step of a table; 0 if nothing is known of it."""
-        record = self.known.get(uid)
+        record = self._known.get(uid)
         since = None if record is None else record.quiet_since or record.time
         return 0.0 if since is None else max(0.0, (self._clock.now() - since).total_seconds())
 

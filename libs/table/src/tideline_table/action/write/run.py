@@ -123,7 +123,8 @@ def write_rows(
         choices = choices_on(kept)
         target, prepared = _prepared(made.rows, made.removed, schema_json, choices)
         added = dict(extra or {})
-        return _Attempt(table, kept, target, prepared, choices, added, where, contention, progress, made.reads)
+        rings = NewRings(table) if choices.view.definition.ring_index is not None else None
+        return _Attempt(table, kept, target, prepared, choices, added, where, contention, progress, rings, made.reads)
 
     def attempt() -> _Attempt:
         # Since the last attempt another process may have changed the schema or what a source reads, or created a record index.
@@ -197,16 +198,16 @@ class _Attempt:
     executor: WriteExecutor
     contention: Contention
     progress: ProgressStep | None
+    made: NewRings | None
+    """What makes the rings of a table with consistent hashing."""
     reads: Reads | None
 
     def run(self) -> Committed:
-        made = NewRings(self.table) if self.choices.view.definition.ring_index is not None else None
-        with made.deleted_if_undone() if made is not None else contextlib.nullcontext():
+        with self.made.deleted_if_undone() if self.made is not None else contextlib.nullcontext():
             # Step 2: begin. The first entry of the log mints the instant; on any error the transaction is rolled back.
-            named, options = self.choices.named, self.choices.options
-            return in_transaction(self.table, named, options, lambda begun: self._stage(begun, made), self.progress)
+            return in_transaction(self.table, self.choices.named, self.choices.options, self._stage, self.progress)
 
-    def _stage(self, transaction: WriteTransaction, made: NewRings | None) -> Committed:
+    def _stage(self, transaction: WriteTransaction) -> Committed:
         check_index_state(self.table.view(), self.kept)
         if self.reads is not None:
             self.reads.check(self.table.state)
@@ -232,9 +233,9 @@ class _Attempt:
             )
 
         # Steps 6 and 7: check for conflicts and create the next entry of the log. This is the commit.
-        if made is None:
+        if self.made is None:
             return commit({}, replaced, {})
-        return made.commit(transaction.instant, routed.rings, routed.partitions, replaced, commit)
+        return self.made.commit(transaction.instant, routed.rings, routed.partitions, replaced, commit)
 
     def _route_in_turn(self, transaction: WriteTransaction) -> _Routed:
         # Each time another writer went first, the rows may belong to other file groups.
