@@ -60,18 +60,18 @@ class KeptInstants:
     """The instants of the tables that pages asked for last, which they ask for every two seconds. Thread-safe."""
 
     def __init__(self, model: ReadModel) -> None:
-        self._model = model
+        self.model = model
         self._guard = threading.Lock()
         self._kept: OrderedDict[str, tuple[tuple[int, int], list[Instant]]] = OrderedDict()
 
     def of(self, uid: str) -> list[Instant]:
         """Return what `instants_of` returns; callers do not change it. Steps are only added, so their number tells a change."""
-        found = self._model.query("SELECT count(*) AS n, COALESCE(max(sequence), 0) AS last FROM steps WHERE uid = ?", uid)[0]
+        found = self.model.query("SELECT count(*) AS n, COALESCE(max(sequence), 0) AS last FROM steps WHERE uid = ?", uid)[0]
         stamp = found["n"], found["last"]
         with self._guard:
             kept = self._kept.get(uid)
             if kept is None or kept[0] != stamp:
-                kept = stamp, instants_of(self._model, uid)
+                kept = stamp, instants_of(self.model, uid)
             self._kept[uid] = kept
             self._kept.move_to_end(uid)
             while len(self._kept) > KEPT_TABLES:

@@ -68,6 +68,10 @@ WHEN new.to_state = 'completed' AND new.action IN ('commit', 'deltacommit', 'rep
     ON CONFLICT DO UPDATE SET steps = steps + 1, bytes = bytes + excluded.bytes, rows = rows + excluded.rows,
       last_s = max(last_s, excluded.last_s);
 END;
+CREATE TABLE sizes (
+  base_path TEXT NOT NULL, at_s REAL NOT NULL, size_bytes INTEGER NOT NULL, file_groups INTEGER NOT NULL,
+  log_bytes INTEGER NOT NULL,
+  PRIMARY KEY (base_path, at_s)) WITHOUT ROWID;
 CREATE TABLE shards (
   service TEXT NOT NULL, shard INTEGER NOT NULL, fleet TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL,
   PRIMARY KEY (service, fleet, shard)) WITHOUT ROWID;
@@ -76,11 +80,22 @@ CREATE TABLE events (
   text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
 CREATE INDEX events_by_time ON events (time_s);
 """.replace("%s", ", ".join(f"'{service}'" for service in TableService))
+_ADD_SIZE = """
+INSERT OR REPLACE INTO sizes SELECT ?1, ?2, ?3, ?4, ?5 WHERE (?3, ?4, ?5) IS NOT
+  (SELECT size_bytes, file_groups, log_bytes FROM sizes WHERE base_path = ?1 ORDER BY at_s DESC LIMIT 1)
+"""
+"""A size is kept if it is not that of the look before."""
+_THIN_SIZES = """
+DELETE FROM sizes WHERE base_path = ?1 AND (SELECT count(*) FROM sizes WHERE base_path = ?1) > ?2 AND at_s IN
+  (SELECT at_s FROM (SELECT at_s, row_number() OVER (ORDER BY at_s) AS number FROM sizes WHERE base_path = ?1) WHERE number % 2 = 0)
+"""
 URGENCY = {"cannot_open": 0, "attention": 1, "working": 2, "due": 3, "idle": 4, "unmanaged": 5}
 """Order of the verdicts: what needs a person comes first."""
 DUE = frozenset(("due", "held", "failed"))
 """Outcomes of services that have work which does not run."""
 MOST_EVENTS = 50_000
+MOST_SIZES = 120
+"""Sizes of one table that are kept; beyond that every second one goes, so that they reach back as far as the console does."""
 Row = dict[str, Any]
 
 
@@ -120,11 +135,14 @@ class ReadModel:
         document = values.pop("document")
         columns = f"({', '.join(values)}) VALUES ({_marks(values)})"
         base_path = values["base_path"]
+        sampled = [values[name] for name in ("examined_s", "size_bytes", "file_groups", "log_bytes")]
         self._write(
             (f"INSERT OR REPLACE INTO tables {columns}", [tuple(values.values())]),
             ("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(base_path, json.dumps(document, sort_keys=True))]),
             ("DELETE FROM parts WHERE base_path = ?", [(base_path,)]),
             ("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", _parts(base_path, document, row["examined_s"])),
+            (_ADD_SIZE, [] if None in sampled else [(base_path, *sampled)]),
+            (_THIN_SIZES, [] if None in sampled else [(base_path, MOST_SIZES)]),
         )
 
     def keep_tables(self, base_paths: Iterable[str]) -> None:
@@ -132,7 +150,7 @@ class ReadModel:
         kept = set(base_paths)
         gone = [(row["base_path"],) for row in self.query("SELECT base_path FROM tables") if row["base_path"] not in kept]
         if gone:
-            names = ("tables", "documents", "parts")
+            names = ("tables", "documents", "parts", "sizes")
             self._write(*((f"DELETE FROM {name} WHERE base_path = ?", gone) for name in names))  # noqa: S608 - own names
 
     def add_steps(self, transitions: Iterable[Transition]) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tideline_console.follower import Follower
+from tideline_console.history import trends_of
 from tideline_console.instants import Instant, KeptInstants, instants_on_timeline
 from tideline_console.model import Row
 from tideline_console.queries import aged
-from tideline_console.table_page import durations_chart, facts_of, kept_of
+from tideline_console.table_page import facts_of, kept_of
 from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
@@ -90,7 +91,7 @@ def table_context(row: Row, known: KeptInstants, follower: Follower, given: Mapp
         "earlier_s": span.end_s - (span.end_s - span.begin_s) / 2,
         "later_s": until_s + (span.end_s - span.begin_s) / 2 if until_s is not None else None,
         "until_s": until_s,
-        "durations": durations_chart(instants),
+        "trends": trends_of(known.model, row, instants, now_s),
     }
 
 

@@ -13,8 +13,7 @@ from tideline_cli.policy_program import explained, value_text
 from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents
 from tideline_console.charts import BarChart, bars, quantile, size_histogram
-from tideline_console.instants import Instant
-from tideline_console.text import bytes_text, count_text, duration_text
+from tideline_console.text import bytes_text, count_text
 from tideline_console.timeline import Kept
 from tideline_table.config import MAX_FILE_SIZE, SMALL_FILE_LIMIT
 from tideline_table.errors import TidelineError
@@ -155,16 +154,6 @@ def _log_chart(slices: list[FileSlice]) -> BarChart:
     step = max(1, len(counts) // 6)
     labels = [(at * 100 / len(counts), str(at)) for at in range(0, len(counts), step)]
     return bars(counts, titles, labels=labels)
-
-
-def durations_chart(instants: list[Instant]) -> BarChart | None:
-    """Return how long the last writes took; None without one that ended."""
-    ended = [one for one in instants if one.is_write and one.ended_s is not None][-60:]
-    if not ended:
-        return None
-    lasted = [(one.ended_s or 0.0) - one.begun_s for one in ended]
-    titles = [f"{one.instant}: {duration_text(seconds)}" for one, seconds in zip(ended, lasted, strict=True)]
-    return bars([seconds * 1000 for seconds in lasted], titles)
 
 
 def failure_of(error: TidelineError) -> str:
