@@ -137,7 +137,7 @@ with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", me
   different names (setting `fleet`).
 - **New content.** Consumers ignore event types, actions, states and fields that they do not know.
 - **Sources.** [Where the fields of an event come from](event-fields.md) has the source of each field, and what each action fills.
-- **Unknown counts.** A number of rows that the step does not know is null. In merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value.
+- **Unknown counts.** A number of rows that the step does not know is null, and such a step has `datachange`. Writers of merge-on-read tables with a bucket index look for no keys: what they append to existing buckets may be new or not, and a deletion may have found nothing. In other merge-on-read tables `rows_updated` counts the rows that were written for existing keys, also those that lose by an older ordering value; without a record index, a key that a log file deleted counts as existing while a base file has it.
 - **Steps.** A write begins with `inflight`, without a `requested` step. Plans of table services begin with `requested`.
 """
 

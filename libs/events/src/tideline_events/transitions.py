@@ -50,13 +50,13 @@ def table_identity(table: Table, definition: TableDefinition | None = None, *, u
     )
 
 
-def transition_of(identity: TableIdentity, form: TableFormat, entry: Entry, observed_by: str) -> Transition:
-    """Return the event of one entry. `observed_by` names the program that read the entry."""
+def transition_of(identity: TableIdentity, definition: TableDefinition, entry: Entry, observed_by: str) -> Transition:
+    """Return the event of one entry of a table. `observed_by` names the program that read the entry."""
     recorded = datetime.fromisoformat(entry.recorded)
     body = entry.body
     commit = body.metadata if isinstance(body, Published) else None
     schema = commit.extra.get(SCHEMA_KEY, "") if commit else ""
-    rows = _rows(entry)
+    rows = _rows(entry, routed=definition.routes_to_logs)
     return Transition(
         table=identity,
         instant=entry.instant,
@@ -70,7 +70,7 @@ def transition_of(identity: TableIdentity, form: TableFormat, entry: Entry, obse
         sequence=entry.sequence,
         writer_id=entry.writer_id,
         observed_by=observed_by,
-        timeline_file=_timeline_file(entry, form),
+        timeline_file=_timeline_file(entry, definition.format),
         undone_instant=_undone_instant(entry),
         datachange=entry.after is State.COMPLETED and rows != _NO_ROWS,
         rows_inserted=rows[0],
@@ -93,14 +93,20 @@ def _completion_time(entry: Entry, recorded: datetime) -> datetime | None:
     return time_from_instant(entry.completion) if entry.completion else recorded
 
 
-def _rows(entry: Entry) -> tuple[int | None, int | None, int | None]:
-    """Return the numbers of rows that a completed step inserted, updated and deleted; None for what it does not know."""
+def _rows(entry: Entry, *, routed: bool) -> tuple[int | None, int | None, int | None]:
+    """Return the numbers of rows that a completed step inserted, updated and deleted; None for what it does not know.
+
+    `routed`: see `TableDefinition.routes_to_logs`.
+    """
     body = entry.body
     if entry.after is not State.COMPLETED:
         return _UNKNOWN_ROWS
     if isinstance(body, Published):
         commit = body.metadata
-        return commit.rows_inserted, commit.rows_updated, None if commit.rows_deleted < 0 else commit.rows_deleted
+        logs = [stat for stat in commit.stats if stat.is_log] if routed and not commit.is_rewrite else []
+        inserted, updated = (None, None) if any(s.num_updates for s in logs) else (commit.rows_inserted, commit.rows_updated)
+        is_uncounted = commit.rows_deleted < 0 or any(s.num_deletes for s in logs)
+        return inserted, updated, None if is_uncounted else commit.rows_deleted
     if isinstance(body, Restored) or (isinstance(body, RollbackStep) and body.progress is not None):
         # Apache Hudi may roll back a completed write of a shared table.
         return _UNKNOWN_ROWS
@@ -131,7 +137,7 @@ def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
     Entries that were trimmed (`tideline.log.retention`) are left out; the state of the table includes their effect. Raises
     `PoisonEvent` if the log has not come to `last`.
     """
-    identity, form, log = table_identity(table), table.timeline.format, table.timeline.log
+    identity, definition, log = table_identity(table), table.definition, table.timeline.log
     if last > table.state.sequence and last > table.refresh().sequence:
         raise PoisonEvent(f"sequence {last} of table {table.uid}", expected=f"at most {table.state.sequence}, the last log entry")
     sequence = max(first, log.trimmed_to() + 1)
@@ -139,7 +145,7 @@ def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
         entries = list(islice(log.after(sequence - 1), min(_BATCH, last + 1 - sequence)))
         # Read after the entries: if the log was trimmed meanwhile, a delayed writer may have put void entries below the floor.
         floor = log.trimmed_to()
-        yield from (transition_of(identity, form, entry, "backfill") for entry in entries if entry.sequence > floor)
+        yield from (transition_of(identity, definition, entry, "backfill") for entry in entries if entry.sequence > floor)
         if not entries and floor < sequence:
             return
         sequence = max(sequence + len(entries), floor + 1)

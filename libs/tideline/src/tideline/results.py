@@ -23,7 +23,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Commit(Shown):
-    """A committed write. `sequence` is its position in the table log. Incremental readers continue from it."""
+    """A committed write. `sequence` is its position in the table log. Incremental readers continue from it.
+
+    In merge-on-read tables with a bucket index, writers look for no keys: each row that goes to an existing bucket counts as
+    updated, or as deleted, whether the table had its key or not.
+    """
 
     instant: str
     sequence: int

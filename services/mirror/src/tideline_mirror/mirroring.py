@@ -235,9 +235,9 @@ class MirrorService:
 
         `is_partial`: whether the table has more to publish.
         """
-        known, identity, form = self._known.get(table.uid), self._identity(table), table.timeline.format
+        known, identity = self._known.get(table.uid), self._identity(table)
         # Step 4: an event for each entry, and the state of the table behind the last one.
-        transitions = [transition_of(identity, form, entry, "mirror") for entry in entries]
+        transitions = [transition_of(identity, table.definition, entry, "mirror") for entry in entries]
         record = self._record(table, entries[-1].sequence if entries else cursor)
         if entries:
             self._notices.found(table.base_path)

@@ -66,7 +66,7 @@ class ObservedTables:
             )
         table.refresh()
         identity = table_identity(table, uid=uid)
-        told = ((transition_of(identity, form, entry, "mirror"), path) for entry, path in found.entries)
+        told = ((transition_of(identity, table.definition, entry, "mirror"), path) for entry, path in found.entries)
         transitions = [_as_listed(transition, path, form, table.zone) for transition, path in told]
         record = record_of(table, identity, sequence + found.missed + len(transitions), known, now, self._fleet)
         record = replace(record, steps=found.cursor)

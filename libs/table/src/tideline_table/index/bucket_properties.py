@@ -56,13 +56,18 @@ def bucket_index(
     return kind(number, own, tuple(key_fields), rules)
 
 
+def declares_index(properties: Mapping[str, str]) -> bool:
+    """Whether a table's properties declare a bucket index, also one that cannot be written."""
+    return properties.get(INDEX_TYPE.key, "").upper() == BUCKET or RESIZING in properties
+
+
 def declared_index(properties: Mapping[str, str], key_fields: Sequence[str]) -> BucketIndex | None:
     """Return the index that a table's properties declare, None if they declare none.
 
     Raises `UnsupportedTable` for an engine, a number, hash fields or partition rules that cannot be written.
     """
     is_resizing = RESIZING in properties
-    if properties.get(INDEX_TYPE.key, "").upper() != BUCKET and not is_resizing:
+    if not declares_index(properties):
         return None
     engine = properties.get(BUCKET_ENGINE.key, Engine.SIMPLE).upper()
     number = properties[RESIZING] if is_resizing else properties.get(BUCKET_NUMBER.key, "")

@@ -18,7 +18,7 @@ from tideline_table.hudi.formats import check_writable, format_of, is_written, v
 from tideline_table.hudi.properties import CREATE_SCHEMA, read_properties
 from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex
 from tideline_table.index.bucket_kinds import RingIndex
-from tideline_table.index.bucket_properties import declared_index, with_numbers
+from tideline_table.index.bucket_properties import declared_index, declares_index, with_numbers
 from tideline_table.index.scope import kept_type
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType, PathColumns
 from tideline_table.log.resizes import BucketResize
@@ -136,6 +136,14 @@ class TableDefinition:
     def resized(self, resize: BucketResize | None) -> TableDefinition:
         """Return the definition with the numbers of buckets that the log says; None leaves those of the properties."""
         return self if resize is None else replace(self, properties=with_numbers(self.properties, resize.number, resize.rules))
+
+    @property
+    def routes_to_logs(self) -> bool:
+        """Whether writers append rows to the log of their bucket without looking for their keys.
+
+        The commit then counts each row as an update or a deletion, whether the table has its key or not.
+        """
+        return self.has_logs and declares_index(self.properties)
 
     @property
     def has_logs(self) -> bool:
