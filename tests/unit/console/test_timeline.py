@@ -54,11 +54,11 @@ def test_a_rollback_is_tied_to_what_it_undid():
 
 def test_dense_writers_cost_few_marks():
     many = [instant(NOW_S - 3600 + n * 0.036, length_s=0.02) for n in range(100_000)]
-    began = time.perf_counter()
+    began_s = time.process_time()  # other processes do not count
     drawing = draw(many, (), Span(NOW_S - 3600, NOW_S, NOW_S))
     assert len(drawing.marks) < 1000
     assert sum(mark.count for mark in drawing.marks) == 100_000
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began_s < 10
 
 
 def test_many_writers_share_a_lane():

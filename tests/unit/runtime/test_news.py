@@ -148,18 +148,18 @@ def test_a_record_that_cannot_be_read_hides_none_of_the_others(news: News, clock
 
 def test_a_service_stops_although_the_event_log_does_not_answer(news: News, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, answers = threading.Event(), threading.Event()
+    ended: list[bool] = []
 
     def silent(*_: object, **__: object) -> EventLog:
         asked.set()
-        answers.wait(10)
+        ended.append(answers.wait(100))
         raise EventLogUnavailable("no answer")
 
     monkeypatch.setattr(news_module, "open_event_log", silent)
     news.start()
-    assert asked.wait(10)
-    began_s = time.monotonic()
+    assert asked.wait(100)
     news.stop()
-    assert time.monotonic() - began_s < 5
+    assert not ended, "it waited for the answer"
     answers.set()
 
 
@@ -174,7 +174,7 @@ def test_an_event_log_that_fails_in_another_way_ends_no_service(news: News, monk
     monkeypatch.setattr(news_module, "open_event_log", broken)
     monkeypatch.setattr(news_module, "_PAUSE_S", 0.01)
     news.start()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 100
     while len(tried) < 2:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -186,17 +186,17 @@ def test_an_event_log_that_fails_in_another_way_ends_no_service(news: News, monk
 
 def test_a_watcher_ends_although_the_event_log_does_not_answer() -> None:
     asked, answers = threading.Event(), threading.Event()
+    ended: list[bool] = []
 
     class Silent:
         def subscribe(self, *_: object, **__: object) -> NoReturn:
             asked.set()
-            answers.wait(10)
+            ended.append(answers.wait(100))
             raise EventLogUnavailable("no answer")
 
     watcher = EventWatcher(cast(EventLog, Silent()), ["tideline.timeline"], "any", lambda _: None)
     watcher.start()
-    assert asked.wait(10)
-    began_s = time.monotonic()
+    assert asked.wait(100)
     watcher.stop()
-    assert time.monotonic() - began_s < 5
+    assert not ended, "it waited for the answer"
     answers.set()
