@@ -21,6 +21,7 @@ COMMANDS = {
     "create": "create",
     "share": "share",
     "leave": "leave",
+    "reappend": "reappend",
     "write": "write",
     "delete-partition": "write",
     "read": "read",

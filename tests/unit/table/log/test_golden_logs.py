@@ -50,6 +50,7 @@ def test_a_log_of_an_earlier_release_folds_to_the_same_state(name):
         "unlocked": {},
         "metadata": None,
         "writers": None,
+        "reappended": {},
     }
     assert later == empty, "keys that came later, empty in such logs"
 

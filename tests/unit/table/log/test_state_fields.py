@@ -64,6 +64,7 @@ def full_state():
         metadata=MetadataTable((FILES_PARTITION,), 10),
         eager_rollback=GONE,
         unlocked={WRITTEN: "Spark SQL (0.x)"},
+        reappended={WRITTEN: PLANNED},
         writers={"Spark SQL (0.x)": "", "Hudi streamer (1.x)": WRITTEN},
     )
 
@@ -108,6 +109,7 @@ SINCE = {
     },
     "eager_rollback": GONE,
     "unlocked": {WRITTEN: "Spark SQL (0.x)"},
+    "reappended": {WRITTEN: PLANNED},
     "writers": {"Spark SQL (0.x)": "", "Hudi streamer (1.x)": WRITTEN},
     "bucket_numbers": {WRITTEN: 8},
     "bucket_rules": {WRITTEN: "^a,4;.*,8"},

@@ -22,6 +22,7 @@ from .log_compaction.run import request_log_compaction, run_log_compaction
 from .log_compaction.task import merge_log
 from .maintenance.cancel import Cancelled, adopt, cancel_plan, withdraw_plans
 from .maintenance.document import failure_document, job_document, maintenance_document, status_document, verdict_document
+from .maintenance.late_rows import Reappended, reappend_hidden
 from .maintenance.leave import leave
 from .maintenance.maintain import maintain
 from .maintenance.status import Standing, TableStatus, examine, examine_beside, pending_jobs
@@ -89,6 +90,7 @@ __all__ = [
     "Ran",
     "RangeSplit",
     "Reads",
+    "Reappended",
     "Rewrite",
     "RingResize",
     "RoutedWrite",
@@ -168,6 +170,7 @@ __all__ = [
     "preview_plan_of",
     "preview_restore",
     "ranged_rows",
+    "reappend_hidden",
     "repair_metadata",
     "request_archival",
     "request_clean",

@@ -299,6 +299,7 @@ _SPECIAL = {
     "writers": _Form(
         lambda held: held, lambda document: {str(name): str(at) for name, at in document.items()} if document is not None else None
     ),
+    "reappended": _Form(dict, lambda document: {str(at): str(by) for at, by in document.items()}),
     "ring_clusterings": _Form(sorted, lambda names: set(map(str, names))),
     "identified_schemas": _Form(list, lambda texts: tuple(map(str, texts))),
     "savepoints": _Form(

@@ -1,4 +1,4 @@
-"""Log files that a completed write left below a compaction that does not read them: rows that were acknowledged and nobody sees.
+"""Files of a completed write behind a compaction or clustering that does not read them: acknowledged rows that nobody sees.
 
 Writers of a shared table that do not take the common lock leave them (docs/design/observed-tables.md). Pure.
 """
@@ -17,26 +17,25 @@ from tideline_table.log.state import TableState
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenLog:
-    """A log file that the compaction after it does not read."""
+class HiddenFile:
+    """A file of the write `instant` that the compaction or clustering `behind` does not read.
 
-    group: FileGroupId
-    log: LogFile
-    compaction: str
+    `alone` is a slice of this file and no other.
+    """
+
+    instant: str
+    behind: str
+    alone: FileSlice
 
     @property
     def path(self) -> str:
         """The path relative to the base path."""
-        return join_path(self.group.partition_path, self.log.name)
-
-    @property
-    def instant(self) -> str:
-        """The write that was acknowledged."""
-        return self.log.instant
+        (path,) = self.alone.paths
+        return str(path)
 
 
-def hidden_logs(state: TableState) -> list[HiddenLog]:
-    """Return the hidden log files in order of write and path.
+def hidden_files(state: TableState) -> list[HiddenFile]:
+    """Return the hidden files in order of write and path, without those of writes whose rows were appended again.
 
     Those of a pending compaction are hidden if Apache Hudi runs it; Tideline's executor reads them, too (`with_late`).
     """
@@ -45,12 +44,14 @@ def hidden_logs(state: TableState) -> list[HiddenLog]:
     pending = state.groups_under_compaction()
     groups = {*state.excess, *pending} - state.replaced.keys()
     found = [hidden for group in groups for hidden in _of_group(state, group, pending.get(group, ""))]
-    return sorted(found, key=lambda hidden: (hidden.instant, hidden.path))
+    found += [hidden for group, at in state.replaced.items() for hidden in _of_replaced(state, group, at)]
+    done = {write for write, by in state.reappended.items() if by not in state.actions or _is_completed(state, by)}
+    return sorted((f for f in found if f.instant not in done), key=lambda hidden: (hidden.instant, hidden.path))
 
 
 def late_logs(state: TableState, compaction: str) -> frozenset[str]:
     """Return the paths of the log files that a pending compaction has to read although its plan does not name them."""
-    return frozenset(hidden.path for hidden in hidden_logs(state) if hidden.compaction == compaction)
+    return frozenset(hidden.path for hidden in hidden_files(state) if hidden.behind == compaction)
 
 
 def with_late(state: TableState, planned: FileSlice, late: frozenset[str]) -> FileSlice:
@@ -67,7 +68,31 @@ def with_late(state: TableState, planned: FileSlice, late: frozenset[str]) -> Fi
     return replace(planned, log_files=tuple(every[log.name] for log in held if log.name in every))
 
 
-def _of_group(state: TableState, group: FileGroupId, planned: str) -> Iterator[HiddenLog]:
+def _is_completed(state: TableState, instant: str, after: int = 0) -> bool:
+    """Return whether a write completed, behind entry `after` of the table log."""
+    write = state.actions.get(instant)
+    return write is not None and write.state is State.COMPLETED and write.sequence > after
+
+
+def _of_replaced(state: TableState, group: FileGroupId, replacing: str) -> Iterator[HiddenFile]:
+    """Yield what was written to a file group that a clustering had read: a clustering moves rows, and drops none."""
+    clustering = state.actions.get(replacing)
+    if clustering is None or not clustering.is_clustering:
+        return
+    until = clustering.started_sequence if clustering.is_by_hudi else clustering.sequence
+    for at, found in state.slices.get(group, {}).items():
+        if found.base_file and at != replacing and _is_completed(state, at, until):
+            yield HiddenFile(at, replacing, replace(found, log_files=()))
+        for log in found.log_files:
+            if _is_completed(state, log.instant, until):
+                yield HiddenFile(log.instant, replacing, _only(found, log))
+
+
+def _only(found: FileSlice, log: LogFile) -> FileSlice:
+    return FileSlice(found.group, found.base_instant, "", 0, -1, (log,))
+
+
+def _of_group(state: TableState, group: FileGroupId, planned: str) -> Iterator[HiddenFile]:
     slices = state.slices.get(group, {})
     for start, following in pairwise(sorted({*slices, planned} - {""})):
         compaction = state.actions.get(following)
@@ -75,10 +100,8 @@ def _of_group(state: TableState, group: FileGroupId, planned: str) -> Iterator[H
             continue
         read = _logs_read(state, group, following)
         for log in slices[start].log_files:
-            write = state.actions.get(log.instant)
-            is_late = write is not None and write.state is State.COMPLETED and write.sequence > _read_until(compaction)
-            if is_late and log.name not in read:
-                yield HiddenLog(group, log, following)
+            if log.name not in read and _is_completed(state, log.instant, _read_until(compaction)):
+                yield HiddenFile(log.instant, following, _only(slices[start], log))
 
 
 def _read_until(compaction: ActionRecord) -> int:

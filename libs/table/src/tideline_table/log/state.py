@@ -49,6 +49,9 @@ from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_wr
 from tideline_table.log.view import StateView
 
 _UNLOCKED_KEPT = 10
+_REAPPENDED_KEPT = 100
+REAPPENDED = "tideline.reappended"
+"""Key of a commit's extra metadata: the hidden write whose rows it holds, as far as they are not older than visible ones."""
 
 
 class KnownSteps(Protocol):
@@ -212,6 +215,8 @@ class TableState(StateView):
                 if body.adopted is not None:
                     self._take_over(body.adopted, entry.sequence)
                 self._note_sharing(entry.instant, body)
+                if (write := body.metadata.extra.get(REAPPENDED)) is not None:
+                    self.reappended = dict([*self.reappended.items(), (write, entry.instant)][-_REAPPENDED_KEPT:])
             case Cleaned():
                 self._apply_clean(body.retained, body.names)
             case Archived():

@@ -17,7 +17,7 @@ from tideline_table.hudi.properties import TIMEZONE
 from tideline_table.hudi.zone import LOCAL
 from tideline_table.json_text import parse_json
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.hidden import hidden_logs
+from tideline_table.log.hidden import hidden_files
 from tideline_table.log.sharing import PROBATION_ENDS
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
@@ -180,26 +180,30 @@ def _of_unlocked(table: Table, state: TableState) -> list[Finding]:
 
 
 def _of_hidden(state: TableState) -> list[Finding]:
-    """Return a finding for each write of which a compaction hides log files."""
+    """Return a finding for each write of which a compaction or a clustering hides files."""
     by_write: dict[tuple[str, str], list[str]] = {}
-    for hidden in hidden_logs(state):
-        by_write.setdefault((hidden.instant, hidden.compaction), []).append(hidden.path)
+    for hidden in hidden_files(state):
+        by_write.setdefault((hidden.instant, hidden.behind), []).append(hidden.path)
     return [
         Finding(
             FindingKind.HIDDEN_COMMIT,
-            f"write {write} of Apache Hudi completed after compaction {compaction} was planned over it: the plan lacks "
-            f"{len(paths)} of its log file(s), the first {paths[0]}; {_end_of_hidden(state, compaction)}; give its job the options "
+            f"write {write} of Apache Hudi completed after {_rewrite(state, behind)} was planned over it: the plan lacks "
+            f"{len(paths)} of its file(s), the first {paths[0]}; {_end_of_hidden(state, behind)}; give its job the options "
             "that tideline share PATH prints",
         )
-        for (write, compaction), paths in by_write.items()
+        for (write, behind), paths in by_write.items()
     ]
+
+
+def _rewrite(state: TableState, instant: str) -> str:
+    return f"{'clustering' if state.actions[instant].is_clustering else 'compaction'} {instant}"
 
 
 def _end_of_hidden(state: TableState, compaction: str) -> str:
     """Return what makes the rows visible."""
     if state.is_pending(compaction):
         return f"they stay visible if Tideline runs it (tideline run compaction PATH {compaction}), not if Apache Hudi does"
-    return "nobody reads them any more: write these rows again before a clean deletes the files"
+    return "nobody reads them any more: append these rows again before Apache Hudi cleans: tideline reappend PATH"
 
 
 def damage_of(table: Table) -> tuple[Finding, ...]:

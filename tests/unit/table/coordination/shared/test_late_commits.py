@@ -119,7 +119,7 @@ def test_the_histories_have_late_commits() -> None:
 def test_a_seeded_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks for hidden log files; or the executor of Tideline reads only what the plan names."""
     if bug == "hidden late commit":
-        monkeypatch.setattr(findings, "hidden_logs", lambda _: [])
+        monkeypatch.setattr(findings, "hidden_files", lambda _: [])
     else:
         monkeypatch.setattr(hidden, "late_logs", lambda *_: frozenset())
         monkeypatch.setattr("tideline_table.action.compaction.run.late_logs", lambda *_: frozenset(), raising=True)

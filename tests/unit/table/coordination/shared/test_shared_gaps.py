@@ -207,7 +207,7 @@ def test_a_write_that_nobody_reads_any_more_is_found_hidden(by_hudi: bool) -> No
     services = opened(storage, clock, "services")
     (found,) = _hidden(services)
     assert compaction in found
-    assert "write these rows again" in found
+    assert "tideline reappend PATH" in found
     assert LATE not in contents(opened(storage, clock))
 
 

@@ -24,6 +24,7 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, instant_from_time
 from tideline_table.log.action import ActionRecord
+from tideline_table.log.hidden import hidden_files
 from tideline_table.log.plan import CleanPlanned
 from tideline_table.log.savepoint import Saved, kept_slices
 from tideline_table.log.state import TableState
@@ -143,7 +144,7 @@ def plan_clean(
     Slices that the `saved` savepoints or the live `leases` keep are left out. `now` is needed for a policy by time. Raises
     `CleanRefused` if the plan would delete more than `tideline.clean.max.deleted.share` allows.
     """
-    forbidden = obstacle(state, Action.CLEAN)
+    forbidden = obstacle(state, Action.CLEAN) or _hidden_write(state)
     if forbidden is not None:
         return forbidden
     kept = retained_by(state, options, now or datetime.now(UTC), leases)
@@ -159,6 +160,15 @@ def plan_clean(
     check_share(state, (path for slices in doomed.values() for s in slices for path in s.paths), options)
     why = f"{len(state.completed_writes())} completed writes, {kept.text}"
     return Due(CleanPlanned(_document(state, root, kept, doomed, saved)), f"{why}; {kept.held_by.text}" if kept.held_by else why)
+
+
+def _hidden_write(state: TableState) -> NotDue | None:
+    """Return the reason while files hold acknowledged rows that nobody reads: a clean would take them for good."""
+    hidden = next(iter(hidden_files(state)), None)
+    if hidden is None:
+        return None
+    found = f"write {hidden.instant} of Apache Hudi is hidden behind {hidden.behind}, and a clean may delete its rows"
+    return NotDue(found, "its rows are appended again: tideline reappend PATH")
 
 
 def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> dict[str, list[FileSlice]]:
