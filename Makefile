@@ -173,7 +173,7 @@ e2e-short: java ## the short form of it: one table, a driver with an executor, t
 
 requirements: ## pin pyproject.toml and requirements/*.in anew, with hashes (needs uv)
 	$(PIN) pyproject.toml --all-extras requirements/dev.in -o requirements/dev.txt
-	$(PIN) -c requirements/dev.txt pyproject.toml --extra services --extra kafka --extra redis --extra zookeeper --extra kubernetes --extra sqs --extra console -o requirements/service.txt
+	$(PIN) -c requirements/dev.txt pyproject.toml --extra services --extra kafka --extra redis --extra zookeeper --extra kubernetes --extra sqs --extra console --extra catalogs -o requirements/service.txt
 	$(PIN) -c requirements/dev.txt pyproject.toml --extra spark --extra redis --extra zookeeper -o requirements/spark.txt
 	$(PIN) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
 	for f in peer-hudi fuzz; do $(PIN) requirements/$$f.in -o requirements/$$f.txt; done

@@ -45,7 +45,7 @@ ARG VERSION=0.0.0
 RUN /opt/tools/bin/python -m docker.bill_of_materials --name tideline-service --version ${VERSION} \
     --environment /opt/tideline --output /build/bom.json
 # What is left out must not be missed.
-RUN for service in mirror planner launcher cleaner lock_service ingest webhooks changes console; do python -m tideline_${service} --version || exit 1; done \
+RUN for service in mirror planner launcher cleaner lock_service ingest webhooks changes console catalog; do python -m tideline_${service} --version || exit 1; done \
     && tideline --version \
     && python -c "import tideline_spark.worker" \
     && AWS_REGION=none python -c "from tideline_table.storage import open_storage; open_storage('s3://bucket/table')"

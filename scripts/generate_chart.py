@@ -25,7 +25,7 @@ import yaml
 from pydantic import BaseModel
 
 from tideline_runtime.annotations import is_secret, nested_model
-from tideline_runtime.members import SERVICES, import_all_declarations
+from tideline_runtime.members import OF_TABLES, SERVICES, import_all_declarations
 from tideline_runtime.metrics import SHARED_METRICS, Histogram, Metric, declared_metrics
 from tideline_runtime.settings import ServiceSettings, declared_settings
 from tideline_runtime.table_settings import per_table_fields, settings_by_service
@@ -143,6 +143,7 @@ def table_settings() -> dict[str, Any]:
     services = {
         service: _structural(settings, f"Settings of the {service.replace('-', ' ')} for this table.")
         for service, settings in settings_by_service().items()
+        if service.replace("-", "_") in OF_TABLES
     }
     description = "Settings of services for this table, by the names of docs/settings.md. They override those of the services."
     return {"type": "object", "description": description, "properties": services}

@@ -8,7 +8,7 @@ from typing import Any
 
 Manifest = dict[str, Any]
 TABLES = "tideline.dev"
-OTHERS = ("changes", "webhooks", "console", "ingest")
+OTHERS = ("changes", "webhooks", "console", "catalog", "ingest")
 """Services of which none starts or writes anything in the cluster."""
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 SPECIAL_VERBS = ("escalate", "bind", "impersonate", "use", "approve", "sign", "attest", "proxy")
@@ -97,6 +97,7 @@ def accounts(applications: str = RELEASE) -> dict[str, Account]:
         "changes",
         "webhooks",
         "console",
+        "catalog",
         "ingest",
         "kafka",
         "redis",
@@ -173,6 +174,7 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
             "changes",
             "webhooks",
             "console",
+            "catalog",
             "ingest",
             "kafka",
             "redis",
@@ -202,6 +204,7 @@ FORBIDDEN: dict[str, tuple[tuple[str, ...], list[Request]]] = {
             "changes",
             "webhooks",
             "console",
+            "catalog",
             "ingest",
             "executor",
             "test",

@@ -185,6 +185,15 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             "networkPolicy": {"identityPeers": [{"ipBlock": {"cidr": "10.8.0.0/16"}}], "identityPorts": [8443]},
         }
     ),
+    "catalog": _with(
+        EVERY_CONNECTION,
+        {"catalog": {**PLACEMENT, "enabled": True, "shards": 2, "settings": {"url": "hms://metastore:9083", "database": "lake"}}},
+        {"networkPolicy": {"catalogPeers": [{"ipBlock": {"cidr": "10.8.0.0/16"}}], "catalogPorts": [9083]}},
+    ),
+    "catalog-alone": _with(
+        {"catalog": {"enabled": True, "settings": {"url": "hms://metastore:9083"}}, "tables": []},
+        {name: {"enabled": False} for name in SERVICES},
+    ),
     "webhooks-alone": _with(
         {"webhooks": {"enabled": True, "subscriptions": {"contentSecret": {"name": "subscriptions", "key": "file"}}}, "tables": []},
         {name: {"enabled": False} for name in SERVICES},
@@ -273,6 +282,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             "ingest": {"applications": [ORDERS]},
         },
         CHANGES_AND_WEBHOOKS,
+        {"catalog": {"enabled": True}},
     ),
     "no-launcher": _with({"launcher": {"enabled": False}}),
     "other-names": _with({"nameOverride": "tables", "mirror": {"serviceAccount": {"name": "existing-mirror"}}}),

@@ -498,6 +498,7 @@ def _egress_ports(manifests: list[dict[str, Any]], pod: dict[str, Any]) -> set[i
         ("policy-peers", {53, 443, 9092, 9093, 6379, 80}),
         ("table-resources", {53, 443, 9092, 9093}),
         ("changes-and-webhooks", {53, 9000, 9094, 6379}),
+        ("catalog", {53, 9000, 9094, 6379}),
     ],
 )
 def test_services_reach_their_stores_and_only_those_with_a_role_the_api_server(name, ports):
@@ -506,7 +507,7 @@ def test_services_reach_their_stores_and_only_those_with_a_role_the_api_server(n
         component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
         callers = COMPONENTS_OF_TABLES if name == "table-resources" else ("launcher",)
         endpoints = {443, 8443} if name == "changes-and-webhooks" else {443}
-        others = {"test": {53, 8080}, "webhooks": ports | endpoints}
+        others = {"test": {53, 8080}, "webhooks": ports | endpoints, "catalog": ports | {9083}}
         wanted = {**dict.fromkeys(callers, ports | {443, 6443}), **others}.get(component, ports)
         assert _egress_ports(manifests, pod) == wanted, pod_name
 
@@ -601,9 +602,22 @@ def test_names_stay_valid_for_long_releases():
         assert not manifest["metadata"]["name"].endswith("-")
 
 
-def test_row_changes_and_webhooks_are_off_by_default():
+def test_row_changes_webhooks_and_the_catalog_service_are_off_by_default():
     text = _rendered("least")
-    assert not re.search("changes|webhooks|subscriptions", text), text
+    assert not re.search("changes|webhooks|subscriptions|catalog", text), text
+
+
+def test_the_catalog_service_is_told_the_catalog_and_reaches_it_alone(settings_classes):
+    manifests = manifests_of("catalog")
+    variables = environment(manifests, named(manifests, "Deployment", "tideline-catalog-1"))
+    assert "TIDELINE_TABLES" not in variables, "events name the tables"
+    given = {name: SECRET_VALUES.get(name) if value is None else value for name, value in variables.items()}
+    settings = settings_classes["tideline_catalog"].load(environment=_expanded(given))
+    assert (settings.url, settings.database, settings.shard_index) == ("hms://metastore:9083", "lake", 1)
+    policy = named(manifests, "NetworkPolicy", "tideline-catalog")
+    selected = {name for name, pod in pods(manifests) if matches(policy["spec"]["podSelector"], pod["metadata"]["labels"])}
+    assert selected == {"tideline-catalog-0", "tideline-catalog-1"}
+    assert policy["spec"]["egress"][0]["to"] == [{"ipBlock": {"cidr": "10.8.0.0/16"}}]
 
 
 def test_the_webhooks_read_the_subscriptions_of_the_values_and_their_secrets(settings_classes, tmp_path):

@@ -8,7 +8,7 @@
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
-{{- if and (omit $services "webhooks") (not .Values.tables) (not .Values.tableResources.enabled) -}}
+{{- if and (omit $services "webhooks" "catalog") (not .Values.tables) (not .Values.tableResources.enabled) -}}
 {{- fail "tables is empty; expected base paths or patterns, such as --set 'tables={s3://bucket/warehouse/**}', or tableResources.enabled=true" -}}
 {{- end -}}
 {{- if and (or $services .Values.ingest.applications) (not (include "tideline.kafka.brokers" .)) -}}

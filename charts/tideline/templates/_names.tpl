@@ -62,6 +62,9 @@ webhooks: {key: webhooks, section: WEBHOOKS, module: tideline_webhooks}
 {{- if .Values.console.enabled }}
 console: {key: console, section: CONSOLE, module: tideline_console}
 {{- end }}
+{{- if .Values.catalog.enabled }}
+catalog: {key: catalog, section: CATALOG, module: tideline_catalog}
+{{- end }}
 {{- end -}}
 
 {{- define "tideline.serviceAccountName" -}}

@@ -6,7 +6,7 @@ import pytest
 from examples.demo.__main__ import main as demo
 from examples.demo.run import DemoFailed
 
-from tideline_cli.up import run_services
+from tideline_cli.up import _services, run_services
 from tideline_runtime.errors import InvalidSetting
 
 
@@ -74,3 +74,10 @@ def test_a_demo_whose_services_do_not_start_reports_the_cause(tmp_path: Path, ca
     monkeypatch.setattr("examples.demo.run.start_services", fail)
     assert demo(tmp_path / "demo") == 1
     assert capsys.readouterr().err == "tideline: error: the services did not start\n"
+
+
+def test_up_runs_the_catalog_service_if_it_has_a_catalog(settings):
+    settings()
+    assert "catalog" not in _services()
+    settings("[catalog]\nurl = 'hms://metastore:9083'")
+    assert _services()[5] == "catalog"

@@ -51,6 +51,7 @@ DECLARED = {
         "workers.max_bytes",
     ),
     "cleaner": ("clean_min_commits", "clean_interval_s"),
+    "catalog": ("url", "database", "name"),
     "changes": (
         "enabled",
         "topic",
@@ -124,7 +125,7 @@ def test_overrides_replace_what_they_name_and_nothing_else():
         (
             "lock-service",
             {"max_ttl_s": 5},
-            "lock-service has no settings per table; expected one of changes, cleaner, launcher, mirror, planner",
+            "lock-service has no settings per table; expected one of catalog, changes, cleaner, launcher, mirror, planner",
         ),
         ("sweeper", {}, "sweeper has no settings per table"),
     ],

@@ -21,6 +21,8 @@ LAST_SYNCED = "last_commit_time_sync"
 LAST_COMPLETED = "last_commit_completion_time_sync"
 SEQUENCE = "tideline.synced.sequence"
 """Table parameter: the entry of the table log that is registered. Changes expect the value that was read, so a late sync loses."""
+UID = "tideline.table.uid"
+"""Table parameter: the table that is registered. Another one may lie at the same place later, with a log of its own."""
 PROVIDER = "spark.sql.sources.provider"
 _PIECE = 4000
 """Longest value of a table parameter in the metastore's database."""
@@ -81,6 +83,7 @@ def _registered(table: Table, name: str, *, realtime: bool, read_optimized: bool
         for f in fields
     )
     location = uri_of(table.storage.root)
+    identity = {UID: table.uid} if table.uid else {}
     return Registered(
         name=name,
         columns=tuple(column for column in columns if column.name not in {key.name for key in keys}),
@@ -89,7 +92,7 @@ def _registered(table: Table, name: str, *, realtime: bool, read_optimized: bool
         input_format=REALTIME_INPUT if realtime else INPUT,
         output_format=OUTPUT,
         serde=SERDE,
-        parameters={"EXTERNAL": "TRUE", PROVIDER: "hudi", **_schema_parameters(spark_schema(schema, fields), fields)},
+        parameters={"EXTERNAL": "TRUE", PROVIDER: "hudi", **identity, **_schema_parameters(spark_schema(schema, fields), fields)},
         serde_parameters={
             "serialization.format": "1",
             "path": location,

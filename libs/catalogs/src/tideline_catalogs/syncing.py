@@ -15,6 +15,7 @@ from tideline_catalogs.registration import (
     LAST_COMPLETED,
     LAST_SYNCED,
     SEQUENCE,
+    UID,
     Names,
     is_hudi,
     partition_of,
@@ -64,13 +65,18 @@ def sync_table(catalog: Catalog, table: Table, names: Names, *, create_database:
     return [_Entry(catalog, table, database, name, number).sync() for number in range(len(registrations(table, name)))]
 
 
-def drop_table(catalog: Catalog, location: str, name: str, names: Names) -> list[str]:
-    """Drop the entries of a deleted table that lie at `location`; return their names. Entries of other tables stay."""
+def drop_table(catalog: Catalog, location: str, name: str, names: Names, uid: str = "") -> list[str]:
+    """Drop the entries of a deleted table that lie at `location`; return their names. Entries of other tables stay.
+
+    So do, with `uid`, those of a later table at the same place.
+    """
     database, base = names.of(name)
     dropped = []
     for one in (base, f"{base}_ro", f"{base}_rt"):
         found = catalog.table(database, one)
-        if found is not None and is_hudi(found.parameters, found.input_format) and _same_place(found.location, location):
+        if found is None or not is_hudi(found.parameters, found.input_format) or not _same_place(found.location, location):
+            continue
+        if not uid or found.parameters.get(UID, uid) == uid:
             catalog.drop_table(database, one)
             dropped.append(f"{database}.{one}")
     return dropped
@@ -113,6 +119,8 @@ class _Entry:
             found = replace(wanted, parameters=wanted.parameters | begun)
         self._check(found, wanted)
         position = _number(found.parameters.get(SEQUENCE))
+        if found.parameters.get(UID, self._table.uid) != self._table.uid:
+            position = None  # of the table that was at this place before
         if not self._begun:
             self._begun, self._since = True, position or None
         if position is not None and position > self._position():

@@ -20,7 +20,7 @@ catalog = typer.Typer(help="Register tables in a Hive metastore, so that Spark, 
 app.add_typer(catalog, name="catalog")
 
 Url = Annotated[
-    str, option("--catalog", metavar="URL", envvar="TIDELINE_CATALOG", help="The metastore, hms://host:port.", prompt=False)
+    str, option("--catalog", metavar="URL", envvar="TIDELINE_CATALOG__URL", help="The metastore, hms://host:port.", prompt=False)
 ]
 
 

@@ -44,10 +44,12 @@ def run_services() -> int:
 
 
 def _services() -> tuple[str, ...]:
-    """Return the services to run: the console too, if what it needs is installed."""
+    """Return the services to run: the catalog service too, if it has a catalog, and the console, if what it needs is installed."""
     needed = ("tideline_console", "authlib", "itsdangerous", "starlette", "uvicorn", "jinja2")
     has_console = all(importlib.util.find_spec(name) is not None for name in needed)
-    return (*PLATFORM, "console") if has_console else PLATFORM
+    import_declarations(f"{PREFIX}catalog", "settings")
+    has_catalog = any(of.section == "catalog" and getattr(of.load(), "url", "") for of in declared_settings())
+    return (*PLATFORM, *(("catalog",) if has_catalog else ()), *(("console",) if has_console else ()))
 
 
 def _print_address(file: Path) -> None:

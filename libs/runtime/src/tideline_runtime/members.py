@@ -17,7 +17,7 @@ PLATFORM = ("mirror", "planner", "launcher", "cleaner", "lock_service")
 OF_TABLES = (*PLATFORM, "changes")
 """The services that work on the tables of a fleet, which a HudiTable resource can name."""
 
-SERVICES = (*PLATFORM, "ingest", "webhooks", "changes", "console")
+SERVICES = (*PLATFORM, "ingest", "webhooks", "changes", "catalog", "console")
 """Sections of the settings file that belong to a service, installed here or not: an image installs one service, but all services
 may share one settings file and one environment."""
 
