@@ -80,3 +80,8 @@ def test_partition_columns_stand_last_in_sparks_schema():
 def test_what_a_metastore_cannot_hold(fields, said):
     with pytest.raises(CatalogRefused, match=said):
         columns_of(record(*fields))
+
+
+def test_comments_are_cut_to_what_catalogs_hold():
+    text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "a", "type": "long", "doc": "x" * 300}]})
+    assert columns_of(text)[0].comment == "x" * 255

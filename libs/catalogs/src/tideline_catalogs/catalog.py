@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, TypeVar
 
 from tideline_table.errors import Conflict, InvalidInput, Unavailable
+
+T = TypeVar("T")
 
 
 class CatalogAway(Unavailable):
@@ -102,3 +105,10 @@ class Catalog(Protocol):
     def close(self) -> None:
         """End the connection."""
         ...
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of `size` at most."""
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
+        yield batch

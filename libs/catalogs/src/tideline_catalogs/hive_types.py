@@ -29,6 +29,8 @@ _LOGICAL = {
 }
 """Hive's and Spark's word for each logical type. Others (times, uuid) are registered as what they are stored as."""
 _MOST_DIGITS = 38
+_LONGEST_COMMENT = 255
+"""Glue refuses more; the database of a metastore has 256."""
 
 
 def columns_of(schema_json: str) -> tuple[Column, ...]:
@@ -38,7 +40,7 @@ def columns_of(schema_json: str) -> tuple[Column, ...]:
     """
     known: dict[str, Any] = {}
     columns = [
-        Column(field["name"].lower(), _hive(field["type"], known, field["name"]), field.get("doc") or "")
+        Column(field["name"].lower(), _hive(field["type"], known, field["name"]), (field.get("doc") or "")[:_LONGEST_COMMENT])
         for field in json.loads(schema_json)["fields"]
     ]
     names = [column.name for column in columns]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from urllib.parse import urlsplit
 
@@ -10,6 +11,8 @@ from tideline_catalogs.registration import is_hudi, path_of
 from tideline_table.errors import InvalidOption, TableNotFound
 
 _PORT = 9083
+_EXPECTED = "hms://host:port of a Hive metastore, or glue://region of AWS Glue"
+_GLUE = re.compile(r"glue://([a-z0-9-]+)(?:/([0-9]{12}))?/?")
 
 
 def check_catalog(url: str) -> tuple[str, int]:
@@ -18,14 +21,21 @@ def check_catalog(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidOption(f"catalog {url!r}: {error}", expected="hms://host:port") from error
+        raise InvalidOption(f"catalog {url!r}: {error}", expected=_EXPECTED) from error
     if parts.scheme not in ("hms", "thrift") or not host or parts.path.strip("/") or parts.query or parts.username:
-        raise InvalidOption(f"catalog {url!r}", expected="hms://host:port of a Hive metastore")
+        raise InvalidOption(f"catalog {url!r}", expected=_EXPECTED)
     return host, port or _PORT
 
 
 def open_catalog(url: str) -> Catalog:
-    """Return the catalog at `hms://host:port`. It connects at its first call. Raises `InvalidOption`, `MissingExtra`."""
+    """Return the catalog at `hms://host:port` or `glue://region`, with `/account` for the catalog of another one.
+
+    It connects at its first call. Raises `InvalidOption`, `MissingExtra`, and `CatalogRefused` for a region that AWS does not have.
+    """
+    if found := _GLUE.fullmatch(url):
+        from tideline_catalogs.glue import Glue
+
+        return Glue(found[1], found[2] or "")
     host, port = check_catalog(url)
     from tideline_catalogs.metastore import HiveMetastore
 

@@ -6,12 +6,11 @@ import copy
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import tenacity
 
-from tideline_catalogs.catalog import CatalogAway, CatalogMoved, CatalogRefused, Column, Partition, Registered
+from tideline_catalogs.catalog import CatalogAway, CatalogMoved, CatalogRefused, Column, Partition, Registered, batches
 from tideline_table.extras import extra
 
 with extra("catalogs"):
@@ -27,7 +26,6 @@ _ATTEMPTS = 5
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 0x20)))
 _MODIFIED = "The table has been modified"
 _MISSING = (t.NoSuchObjectException, t.UnknownDBException, t.UnknownTableException)
-T = TypeVar("T")
 
 
 class HiveMetastore:
@@ -99,7 +97,7 @@ class HiveMetastore:
 
     def add_partitions(self, database: str, table: Registered, partitions: Sequence[Partition]) -> None:
         """See `Catalog`."""
-        for batch in _batches(partitions):
+        for batch in batches(partitions, BATCH):
             parts = [
                 t.Partition(
                     values=list(one.values),
@@ -118,7 +116,7 @@ class HiveMetastore:
     def move_partitions(self, database: str, table: Registered, partitions: Sequence[Partition]) -> None:
         """See `Catalog`."""
         wanted = {one.values: one.location for one in partitions}
-        for batch in _batches(list(self._raw_partitions(database, table.name, wanted))):
+        for batch in batches(self._raw_partitions(database, table.name, wanted), BATCH):
             for one in batch:
                 one.sd.location = wanted[tuple(one.values)]
             self._call("alter_partitions", database, table.name, batch)
@@ -126,7 +124,7 @@ class HiveMetastore:
     def drop_partitions(self, database: str, table: Registered, values: Collection[tuple[str, ...]]) -> None:
         """See `Catalog`."""
         keys = [key.name for key in table.partition_keys]
-        for batch in _batches([partition_name(keys, one) for one in values]):
+        for batch in batches([partition_name(keys, one) for one in values], BATCH):
             request = t.DropPartitionsRequest(
                 dbName=database,
                 tblName=table.name,
@@ -160,7 +158,7 @@ class HiveMetastore:
             table = self.table(database, name)
             keys = [key.name for key in table.partition_keys] if table else []
             names = [partition_name(keys, values) for values in among]
-        for batch in _batches(names):
+        for batch in batches(names, BATCH):
             yield from self._call("get_partitions_by_names", database, name, batch)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -208,12 +206,6 @@ def partition_name(keys: Sequence[str], values: Sequence[str]) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
-
-
-def _batches(items: Collection[T]) -> Iterator[list[T]]:
-    remaining = iter(items)
-    while batch := list(islice(remaining, BATCH)):
-        yield batch
 
 
 def _fields(columns: Sequence[Column]) -> list[Any]:

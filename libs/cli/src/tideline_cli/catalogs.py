@@ -16,11 +16,11 @@ from tideline_cli.report import print_json, print_line
 from tideline_table.errors import TableNotFound
 
 app = typer.Typer()
-catalog = typer.Typer(help="Register tables in a Hive metastore, so that Spark, Presto, Trino and Hive find them by name.")
+catalog = typer.Typer(help="Register tables in a Hive metastore or AWS Glue, so that engines find them by name.")
 app.add_typer(catalog, name="catalog")
 
 Url = Annotated[
-    str, option("--catalog", metavar="URL", envvar="TIDELINE_CATALOG__URL", help="The metastore, hms://host:port.", prompt=False)
+    str, option("--catalog", metavar="URL", envvar="TIDELINE_CATALOG__URL", help="hms://host:port or glue://region.", prompt=False)
 ]
 
 

@@ -15,8 +15,8 @@ class CatalogSettings(ServiceSettings):
     url: str = setting(
         "",
         unit="-",
-        description="The catalog in which a table is registered, `hms://host:port`; empty: in none. Rules of the policy file "
-        "choose the tables, or leave some out.",
+        description="The catalog in which a table is registered, `hms://host:port` or `glue://region`; empty: in none. Rules of "
+        "the policy file choose the tables, or leave some out.",
         per_table=True,
     )
     database: str = setting(
