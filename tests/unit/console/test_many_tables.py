@@ -7,6 +7,7 @@ from starlette.testclient import TestClient
 from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import write
 
+from tideline_console import queries
 from tideline_console.model import URGENCY, key_of, step_row
 from tideline_console.web import console_app
 from tideline_events.transitions import backfill
@@ -75,7 +76,9 @@ def test_pages_of_many_tables_read_little(many, monkeypatch):
     monkeypatch.setattr(model, "query", query)
     model._connection.set_progress_handler(step, 1000)
     found = {}
-    for address in ("/", "/tables", "/tables?sort=size", "/work", "/events", f"/events?table={key_of('file:///lake/7/t7')}"):
+    table = key_of("file:///lake/7/t7")
+    searches = (f"/events?table={table}", "/events?q=t77", "/events?q=commit+completed", f"/events?q=completed&table={table}")
+    for address in ("/", "/tables", "/tables?sort=size", "/work", "/events", *searches):
         counted |= {"instructions": 0, "rows": 0}
         assert client.get(address).status_code == 200
         found[address] = dict(counted)
@@ -93,3 +96,32 @@ def test_lists_and_series_of_many_tables_are_those_of_the_rows(many):
     assert sum(overview["hours"]["services"]) == TABLES * 5
     page = client.get("/work").text
     assert f"{sum(v % 6 == 2 for v in range(TABLES))} pending" in page
+
+
+def test_work_counts_no_more_than_a_page_can_say(many, monkeypatch):
+    client, _ = many
+    assert f"{TABLES * 5:,} done in 7 days" in client.get("/work").text
+    monkeypatch.setattr(queries, "MOST_COUNTED", 700)
+    assert "more than 700 done in 7 days" in client.get("/work").text
+
+
+def test_a_search_of_events_finds_names_texts_and_instants(many):
+    client, _ = many
+
+    def found(**given):
+        return [(one["name"], one["what"]) for one in client.get("/api/v1/events", params=given).json()["events"]]
+
+    names = {name for name, _ in found(q="t777", limit=1000)}
+    assert names == {"t777"}
+    assert found(q="T777", limit=1000) == found(q="t777", limit=1000)
+    assert {what for _, what in found(q="clean comp")} == {"clean completed"}
+    assert found(q="nothing-has-this") == []
+    assert found(q="t777", kind="job") == []
+    assert found(q="%") == found(q="_7") == []
+    key = key_of("file:///lake/7/t7")
+    assert {name for name, _ in found(table=key, limit=1000)} == {"t7"}
+    assert len(found(table=key, limit=1000)) == STEPS
+    assert len(found(table=key, q="clean", limit=1000)) == STEPS // 4
+    newest = client.get("/api/v1/events", params={"limit": 3}).json()["events"]
+    older = client.get("/api/v1/events", params={"limit": 3, "before": newest[-1]["time_s"]}).json()["events"]
+    assert all(one["time_s"] < newest[-1]["time_s"] for one in older)

@@ -36,14 +36,15 @@ EQUALS = {"state": "verdict", "type": "type", "version": "version", "mode": "mod
 LEAST = {"size_min": "size_bytes", "small_min": "small_files", "logs_min": "log_bytes"}
 _DEEP = 20_000
 """Steps and events among which a filter of the page of events looks, the newest ones."""
+MOST_COUNTED = 10_000
+"""Rows that a page counts; it says that there are more."""
 _STEP_SOURCE = (
-    "SELECT * FROM (SELECT 'step' AS kind, uid, '' AS base_path, action || ' ' || to_state AS what, instant, "
-    "'by ' || writer AS text, time_s, uid || '/' || sequence AS id FROM steps WHERE time_s < ? ORDER BY time_s DESC LIMIT ?)"
+    "SELECT 'step' AS kind, uid, '' AS base_path, action || ' ' || to_state AS what, instant, 'by ' || writer AS text, time_s, "
+    "uid || '/' || sequence AS id FROM steps WHERE time_s < ?"
 )
-_EVENT_SOURCE = (
-    "SELECT * FROM (SELECT kind, uid, base_path, what, instant, text, time_s, id FROM events WHERE time_s < ? "
-    "AND (kind = ? OR ? = '') ORDER BY time_s DESC LIMIT ?)"
-)
+_STEP_TEXT = "action || ' ' || to_state || ' ' || instant || ' by ' || writer"
+_EVENT_SOURCE = "SELECT kind, uid, base_path, what, instant, text, time_s, id FROM events WHERE time_s < ? AND (kind = ? OR ? = '')"
+_EVENT_TEXT = "what || ' ' || instant || ' ' || text || ' ' || base_path"
 EVENT_KINDS = ("step", "job", "decision", "finding", "lock", "action", "table")
 
 
@@ -291,11 +292,11 @@ def done(model: ReadModel, since_s: float, limit: int = MOST_WORK) -> list[Row]:
 
 
 def done_total(model: ReadModel, since_s: float) -> int:
-    """Return how many rows `done` has without a limit."""
+    """Return how many rows `done` has without a limit; above `MOST_COUNTED` one more than that."""
     actions = ", ".join(f"'{service}'" for service in sorted(SERVICES))
     where = f"time_s >= ? AND to_state IN ('completed', 'rolledback') AND action IN ({actions})"
-    sql = f"SELECT count(*) AS n FROM steps WHERE {where} AND uid IN (SELECT uid FROM tables)"  # noqa: S608 - own text
-    return int(model.query(sql, since_s)[0]["n"])
+    rows = f"SELECT 1 FROM steps WHERE {where} AND uid IN (SELECT uid FROM tables) LIMIT ?"  # noqa: S608 - own text
+    return int(model.query(f"SELECT count(*) AS n FROM ({rows})", since_s, MOST_COUNTED + 1)[0]["n"])  # noqa: S608 - own text
 
 
 def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list[Row]:
@@ -306,36 +307,43 @@ def events(model: ReadModel, given: Mapping[str, str], limit: int = 100) -> list
         before_s = float(given.get("before", "") or 1e12)
     except ValueError:
         before_s = 1e12
-    parts: list[str] = ["1"]
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    table = (table_by_key(model, key) or {"uid": "", "base_path": ""}) if key else None
+    sources: list[str] = []
     values: list[Any] = []
-    if key:
-        table = table_by_key(model, key)
-        parts.append("(e.uid = ? AND e.uid != '' OR e.base_path = ? AND e.base_path != '')")
-        values += [table["uid"], table["base_path"]] if table else ["", ""]
-    if text:
-        escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        # Names of tables are searched once, not for each event.
-        named = "SELECT {} FROM tables WHERE name LIKE ? ESCAPE '\\'"
-        parts.append(
-            "((e.what || ' ' || e.instant || ' ' || e.text || ' ' || e.base_path) LIKE ? ESCAPE '\\' "
-            f"OR e.uid != '' AND e.uid IN ({named.format('uid')}) OR e.uid = '' AND e.base_path IN ({named.format('base_path')}))"
-        )
-        values += [f"%{escaped}%"] * 3
-    # Of each source no more than the page needs, unless a filter looks for something further back.
-    deep = _DEEP if key or text else limit
-    sources = [_STEP_SOURCE] * (kind in ("", "step")) + [_EVENT_SOURCE] * (kind != "step")
-    inner = " UNION ALL ".join(sources)
-    given_values: list[Any] = []
-    for source in sources:
-        given_values += [before_s, deep] if source is _STEP_SOURCE else [before_s, kind, kind, deep]
-    where = " AND ".join(parts)
-    found = f"SELECT * FROM ({inner}) e WHERE {where} ORDER BY e.time_s DESC, e.id DESC LIMIT ?"  # noqa: S608 - own text
+    for name, source, own, searched in (
+        ("steps", _STEP_SOURCE, [before_s], _STEP_TEXT),
+        ("events", _EVENT_SOURCE, [before_s, kind, kind], _EVENT_TEXT),
+    ):
+        if kind and (kind == "step") != (name == "steps"):
+            continue
+        parts, of_source = [source], own
+        if table is not None:
+            place = " OR base_path = ? AND base_path != ''" if name == "events" else ""
+            parts.append(f"(uid = ? AND uid != ''{place})")
+            of_source = [*of_source, table["uid"], *([table["base_path"]] if place else [])]
+        if (text and table is None) or (table is not None and name == "events"):
+            # A filter looks among the newest ones, from the newest on, so that it ends when the page is full.
+            newest = f"SELECT time_s FROM {name} WHERE time_s < ? ORDER BY time_s DESC LIMIT ?"  # noqa: S608 - own text
+            floor_s = model.query(f"SELECT min(time_s) AS s FROM ({newest})", before_s, _DEEP)[0]["s"]  # noqa: S608 - own text
+            parts.append("time_s >= ?")
+            of_source = [*of_source, floor_s or 0.0]
+        if text:
+            # Names of tables are searched once, not for each event.
+            named = "SELECT {} FROM tables WHERE name LIKE ? ESCAPE '\\'"
+            of_name = f"uid != '' AND uid IN ({named.format('uid')})"
+            if name == "events":
+                of_name += f" OR uid = '' AND base_path IN ({named.format('base_path')})"
+            parts.append(f"(({searched}) LIKE ? ESCAPE '\\' OR {of_name})")
+            of_source = [*of_source, *[f"%{escaped}%"] * of_name.count("?"), f"%{escaped}%"]
+        sources.append(f"SELECT * FROM ({' AND '.join(parts)} ORDER BY time_s DESC LIMIT ?)")  # noqa: S608 - own text
+        values += [*of_source, limit]
+    found = f"SELECT * FROM ({' UNION ALL '.join(sources)}) e ORDER BY e.time_s DESC, e.id DESC LIMIT ?"  # noqa: S608 - own text
     return model.query(
         f"SELECT e.*, t.key, t.name, t.folder FROM ({found}) e "  # noqa: S608 - own text
         "LEFT JOIN tables t ON t.base_path = CASE WHEN e.uid = '' THEN e.base_path "
         "ELSE (SELECT min(base_path) FROM tables WHERE uid = e.uid) END "
         "ORDER BY e.time_s DESC, e.id DESC",
-        *given_values,
         *values,
         limit,
     )

@@ -231,6 +231,7 @@ class Pages:
             "due": queries.due(self._model),
             "due_total": queries.total(self._model, "due"),
             "done": queries.done(self._model, now_s - 7 * 86_400),
+            "most_counted": queries.MOST_COUNTED,
             "done_total": queries.done_total(self._model, now_s - 7 * 86_400),
             "job_events": queries.events(self._model, {"kind": "job"}, 50),
         }
