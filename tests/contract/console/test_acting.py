@@ -22,6 +22,7 @@ from tests.contract.console.test_browser import HOSTILE, make_tables, rows
 from tests.unit.console.provider import CLIENT, SECRET, running_provider
 
 import tideline
+from tideline_console.people import TRIES
 from tideline_table.table import GivenUp, given_up_plans, keep_given_up
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -187,6 +188,16 @@ def test_a_viewer_sees_no_action_and_an_operators_address_is_refused(house, brow
         expect(page).to_have_url(f"{house.address}/sign-in")
         page.goto(f"{house.address}/tables")
         expect(page).to_have_url(re.compile("/sign-in"))
+
+
+def test_attempts_are_counted_by_the_address_that_the_proxy_tells(house):
+    def ask(client: str) -> int:
+        headers = {"authorization": "Bearer guessed", "x-forwarded-for": client}
+        return httpx.get(f"{house.address}/api/v1/tables", headers=headers).status_code
+
+    assert [ask("203.0.113.9") for _ in range(TRIES + 1)] == [401] * TRIES + [429]
+    assert ask("203.0.113.10") == 401
+    assert ask("198.51.100.1, 203.0.113.9") == 429, "what the client itself sent before the proxy is not believed"
 
 
 def test_a_live_page_leads_to_sign_in_when_its_session_ends(house, browser: Browser):
