@@ -69,7 +69,12 @@ def test_each_table_has_a_state_by_which_status_chooses(cli, done, merging, fill
     done("share", upgraded)
     upgrade(LocalStorage(upgraded))
     done("leave", merging)
-    every = {d["base_path"].rpartition("/")[2]: d["state"] for d in cli("status", f"{tmp_path}/*", "--json").document["tables"]}
+    found = {d["base_path"].rpartition("/")[2]: d for d in cli("status", f"{tmp_path}/*", "--json").document["tables"]}
+    every = {name: document["state"] for name, document in found.items()}
+    assert {name for name, document in found.items() if document["state_since"]} == {"trips"}
+    assert found["trips"]["remedy"] is None
+    remedies = {"moved": "adopt PATH", "unreadable": "the error names", "upgraded": "downgrade", "weather": "share PATH --check"}
+    assert all(remedy in found[name]["remedy"] for name, remedy in remedies.items())
     assert every == {
         "moved": "moved",
         "trips": "managed",

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, updat
 from tideline_cli.fleet import Fleet as CliFleet
 from tideline_events import DECISIONS, EventLogUnavailable, FindingEvent, VerdictEvent
 from tideline_locks import LockUnreachable
-from tideline_planner.metrics import FINDINGS
+from tideline_planner.metrics import FINDINGS, STATES
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_planner.watch import GONE_SHOWN_S, LOOK_AGAIN_S, LOOK_AT_FILES_S, LOOK_AT_PENDING_S
@@ -355,15 +356,28 @@ def test_a_table_that_is_gone_is_named_for_a_day_and_until_it_is_back(fleet):
         service.tick()
         return context.metrics.value(FINDINGS, kind="gone")
 
+    def shown() -> dict[str, Any]:
+        (document,) = [found for found in service._watch.documents() if found["base_path"] == table.storage.root]
+        return document
+
     assert gone() == 0
-    away = fleet.folder / "away"
+    assert table.identity is not None
+    assert (shown()["state"], shown()["state_since"], shown()["remedy"]) == ("managed", table.identity.created, None)
+    assert context.metrics.value(STATES, state="managed") == 1
+    away, before = fleet.folder / "away", fleet.clock.now().isoformat()
     shutil.move(fleet.path("trips"), away)
     assert gone() == 1
-    (document,) = [found for found in service._watch.documents() if found["base_path"] == table.storage.root]
-    assert table.uid in document["findings"][0]["text"]
+    assert table.uid in shown()["findings"][0]["text"]
+    since = shown()["state_since"]
+    assert shown()["state"] == "gone"
+    assert before < since <= fleet.clock.now().isoformat()
+    assert "tideline adopt PATH" in shown()["remedy"]
+    assert [context.metrics.value(STATES, state=state) for state in ("managed", "gone")] == [0, 1]
     assert gone() == 1
+    assert shown()["state_since"] == since
     shutil.move(away, fleet.path("trips"))
     assert gone() == 0
+    assert (shown()["state"], shown()["state_since"]) == ("managed", table.identity.created)
     shutil.move(fleet.path("trips"), away)
     assert gone() == 1
     fleet.clock.advance(GONE_SHOWN_S)

@@ -32,3 +32,10 @@ FINDINGS = Gauge(
     "fleet API name them.",
     labels=("kind",),
 )
+STATES = Gauge(
+    "tideline_planner_states",
+    unit="tables",
+    doc="Tables of this shard by state: managed, unmanaged, upgraded, moved, unreadable, gone. tideline status and the fleet API "
+    "name them, with since and remedy.",
+    labels=("state",),
+)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tideline_events import FindingEvent
 from tideline_locks import LockProbe
-from tideline_planner.metrics import FINDINGS
+from tideline_planner.metrics import FINDINGS, STATES
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.cleaner_settings import CleanerSettings
@@ -20,7 +20,16 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables
 from tideline_runtime.policy import TablePolicy
-from tideline_table.action import Rules, TableService, Verdict, examine_beside, failure_document, judge_all, status_document
+from tideline_table.action import (
+    Rules,
+    Standing,
+    TableService,
+    Verdict,
+    examine_beside,
+    failure_document,
+    judge_all,
+    status_document,
+)
 from tideline_table.errors import TidelineError
 from tideline_table.table import Finding, FindingKind, Table, damage_of, why_refused
 
@@ -96,6 +105,8 @@ class FleetWatch:
         self._failures: dict[str, Document] = {}
         self._gone: dict[str, tuple[str, float]] = {}
         """Base path → uid of a table that was found before, and the monotonic time since which it is not."""
+        self._states: dict[str, tuple[str, str]] = {}
+        """Base path → state of the table, and the time (ISO 8601) since which this process has seen it."""
         self._known: dict[tuple[str, str, str], str] = {}
         self._lock = threading.Lock()
         self._locks = LockProbe(settings.locks, context.clock)
@@ -143,7 +154,28 @@ class FleetWatch:
         with self._lock:
             self._seen = {uid: seen for uid, seen in self._seen.items() if uid in visited}
             self._failures = failures
+        self._note_states()
         self._show()
+
+    def _note_states(self) -> None:
+        now, states = self._context.clock.now().isoformat(), Counter[str]()
+        seen: dict[str, tuple[str, str]] = {}
+        for document in self.documents():
+            if (state := document["state"]) is not None:
+                before = self._states.get(document["base_path"], ("", ""))
+                seen[document["base_path"]] = before if before[0] == state else (state, now)
+                states[state] += 1
+        for every in Standing:
+            self._context.metrics.set(STATES, states[every.value], state=every.value)
+        with self._lock:
+            self._states = seen
+
+    def _dated(self, document: Document) -> Document:
+        """Return a document with the time since which its table is in its state, if storage does not say it."""
+        state, since = self._states.get(document["base_path"], ("", ""))
+        if document["state_since"] is not None or state != document["state"]:
+            return document
+        return {**document, "state_since": since}
 
     def _of_gone(self, visited: set[str], failures: Mapping[str, Document]) -> dict[str, Document]:
         """Return a finding for each table that was found before and is not at its place now."""
@@ -170,14 +202,14 @@ class FleetWatch:
     def documents(self) -> list[Document]:
         """Return the documents of all tables as of the last visit, by base path."""
         with self._lock:
-            found = [*(seen.document for seen in self._seen.values()), *self._failures.values()]
+            found = [self._dated(d) for d in (*(seen.document for seen in self._seen.values()), *self._failures.values())]
         return sorted(found, key=lambda document: str(document["base_path"]))
 
     def document(self, uid: str) -> Document | None:
         """Return the document of a table, None if this instance does not have the table."""
         with self._lock:
             seen = self._seen.get(uid)
-        return None if seen is None else seen.document
+            return None if seen is None else self._dated(seen.document)
 
     def verdicts(self, uid: str, services: list[TableService]) -> tuple[Document, list[Verdict]] | None:
         """Return the document of a table and new verdicts about its services, on its state as of the last visit.

@@ -46,6 +46,8 @@ class TableIdentity:
     table that Apache Hudi created."""
     former_uid: str | None = None
     """The uid of the table that it was before it was copied or moved."""
+    created: str = field(default="", compare=False)
+    """When this identity was made (ISO 8601): the table was created, shared or adopted then."""
 
     def index_after(self, resize: BucketResize | None) -> str:
         """Return `index` with the numbers of buckets of a resize; None leaves those of the creation."""
@@ -83,7 +85,8 @@ def read_identity(storage: Storage) -> TableIdentity | None:
         formerly = tuple(str(path) for path in document.get("formerly", ()))
         declared = {str(key): str(value) for key, value in dict(document.get("declared", {})).items()}
         former_uid = str(document["former_uid"]) if document.get("former_uid") else None
-        return TableIdentity(uid, base_path, str(document.get("index", "")), formerly, declared, former_uid)
+        index, created = str(document.get("index", "")), str(document.get("created", ""))
+        return TableIdentity(uid, base_path, index, formerly, declared, former_uid, created)
     except ObjectNotFound:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tideline_table.action.maintenance.status import PendingJob, Standing, TableStatus
+from tideline_table.action.maintenance.status import REMEDIES, PendingJob, Standing, TableStatus
 from tideline_table.action.maintenance.verdict import Verdict
 from tideline_table.action.service import Step
 from tideline_table.table.findings import Finding, FindingKind
 
 CANNOT_OPEN = "cannot_open"
 """The verdict about a table whose status cannot be read."""
+
+
+_STATES = {FindingKind.CANNOT_OPEN: Standing.UNREADABLE, FindingKind.GONE: Standing.GONE}
 
 
 def status_document(status: TableStatus) -> dict[str, Any]:
@@ -30,6 +33,8 @@ def status_document(status: TableStatus) -> dict[str, Any]:
         "sequence": status.sequence,
         "verdict": status.verdict,
         "state": status.standing.value,
+        "state_since": status.since or None,
+        "remedy": REMEDIES.get(status.standing),
         "error": None,
         "services": {v.service.value: {**verdict_document(v), "last_run": _last_run(status, v)} for v in status.verdicts},
         "backlog": backlog,
@@ -43,8 +48,9 @@ def failure_document(base_path: str, finding: Finding) -> dict[str, Any]:
     """Return the document of a table whose status cannot be read, with the fields of `status_document` that are known."""
     known = {"table": base_path.rstrip("/").rpartition("/")[2], "uid": "", "base_path": base_path, "type": None, "sequence": None}
     empty: dict[str, Any] = {"services": {}, "backlog": None, "gain": None, "pending": []}
-    state = Standing.UNREADABLE.value if finding.kind is FindingKind.CANNOT_OPEN else None
-    shown = {"verdict": CANNOT_OPEN, "state": state, "error": finding.text}
+    state = _STATES.get(finding.kind)
+    shown: dict[str, Any] = {"verdict": CANNOT_OPEN, "state": state and state.value, "error": finding.text}
+    shown |= {"state_since": None, "remedy": REMEDIES.get(state) if state else None}
     return {**known, **shown, **empty, "findings": [finding_document(finding)]}
 
 

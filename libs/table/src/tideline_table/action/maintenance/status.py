@@ -32,6 +32,18 @@ class Standing(enum.StrEnum):
     """It was copied or moved and has the identity of another place."""
     UNREADABLE = "unreadable"
     """It cannot be opened."""
+    GONE = "gone"
+    """It was found before and is not at its place any more."""
+
+
+REMEDIES = {
+    Standing.UNMANAGED: "share it, if Tideline's services shall work on it: tideline share PATH --check",
+    Standing.UPGRADED: "downgrade it with Apache Hudi's command line, or return it to its writers: tideline leave PATH",
+    Standing.MOVED: "if it was copied or moved on purpose: tideline adopt PATH",
+    Standing.UNREADABLE: "mend what the error names",
+    Standing.GONE: "restore it, adopt it at its new place (tideline adopt PATH), or take it out of the tables",
+}
+"""What ends a state in which no service works on a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,8 @@ class TableStatus:
     pending: tuple[PendingJob, ...]
     findings: tuple[Finding, ...]
     standing: Standing = Standing.MANAGED
+    since: str = ""
+    """Since when a managed table is (ISO 8601, UTC). Empty where storage does not say it."""
     gain: ManagingGain | None = None
     """Of a table that only Apache Hudi writes: what the services would do for it."""
 
@@ -134,7 +148,8 @@ def examine_beside(
         oldest_log_s=backlog.oldest_log_s(now),
         pending=pending_jobs(table),
         findings=tuple(findings),
-        standing=_standing(table, refused),
+        standing=(standing := _standing(table, refused)),
+        since=table.identity.created if table.identity is not None and standing is Standing.MANAGED else "",
         gain=None if table.capabilities.keeps_log or refused is not None else managing_gain(state, table.options),
     )
 
