@@ -95,5 +95,6 @@ def test_the_distribution_names_what_it_imports() -> None:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    brought = {"pydantic_core", "py4j", "jdk", "yaml", "botocore"}  # by pydantic, PySpark, install-jdk, pyyaml and boto3
+    # By pydantic, PySpark, install-jdk, pyyaml, boto3 and authlib.
+    brought = {"pydantic_core", "py4j", "jdk", "yaml", "botocore", "joserfc"}
     assert imported - known - brought - sys.stdlib_module_names == set()
