@@ -173,6 +173,15 @@ def test_attempts_are_limited_by_address(consoles, app):
     assert client.post("/sign-in", data={**form, "token": OPERATOR}).status_code == 303
 
 
+def test_who_has_one_token_cannot_guess_the_other_for_ever(app):
+    def ask(token: str) -> int:
+        return client_of(app).get("/api/v1/tables", headers={"authorization": f"Bearer {token}"}).status_code
+
+    assert {ask(VIEWER) for _ in range(3 * TRIES)} == {200}, "who signs in well is not counted"
+    assert [code for _ in range(TRIES) for code in (ask("guessed"), ask(VIEWER))][:-2].count(401) == TRIES - 1
+    assert ask("guessed") == ask(VIEWER) == 429
+
+
 def test_attempts_of_one_network_count_together_and_few_addresses_are_kept(consoles):
     attempts = Attempts(consoles.clock)
     waits = [attempts.begin(f"2001:db8::{number:x}") for number in range(TRIES + 1)]

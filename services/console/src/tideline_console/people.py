@@ -116,9 +116,11 @@ class Attempts:
             return 0.0
 
     def succeeded(self, address: str) -> None:
-        """Forget the attempts of an address that signed in."""
+        """Take back the last attempt of an address: it was none. Those before still count, or a viewer could guess for ever."""
         with self._guard:
-            self._by_address.pop(_network(address), None)
+            tried = self._by_address.get(_network(address))
+            if tried:
+                tried.pop()
 
 
 def _network(address: str) -> str:
