@@ -14,8 +14,6 @@ from tideline_console.text import bytes_text, count_text, duration_text, time_te
 SLOTS = 48
 """Bars of a chart over time."""
 MOST_WRITES = 60
-RATIO_UNIT = 100
-"""Charts of the log-to-base ratio count hundredths: bars have whole axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def _of_samples(model: ReadModel, base_path: str, now_s: float) -> list[Trend]:
         trend("File groups", [one["file_groups"] for one in seen], count_text),
     ]
     if any(one["log_bytes"] for one in samples):
-        ratios = [RATIO_UNIT * one["log_bytes"] / base if (base := one["size_bytes"] - one["log_bytes"]) else 0.0 for one in seen]
+        ratios = [100 * one["log_bytes"] / base if (base := one["size_bytes"] - one["log_bytes"]) else 0.0 for one in seen]
         found.append(trend("Log to base, in %", ratios, lambda value: f"{value:.0f} %"))
     return found
 
