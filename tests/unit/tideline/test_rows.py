@@ -16,6 +16,7 @@ from tests.unit.tideline.conftest import SCHEMA, ids, trips_of
 
 import tideline
 from tideline.errors import SchemaMismatch
+from tideline.rows import keys_from
 
 ROWS = trips_of(("d", "tue", 1.0, 1), ("e", "wed", None, 2))
 
@@ -146,3 +147,36 @@ def test_schemas_that_tables_cannot_hold_are_rejected(tmp_path: Path) -> None:
         with pytest.raises(SchemaMismatch):
             tideline.create(tmp_path / "t", schema=schema, key="id")
     assert not (tmp_path / "t/.hoodie").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "wrong"),
+    [
+        (pa.int64(), 1, [1.5, decimal.Decimal("1.5"), "1", True]),
+        (pa.int32(), 1, [1.000001]),
+        (pa.date32(), date(2026, 1, 1), [datetime(2026, 1, 1, 5), 20454.5]),
+        (pa.timestamp("ms"), datetime(2026, 1, 1), [datetime(2026, 1, 1, 0, 0, 0, 999)]),
+        (pa.timestamp("us"), datetime(1970, 1, 1, 0, 0, 0, 1), [1.5]),
+    ],
+    ids=str,
+)
+def test_a_key_that_no_row_can_have_is_refused_and_deletes_no_other(
+    kind: pa.DataType, key: object, wrong: list[object], tmp_path: Path
+) -> None:
+    """Arrow cuts it to another key, whose row was deleted."""
+    table = tideline.create(tmp_path / "t", schema=pa.schema([("id", kind), ("v", pa.string())]), key="id")
+    table.upsert(pa.table({"id": pa.array([key], kind), "v": ["x"]}))
+    for value in wrong:
+        for act in (table.delete, table.lookup):
+            with pytest.raises(SchemaMismatch, match="keys that Arrow cannot convert"):
+                act([value])
+        with pytest.raises(SchemaMismatch, match="keys that Arrow cannot convert"):
+            table.upsert(pa.table({"id": pa.array([], kind), "v": pa.array([], pa.string())}), delete=[{"id": value}])
+    assert table.lookup([key]).num_rows == table.read().num_rows == 1
+    assert table.delete([key]).rows_deleted == 1
+
+
+def test_whole_numbers_and_midnights_are_keys() -> None:
+    schema = pa.schema([("n", pa.int64()), ("d", pa.date32())])
+    found = keys_from([{"n": 1.0, "d": datetime(2026, 1, 1)}, {"n": None, "d": None}], schema, ("n", "d"))
+    assert found.to_pylist() == [{"n": 1, "d": date(2026, 1, 1)}, {"n": None, "d": None}]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime, time
+from decimal import Decimal
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -111,12 +113,39 @@ def keys_from(keys: Keys, schema: pa.Schema, key_fields: tuple[str, ...], partit
             "keys that are single values", expected=f"rows or mappings with the key columns {', '.join(key_fields)}"
         )
     try:
-        arrays = [pa.array(values, named_field(schema, name).type) for name, values in columns.items()]
+        arrays = [_exactly(values, named_field(schema, name).type) for name, values in columns.items()]
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise SchemaMismatch(
             f"keys that Arrow cannot convert ({_first_line(error)})", expected="values of the key columns' types"
         ) from None
     return pa.Table.from_arrays(arrays, list(columns))
+
+
+def _exactly(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as an array. Raises `ValueError` for one that Arrow would round or cut: it would be another key."""
+    array = pa.array(values, kind)
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        for value, found in zip(values, array.to_pylist() if pa.types.is_integer(kind) else array, strict=True):
+            if not _is_exact(value, found):
+                raise ValueError(f"{value!r} is no value of {kind}")
+    return array
+
+
+def _is_exact(value: Any, found: Any) -> bool:
+    """Whether `found`, a whole number or a scalar of a time, holds all of `value`."""
+    if not isinstance(found, pa.Scalar):
+        return value is None or bool(value == found)
+    if not isinstance(value, datetime):
+        return not isinstance(value, float | Decimal)
+    if pa.types.is_date(found.type):
+        return value.time() == time()
+    return value.microsecond % _microseconds(found.type) == 0
+
+
+def _microseconds(kind: pa.DataType) -> int:
+    """Return how many microseconds a unit of a timestamp type has; 1 for finer units and other types."""
+    unit = kind.unit if pa.types.is_timestamp(kind) else ""
+    return {"s": 1_000_000, "ms": 1000}.get(unit, 1)
 
 
 def column_list(names: str | Iterable[str] | None) -> tuple[str, ...]:
