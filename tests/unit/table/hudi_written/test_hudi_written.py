@@ -1,6 +1,7 @@
 """Tables that others wrote, read from their timeline files and a listing."""
 
 import io
+import re
 
 import fastavro
 import pytest
@@ -11,10 +12,11 @@ from tideline_table.action import run_clean, write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, HistoryUnavailable, InstantNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.formats import WRITTEN
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.formats import WRITTEN, format_of
+from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.plans import CLEAN_METADATA, encode_document
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.storage import MemoryStorage
@@ -213,6 +215,31 @@ def test_log_files_are_not_silently_left_out(place):
     open_table(copy, clock)
     copy.put("p/.f-0_20260101000000001.log.1_0-0-0", b"#HUDI#")
     with pytest.raises(UnsupportedTable, match=r"log file p/\.f-0_.* in a COPY_ON_WRITE table"):
+        open_table(copy, clock)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(
+    "named",
+    [
+        "p/part-00000-5a1c.c000.snappy.parquet",
+        "p/part-00000-5a1c.c000.snappy.parquet_20270101000000001_hudiext",
+        "p/00000-1-ab.parquet",
+    ],
+)
+def test_a_commit_that_names_files_of_another_system_is_refused(named, version):
+    """A translator of another format commits its files in place: no listing finds them, so their rows would be missing."""
+    table, storage, clock = new_table(version=version)
+    write(table, [("a", "p", 1, "x")])
+    copy = hudi_written(storage)
+    form = format_of(table.definition.properties)
+    stat = WriteStat("part-00000-5a1c", "p", named, "null", 1, 4)
+    metadata = CommitMetadata("INSERT", (stat,), {})
+    done = Instant("20270101000000001", Action.COMMIT, State.COMPLETED)
+    name = form.timeline_file_name(done, "20270101000000002" if version == 9 else "")
+    copy.put(f"{form.timeline_folder}/{name}", form.commit_content(metadata))
+    copy.put("p/part-00000-5a1c.c000.snappy.parquet", b"PAR1")
+    with pytest.raises(UnsupportedTable, match=f"names the data file {re.escape(named)}"):
         open_table(copy, clock)
 
 

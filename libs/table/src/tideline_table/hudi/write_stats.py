@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tideline_table.errors import parsing
+from tideline_table.errors import UnsupportedTable, parsing
 from tideline_table.hudi.avro_container import MAGIC, decode_document
-from tideline_table.hudi.file_names import is_log_path
+from tideline_table.hudi.file_names import is_log_path, parse_base_file_name, parse_log_file_name
 from tideline_table.json_text import parse_json
 from tideline_table.row_digest import RowDigest
 from tideline_table.statistics import FileStatistics
@@ -244,6 +244,21 @@ class CommitMetadata:
             replaced=None if replaced is None else {str(p): tuple(map(str, ids)) for p, ids in replaced.items()},
             compacted=bool(document.get("compacted")),
         )
+
+    def require_hudi_names(self, path: str) -> None:
+        """Raise `UnsupportedTable` if this commit, in timeline file `path`, names a data file as no writer of Hudi does.
+
+        Translators of other table formats commit their data files in place, with such names. No listing finds these files, so
+        their rows would be missing without an error.
+        """
+        for stat in self.stats:
+            name = stat.path.rsplit("/", 1)[-1]
+            if name and parse_base_file_name(name) is None and parse_log_file_name(name) is None:
+                raise UnsupportedTable(
+                    f"timeline file {path} names the data file {stat.path}",
+                    expected="names of Hudi: <file id>_<write token>_<instant>.<extension>, or those of log files",
+                    remedy="read the table in its own format (XTable and UniForm translate commits, not files)",
+                )
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> CommitMetadata:

@@ -53,9 +53,9 @@ def hudi_written_state(
 
     Folders are listed if `list_files` returns nothing.
 
-    Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout or log files in a
-    copy-on-write table, `TableIncomplete` for data files without any instant, and `StorageError` if other writers kept removing
-    files while the table was listed.
+    Raises `CorruptMetadata` for malformed timeline files, `UnsupportedTable` for another timeline layout, commits with files that
+    Hudi's writers do not name so, or log files in a copy-on-write table, `TableIncomplete` for data files without any instant,
+    and `StorageError` if other writers kept removing files while the table was listed.
     """
     form = format_of(properties or {})
     state = _listed_state(storage, form, timeline_zone(properties or {}), list_files)
@@ -191,6 +191,7 @@ def _fold(storage: Storage, found: _Found, listing: TimelineListing, instant: In
     if instant.state is State.COMPLETED and instant.action in WRITE_ACTIONS:
         path = listing.path(instant)
         metadata = CommitMetadata.from_bytes(storage.read(path), path)
+        metadata.require_hudi_names(path)
         found.recorded.add(metadata.stats)
         if named is not None:
             named.update(stat.path for stat in metadata.stats)

@@ -14,6 +14,7 @@ from tideline_table.coordination.shared.adoption import missing_steps, vanished
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, share_table
 from tideline_table.writer import Operation
@@ -54,3 +55,18 @@ def test_newer_versions_are_not_shared(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedTable, match="version 8"):
         share_table(Table.open(base), SHARING, open_hudi_lock)
     assert not (Path(base) / ".hoodie/.tideline").exists()
+
+
+def test_a_commit_that_names_files_of_another_system_stops_the_writers(tmp_path: Path) -> None:
+    base = str(unpacked("tables", VERSION_6[0], tmp_path))
+    shared = share_table(Table.open(base), SHARING, open_hudi_lock)
+    columns = [c for c in rows_of(shared).schema.names if not c.startswith("_hoodie")]
+    rows = rows_of(shared).select(columns).slice(0, 1)
+    at = str(int(shared.timeline.state.last_instant) + 1)
+    stat = WriteStat("part-00000", "", f"part-00000.parquet_{at}_hudiext", "null", 1, 4)
+    path = f".hoodie/{at}.commit"
+    shared.storage.put(path, WRITTEN.commit_content(CommitMetadata("INSERT", (stat,))))
+    with pytest.raises(UnsupportedTable, match=f"{path} names the data file part-00000"):
+        write_rows(Table.open(base, hudi_lock=open_hudi_lock), rows, Operation.UPSERT)
+    shared.storage.delete(path)
+    assert write_rows(Table.open(base, hudi_lock=open_hudi_lock), rows, Operation.UPSERT).rows_updated == 1

@@ -212,6 +212,7 @@ def _completed(storage: Storage, step: Step, timeline: TimelineListing, state: T
         path = timeline.path(Instant(step.instant, completed, State.COMPLETED))
         content = storage.read(path)
         metadata = CommitMetadata.from_bytes(content, path)
+        metadata.require_hudi_names(path)
         if step.action is Action.LOG_COMPACTION:
             return Bare(), metadata.operation  # it publishes nothing here, because sharing refuses tables that have any
         is_asked = state.writers is not None and is_of_a_job(step.action, metadata.operation)
