@@ -1,13 +1,14 @@
+import json
 import os
 import subprocess
 import sys
 
 from tests.plans import schedule_archival, schedule_clean, schedule_clustering
-from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, rows, write
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, date_files_by, die, rows, write
 
 from tideline_cleaner import cleaning
 from tideline_cleaner.cleaning import CleanerService
-from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, EXPIRED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
@@ -211,6 +212,28 @@ def test_retention_by_hours_is_checked_without_new_writes(fleet):
     fleet.clock.advance(1800.0)
     upsert(table)
     assert files_before_and_after(fleet, service, 1900.0) == (3, 2)
+
+
+def test_deletes_partitions_that_no_write_changed_for_as_long_as_the_policy_says(fleet, monkeypatch, tmp_path):
+    date_files_by(fleet.clock, monkeypatch)
+    table = fleet.create()
+    write(table, 0, city="oslo")
+    file = tmp_path / "policies.json"
+    option = {"hoodie.partition.ttl.strategy.days.retain": "30"}
+    file.write_text(json.dumps({"version": 1, "defaults": {"options": option}}))
+    service, context = fleet.service(CleanerService, CleanerSettings, "cleaner", policy_file=file)
+    service.tick()
+    fleet.clock.advance(29 * 86400.0)
+    write(fleet.open(), 10, city="rome")
+    service.tick()
+    assert {s.group.partition_path for s in fleet.open().state.latest_slices()} == {"oslo", "rome"}
+    fleet.clock.advance(86400.0 + 3600)
+    service.tick()
+    assert {s.group.partition_path for s in fleet.open().state.latest_slices()} == {"rome"}
+    assert context.metrics.value(EXPIRED, table=table.uid) == 1
+    sequence = fleet.open().state.sequence
+    service.tick()
+    assert fleet.open().state.sequence == sequence, "without an old partition no write begins"
 
 
 def test_executes_a_clean_whose_cleaner_died(fleet):

@@ -24,6 +24,7 @@ COMMANDS = {
     "reappend": "reappend",
     "write": "write",
     "delete-partition": "write",
+    "expire": "expiry",
     "read": "read",
     "sql": "sql",
     "show": "inspection",

@@ -12,7 +12,7 @@ from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.policy import TablePolicy
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import SERVICES, CleaningPolicy, Outcome, Rules, TableService, Verdict
-from tideline_table.config import CLEAN_POLICY, Options
+from tideline_table.config import CLEAN_POLICY, PARTITION_TTL_DAYS, Options
 from tideline_table.log import TableState
 from tideline_table.table import Table
 
@@ -53,9 +53,10 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
 
     The basis changed, enough writes completed since the last check, or the interval is over.
 
-    After the interval, a check is due if the log has new entries, a reader held a lease at the last check, or retention is by
-    hours. These cases need the interval, because the end of a plan that needed files, the end of a lease and the passing of
-    time make a clean due without a further write. `own` are the settings of the table; `now_s` is monotonic time.
+    After the interval, a check is due if the log has new entries, a reader held a lease at the last check, retention is by
+    hours, or partitions expire. These cases need the interval, because the end of a plan that needed files, the end of a lease
+    and the passing of time make a clean due without a further write. `own` are the settings of the table; `now_s` is monotonic
+    time.
     """
     if basis != last.basis:
         return True
@@ -63,7 +64,9 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
         return True
     if now_s - last.at_s < own.clean_interval_s:
         return False
-    return state.sequence > last.sequence or last.has_leases or Options(basis.options)[CLEAN_POLICY] == CleaningPolicy.HOURS
+    options = Options(basis.options)
+    goes_by_time = options[CLEAN_POLICY] == CleaningPolicy.HOURS or options[PARTITION_TTL_DAYS] > 0
+    return state.sequence > last.sequence or last.has_leases or goes_by_time
 
 
 def with_cleaner_options(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from tideline_cleaner.metrics import ARCHIVED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, EXPIRED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_runtime.cleaning import Basis, Check, is_check_due
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.table_settings import TableSettings
-from tideline_table.action import TableService, archive, delete_half_written, request_clean, roll_back_dead, run_clean
+from tideline_table.action import (
+    TableService,
+    archive,
+    delete_half_written,
+    expire_partitions,
+    request_clean,
+    roll_back_dead,
+    run_clean,
+)
 from tideline_table.config import ARCHIVE_AUTOMATIC
 from tideline_table.coordination import forget_expired, may_live
 from tideline_table.hudi import Action, State
@@ -69,6 +77,8 @@ class CleanerService:
         table.timeline.tidy_up()
         self._delete_half_written(table)  # before the clean, because this deletion also works on a full disk
         has_leases = self._report_leases(table)
+        if cleans:
+            self._expire(table)
         if cleans and isinstance(request_clean(table), str):
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.capabilities.archives:
@@ -91,6 +101,14 @@ class CleanerService:
         if deleted is not None:
             self._context.metrics.increment(FILES_DELETED, deleted, table=table.uid)
             _log.info("cleaned", table=table.uid, name=table.definition.name, files=deleted)
+
+    def _expire(self, table: Table) -> None:
+        done, deleted = expire_partitions(table)
+        if done is not None:
+            self._context.metrics.increment(EXPIRED, len(deleted), table=table.uid)
+            _log.info(
+                "old partitions deleted", table=table.uid, name=table.definition.name, instant=done.instant, partitions=deleted
+            )
 
     def _delete_half_written(self, table: Table) -> None:
         deleted = delete_half_written(table)

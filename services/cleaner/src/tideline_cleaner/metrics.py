@@ -32,3 +32,9 @@ LEASES = Gauge(
     doc="Live reader leases, behind which cleaning and archival stay.",
     labels=("table",),
 )
+EXPIRED = Counter(
+    "tideline_cleaner_expired_partitions_total",
+    unit="partitions",
+    doc="Partitions deleted because no write changed them for `hoodie.partition.ttl.strategy.days.retain` days, by table.",
+    labels=("table",),
+)

@@ -50,6 +50,7 @@ from .write.choices import (
     target_schema,
 )
 from .write.executor import RoutedWrite, ThisProcess
+from .write.expiry import expire_partitions, expired_partitions
 from .write.live_keys import all_deleted_keys, may_delete
 from .write.partition_deletion import delete_partitions
 from .write.resize import resize_buckets
@@ -135,6 +136,8 @@ __all__ = [
     "drop_metadata",
     "examine",
     "examine_beside",
+    "expire_partitions",
+    "expired_partitions",
     "failure_document",
     "find_log_compaction_conflict",
     "has_metadata_table",

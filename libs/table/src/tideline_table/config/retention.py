@@ -44,6 +44,31 @@ CLEAN_MAX_SHARE = Option(
     unit="share",
     minimum=0,
 )
+PARTITION_TTL_DAYS = Option(
+    "hoodie.partition.ttl.strategy.days.retain",
+    -1,
+    "Partitions that no write has changed for N days are deleted, by the cleaner and by `tideline expire`. Below 1: none.",
+    unit="days",
+    minimum=-1,
+)
+PARTITION_TTL_STRATEGY = Option(
+    "hoodie.partition.ttl.management.strategy.type",
+    "KEEP_BY_TIME",
+    "What the age of a partition is: the time since the last write to it.",
+    choices=("KEEP_BY_TIME",),
+)
+PARTITION_TTL_SELECTED = Option(
+    "hoodie.partition.ttl.strategy.partition.selected",
+    "",
+    "Partition paths, separated by commas, of which alone old ones are deleted. Empty: of all.",
+)
+PARTITION_TTL_MOST = Option(
+    "hoodie.partition.ttl.strategy.max.delete.partitions",
+    1000,
+    "One commit deletes at most N old partitions, the oldest first.",
+    unit="partitions",
+    minimum=1,
+)
 MOST_LEASE_S = 366 * 24 * 3600.0
 """A lease lasts at most this long without renewal."""
 LEASE_TTL_S = Option(

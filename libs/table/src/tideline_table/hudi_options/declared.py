@@ -201,7 +201,7 @@ FIXED_OPTIONS = (
     _fixed(
         "hoodie.partition.ttl.inline",
         _FALSE,
-        "Delete old partitions by a job: operation `delete_partition`.",
+        "The cleaner does it by the policy file (`hoodie.partition.ttl.strategy.days.retain`), or `tideline expire`.",
         "hoodie.partition.ttl.automatic",
     ),
     _fixed(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tideline_table.action.new_rings import NewRings
 from tideline_table.action.write.attempt import Contention, OnConflict, in_transaction, write_with_retries
 from tideline_table.action.write.choices import refuse_replacement
+from tideline_table.action.write.row_source import Reads
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.config import Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.write_set import Overwrite
 from tideline_table.errors import InvalidOption
@@ -37,6 +39,23 @@ def delete_partitions(
         if partition not in known:
             near = ", ".join(difflib.get_close_matches(partition, known, n=3)) or f"one of {len(known)} partitions"
             raise InvalidOption(f"partition {partition!r}, which table {table.definition.name!r} does not have", expected=near)
+    return delete_chosen(table, lambda: frozenset(partitions), chosen, extra=extra, on_conflict=on_conflict)
+
+
+def delete_chosen(
+    table: Table,
+    choose: Callable[[], frozenset[str]],
+    chosen: Options,
+    *,
+    extra: Mapping[str, str] | None = None,
+    on_conflict: OnConflict | None = None,
+    reads: Reads | None = None,
+) -> Committed:
+    """Remove all rows of the partitions that `choose` returns, as one commit.
+
+    It is asked in each attempt, after the commit has begun. A later write to one of them is deleted, too, unless `reads` raises
+    `WriteConflict` for the state on which the commit would be.
+    """
     contention = Contention(table, chosen)
 
     def attempt() -> Committed:
@@ -49,9 +68,9 @@ def delete_partitions(
             begun.instant,
             table.rings(),
             (),
-            Overwrite(frozenset(partitions)),
+            Overwrite(choose()),
             lambda named, what, rings: begun.commit(
-                [], table.schema_json, {**(extra or {}), **named}, None, overwrites=what, rings=rings
+                [], table.schema_json, {**(extra or {}), **named}, None, overwrites=what, rings=rings, reads=reads
             ),
         )
 
