@@ -6,6 +6,7 @@ import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 from tests.real.ports import free_ports
 from tests.unit.cli.conftest import json_line
 from tests.unit.table.shared import upgrade
@@ -57,6 +58,19 @@ def test_a_table_of_hudi_is_unmanaged_and_says_what_managing_would_gain(done, me
     assert "weather: unmanaged: services would save readers 3 file(s), 3 of them log files" in text
     assert "tideline share PATH --check" in text
     assert snapshot(merging) == before
+
+
+def test_status_does_not_send_to_share_what_share_refuses(done, tmp_path):
+    path = tmp_path / "nine"
+    rows = pa.table({"id": [1, 2], "p": ["a", "a"]})
+    table = tideline.create(path, schema=rows.schema, key="id", partition="p", type="mor", table_version=9)
+    table.upsert(rows)
+    table.upsert(rows)
+    shutil.rmtree(path / ".hoodie" / ".tideline")
+    text = done("status", path).text
+    assert "nine: unmanaged: services would save readers 1 file(s)" in text
+    assert "sharing is not possible: table 'nine' has version 9; expected version 6 for writing" in text
+    assert "--check" not in text
 
 
 def test_each_table_has_a_state_by_which_status_chooses(cli, done, merging, filled, tmp_path):

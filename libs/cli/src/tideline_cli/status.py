@@ -183,15 +183,16 @@ def _print_tables(documents: Sequence[Mapping[str, Any]]) -> None:
     for document in documents:
         _print_findings(document["table"], document["findings"])
     for document in documents:
-        _print_gain(document["table"], document["gain"])
+        _print_gain(document["table"], document["gain"], [service["until"] for service in document["services"].values()])
 
 
-def _print_gain(table: str, gain: Mapping[str, Any] | None) -> None:
+def _print_gain(table: str, gain: Mapping[str, Any] | None, untils: Sequence[str]) -> None:
     if gain is not None and gain["files_saved"]:
+        refused = next((until for until in untils if until.startswith("sharing is not possible")), "")
         logs = f", {gain['log_files']} of them log files with {size_text(gain['log_bytes'])}" if gain["log_files"] else ""
         print_line(
             f"{table}: unmanaged: services would save readers {gain['files_saved']} file(s){logs}, and rewrite about "
-            f"{size_text(gain['rewrite_bytes'])}; before anything changes: tideline share PATH --check"
+            f"{size_text(gain['rewrite_bytes'])}; {refused or 'before anything changes: tideline share PATH --check'}"
         )
 
 
