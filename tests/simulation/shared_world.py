@@ -93,7 +93,7 @@ class SharedWorld(World):
             self.kinds = choose.sample(SHARED_FAULTS, choose.randrange(2, 9))
         if self.kinds and self._has_reservations and self.chooser("board").random() < 0.5:
             self.kinds += RESERVATION_FAULTS
-        self.awaited: tuple[str, ...] | None = self.chooser("probation").choice((None, None, None, (), (NOBODY,)))
+        self.awaited: tuple[str, ...] | None = self.chooser("probation").choice((*[None] * 8, (), (NOBODY,)))
         """Nothing is planned before these writers of Apache Hudi, and those that come, were seen with the lock. None: at once."""
         self.taking_step: Counter[str] = Counter()
         """Processes of Tideline whose look at the lock is behind them and whose step is on its way to the storage."""
