@@ -54,6 +54,7 @@ START: dict[str, int] = {
     "lock not looked at before a step": 317,
     "Hudi's lock ignored": 66,
     "late files of what was rolled back stay": 593,
+    "plan on probation": 22,
     "cursor moves before its events": 19,
     "cursor read while a publication is on its way": 212,
     "gaps between events stay": 98,
