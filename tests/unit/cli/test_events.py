@@ -9,6 +9,8 @@ from tideline_events import HINTS, MIRRORS, TIMELINE
 from tideline_events.database import connect
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
+from tideline_table.log import entry_path
+from tideline_table.table import Table
 
 
 @pytest.fixture
@@ -76,3 +78,15 @@ def test_replay_prints_the_transitions_of_the_log_again(mirrored, done):
     again = done("events", "replay", fleet.path("trips"), "--json").rows
     assert [{**row, "observed_by": ""} for row in again] == [{**row, "observed_by": ""} for row in published]
     assert [row["sequence"] for row in done("events", "replay", fleet.path("trips"), "--since", "2", "--json").rows] == [2]
+
+
+def test_replay_of_a_log_with_a_hole_tells_the_rest_and_fails(mirrored, cli):
+    fleet, _ = mirrored
+    table = Table.open(fleet.path("trips"), options={"tideline.log.checkpoint.interval": 2})
+    for number in range(1, 4):
+        write(table, number)
+    table.storage.delete(entry_path(2))
+    found = cli("events", "replay", fleet.path("trips"), "--json")
+    assert [row["sequence"] for row in found.rows] == [1, *range(3, table.timeline.state.sequence + 1)]
+    assert found.code
+    assert "lacks 1 entries, the first one 2" in found.stderr

@@ -39,7 +39,7 @@ from tideline_events import (
 from tideline_events.envelope import KINDS, EventKind
 from tideline_events.fields import payload_fields
 from tideline_events.schema import revisions, type_text
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import CorruptMetadata, InvalidOption
 from tideline_table.table import Table
 
 app = typer.Typer()
@@ -155,15 +155,25 @@ def replay(
     """Print the transitions of a table again, from its log, as events with the same sequences: for a consumer that lost them.
 
     Publishes nothing: other consumers would receive the events twice. Steps that the log no longer has (`tideline.log.retention`)
-    are left out.
+    are left out. Ends with an error, behind all other steps, if the log lost some.
     """
     opened = Table.open(path)
     if not opened.capabilities.keeps_log:
         raise InvalidOption(f"{path}, which only Apache Hudi writes", expected="a table with Tideline's log")
     from tideline_events.transitions import backfill
 
-    for transition in backfill(opened, since, until or opened.state.sequence):
+    following, end, lost = max(since, opened.timeline.log.trimmed_to() + 1), until or opened.state.sequence, list[int]()
+    for transition in backfill(opened, since, end):
+        lost += range(following, transition.sequence)
+        following = transition.sequence + 1
         _print_event(transition, transition.table.name, as_json=as_json)
+    lost += range(following, end + 1)
+    if lost:
+        raise CorruptMetadata(
+            f"the table log of {path} lacks {len(lost)} entries, the first one {lost[0]}",
+            expected="a log without gaps",
+            remedy="restore them from a copy; the rows of the table do not depend on them",
+        )
 
 
 class _Names:

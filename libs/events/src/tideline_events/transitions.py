@@ -134,8 +134,8 @@ def _timeline_file(entry: Entry, form: TableFormat) -> str:
 def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
     """Yield transitions `first` to `last` (both inclusive) from the table log, for a consumer that found a gap.
 
-    Entries that were trimmed (`tideline.log.retention`) are left out; the state of the table includes their effect. Raises
-    `PoisonEvent` if the log has not come to `last`.
+    Entries that were trimmed (`tideline.log.retention`) are left out; the state of the table includes their effect. So are entries
+    that were lost. Raises `PoisonEvent` if the log has not come to `last`.
     """
     identity, definition, log = table_identity(table), table.definition, table.timeline.log
     if last > table.state.sequence and last > table.refresh().sequence:
@@ -146,9 +146,8 @@ def backfill(table: Table, first: int, last: int) -> Iterator[Transition]:
         # Read after the entries: if the log was trimmed meanwhile, a delayed writer may have put void entries below the floor.
         floor = log.trimmed_to()
         yield from (transition_of(identity, definition, entry, "backfill") for entry in entries if entry.sequence > floor)
-        if not entries and floor < sequence:
-            return
-        sequence = max(sequence + len(entries), floor + 1)
+        # A lost entry is passed over: what follows it can still be told.
+        sequence = max(sequence + max(1, len(entries)), floor + 1)
 
 
 class TableLogs:

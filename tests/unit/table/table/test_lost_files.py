@@ -9,6 +9,7 @@ import pytest
 from tests.unit.table.shared import opened, put, shared_table
 from tests.unit.table.tables import contents, create, listing, new_table, open_table, write
 
+from tideline_events.transitions import backfill
 from tideline_table.action import check_table
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TableExists, TableFrozen, TableIncomplete, TableNotFound
@@ -146,6 +147,16 @@ def test_entries_that_a_checkpoint_holds_are_not_missed(table):
     lose_entries(table.storage, *range(1, 5))
     table.storage.delete(POINTER)
     assert contents(open_table(table.storage, table.clock)) == before
+
+
+def test_lost_entries_that_a_checkpoint_holds_are_found_and_the_others_told(table):
+    assert check_table(table) == []
+    head = table.timeline.state.sequence
+    lose_entries(table.storage, 2, 3, 5)
+    found = check_table(table)
+    assert [finding.path for finding in found] == [entry_path(sequence) for sequence in (2, 3, 5)]
+    assert not any(finding.is_repairable for finding in found)
+    assert [step.sequence for step in backfill(table, 1, head)] == [1, 4, *range(6, head + 1)]
 
 
 def test_without_properties_no_other_table_is_created_over_the_rows(table):

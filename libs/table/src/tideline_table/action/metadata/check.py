@@ -14,6 +14,7 @@ from tideline_table.hudi.file_names import is_log_path
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.log.entry import LOG_FOLDER, entry_path, sequence_in
 from tideline_table.log.metadata import RECORD_INDEX
 from tideline_table.log.state import TableState
 from tideline_table.log_format import BlockType, read_deletes, read_rows, scan_log
@@ -95,7 +96,18 @@ def _compare_hudi_written(table: Table, *, deep: bool) -> tuple[list[Finding], b
 
 def _with_data(table: Table, state: TableState, found: list[Finding], *, deep: bool) -> list[Finding]:
     named = {finding.path for finding in found if finding.kind is FindingKind.GONE}
-    return [*found, *(each for each in damaged_files(table.storage, state, deep=deep) if each.path not in named)]
+    damaged = (each for each in damaged_files(table.storage, state, deep=deep) if each.path not in named)
+    return [*found, *damaged, *_lost_entries(table)]
+
+
+def _lost_entries(table: Table) -> Iterator[Finding]:
+    """Yield a finding for each entry that the log lost: a checkpoint holds its effect, but its step cannot be told again."""
+    head = table.timeline.state.sequence
+    names = (found.path.rpartition("/")[2].removesuffix(".json") for found in table.storage.list_folder(LOG_FOLDER).objects)
+    present = {sequence_in(name) for name in names}
+    floor = table.timeline.log.trimmed_to()  # after the listing: what was trimmed meanwhile is not lost
+    for sequence in sorted(set(range(floor + 1, head + 1)) - present):
+        yield Finding(FindingKind.GONE, entry_path(sequence), "a lost entry of the table log: its event cannot be told again")
 
 
 def _compare_shared(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
