@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tests.real.hive_metastore import hive_metastore
 
 import tideline
 from tideline_catalogs import (
@@ -30,18 +29,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("day", pa.string()), pa.field("fare", pa.float64(), metadata={"doc": "in USD"}), ("at", pa.int64())]
 )
-
-
-@pytest.fixture(scope="module")
-def server():
-    with hive_metastore() as running:
-        yield running
-
-
-@pytest.fixture
-def catalog(server):
-    with closing(open_catalog(server.url)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.real.hive_metastore import hive_metastore
 from tests.unit.services.fleet import Fleet, date_files_by, write
 
 from tideline_catalog.metrics import REFUSED, SYNCS, WAITING
 from tideline_catalog.registering import CatalogService
 from tideline_catalog.settings import CatalogSettings
-from tideline_catalogs import CatalogAway, open_catalog
+from tideline_catalogs import CatalogAway
 from tideline_catalogs.registration import SEQUENCE, UID, path_of
 from tideline_mirror.absent import CHECK_ABSENT_EVERY_S, DELETED_AFTER_S
 from tideline_mirror.mirroring import MirrorService
@@ -27,18 +26,6 @@ from tideline_table.action import adopt
 from tideline_table.table import Table
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def server():
-    with hive_metastore() as running:
-        yield running
-
-
-@pytest.fixture
-def catalog(server):
-    with closing(open_catalog(server.url)) as opened:
-        yield opened
 
 
 class Lake(Fleet):
