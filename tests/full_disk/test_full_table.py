@@ -288,7 +288,7 @@ def test_a_shared_table_can_be_cleaned(disk):
     rows = with_old_versions(table)
     assert len(reserve(table)) == FILES
     disk.fill()
-    with pytest.raises(StorageFull, match="lock file"):
+    with pytest.raises(StorageFull):
         write(table, [("k0", "p", 99, "x")])
     assert not (disk.folder / "t" / LOCK_FILE).exists()
     assert clean(table) > 1

@@ -92,6 +92,8 @@ def test_who_took_the_file_lock_since_our_release_leaves_a_trace(tmp_path: Path)
     checksums = tmp_path / ".hoodie/.lock.crc"
     assert not checksums.read_bytes().startswith(b"crc"), "Hadoop would check a lock file by it"
     lock = touched_by_hudi(tmp_path, clock)  # with its checksum file, as Hadoop's local file system makes and deletes it
+    checksums.write_bytes(b"")  # on a full disk
+    assert not provider.was_taken("table")
     checksums.write_bytes(b"crc\x00\x00\x00\x02\x00")
     assert provider.was_taken("table")
     lock.unlink()

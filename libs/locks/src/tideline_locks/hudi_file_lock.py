@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +34,8 @@ SETTLE_S = 0.005
 """Longer than Hudi needs from its check for the file to the creation of the file."""
 _FREE = "free"
 _MARK = b"tideline"
+_CHECKSUMS = b"crc"
+"""How each checksum file of Hadoop begins."""
 
 
 class FileLockCell:
@@ -64,7 +66,8 @@ class FileLockCell:
                 return False
             if record.standing is not Standing.HELD:
                 path.unlink(missing_ok=True)
-                _checksum_sibling(path).write_bytes(_MARK)
+                with suppress(OSError):  # the lock is free; a full disk leaves an empty file, which is a mark, too
+                    _checksum_sibling(path).write_bytes(_MARK)
                 return True
             if seen.record is not None and seen.record.lease_id == record.lease_id:
                 return self._touch(path, seen, record)
@@ -78,7 +81,7 @@ class FileLockCell:
         path = base / LOCK_FILE
         with _translated(name), _guarded(base / LOCK_GUARD_PATH):
             try:
-                if _checksum_sibling(path).read_bytes() == _MARK:
+                if not _checksum_sibling(path).read_bytes().startswith(_CHECKSUMS):
                     return False
             except FileNotFoundError:
                 pass
