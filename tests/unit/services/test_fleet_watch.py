@@ -72,7 +72,8 @@ def test_findings_show_and_clear(fleet):
     assert "cannot_open" not in findings(context)
 
 
-def test_damage_is_found_within_the_hour_and_cleared_within_a_minute(fleet):
+@pytest.mark.parametrize("is_told", [False, True], ids=["asked", "told by events"])
+def test_damage_is_found_within_the_hour_and_cleared_within_a_minute(fleet, monkeypatch, is_told):
     table = fleet.create(type=TableType.COW)
     write(table, 0)
     service, context = planner(fleet)
@@ -84,6 +85,8 @@ def test_damage_is_found_within_the_hour_and_cleared_within_a_minute(fleet):
     service.tick()
     assert context.metrics.value(FINDINGS, kind="damaged") == 1
     table.storage.put(path, content)
+    if is_told:  # no event tells of a file that is back
+        monkeypatch.setattr(service._tables.looks, "is_current", lambda _: True)
     fleet.clock.advance(LOOK_AGAIN_S)
     service.tick()
     assert context.metrics.value(FINDINGS, kind="damaged") == 0

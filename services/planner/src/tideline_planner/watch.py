@@ -64,6 +64,11 @@ class _Standing:
     damage: tuple[Finding, ...] = ()
     damage_at_s: float = -math.inf
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether something is wrong that may be mended at any time, without an entry in the table log."""
+        return self.refused is not None or bool(self.damage)
+
     def at(self, table: Table, now_s: float, quiet_for_s: float | None) -> _Standing:
         """Return what is known now; look again at what is too old: what was wrong may be mended at any time.
 
@@ -118,6 +123,7 @@ class FleetWatch:
         is_told = is_same and self._tables.looks.is_current(table)
         since_s = known.since_s if known is not None and is_same else now_s
         told_s = min(LOOK_AT_QUIET_S, max(LOOK_AT_TOLD_S, now_s - since_s))
+        is_told = is_told and not (known is not None and known.standing.is_wrong)  # no event tells that it is mended
         if known is not None and is_same and now_s - known.at_s < (told_s if is_told else LOOK_AGAIN_S):
             has_pending = now_s - known.at_s >= LOOK_AT_PENDING_S and next(table.state.pending(), None) is not None
             if not has_pending:
