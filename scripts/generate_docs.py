@@ -99,7 +99,7 @@ flowchart LR
 ```python
 import tideline
 
-# Or sqlite:///data/events.db. Each process of the group has a member name of its own.
+# Or sqlite:///data/events.db, for one process. On Kafka each process of the group has a member name of its own.
 with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", member="reports-0") as events:
     for event in events.changes():  # each step after which queries may return other rows
         print(event.table.name, event.sequence, event.operation, event.rows_inserted, event.partitions)
@@ -116,7 +116,7 @@ with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", me
 - **Start.** A new group starts with the events in the topic, with `snapshot=True` with the state of each table: `events` first yields its `TableRecord`, then the transitions after the `sequence` in it. A table that the group meets later starts with the first entry that its log still has.
 - **Exactly once.** A sink that stores the sequence of each table together with its results passes `seen`, a function that returns these sequences; the event log then holds no positions of the group. A pipeline from table to table needs none: `upsert(..., progress=...)` stores the position in the commit of the target, and the event only says that there is something to read (`examples/pipeline.py`). The commit fails with `Conflict` if another process moved the position, so changes are never applied twice. If `changes` raises `HistoryUnavailable`, the source was restored or its files were cleaned: write all of it with `insert_overwrite_table(..., progress=...)`.
 - **Lag.** `events.lag()` says for each table of this member how many published steps it has not delivered; `events.counts` counts duplicates, filled gaps, missing steps and dead letters.
-- **Members.** Kafka divides the tables among the members of a group. With a `member` name a restarted process gets its tables back at once; the tables of a process that ended wait ten seconds for another member.
+- **Members.** Kafka divides the tables among the members of a group. With a `member` name a restarted process gets its tables back at once; the tables of a process that ended wait ten seconds for another member. An event log in SQLite divides nothing: each process of a group receives all events, so a group has one process there.
 - **Dead letters.** A record that is no event, or whose `sequence` the table log does not have, goes to `tideline.dead-letter`. If a table cannot be opened, its events are delivered all the same, and the missing ones are counted (`counts.missing`).
 - **Tables.** The key is the uid: `table.name` and `table.base_path` in each event say which table it is, and may change. So map uids to names and paths by `tideline.tables`, which holds the present ones of every table. A table that is deleted or moved leaves `tideline.tables` after five minutes: a record without a value. A table that was adopted (`tideline adopt`) has a new uid, its history is published again under it, and `former_uid` in `tideline.tables` names the old one.
 - **Changes of tables.** `tideline.catalog` says once that a table was `created`, `renamed`, `moved` (with the base path and the
