@@ -14,7 +14,7 @@ MOST_BYTES = 16_384
 CSRF = "csrf"
 """Field of each form, and name in the session."""
 _OF_PROCESS = secrets.token_urlsafe(24)
-"""The token where nobody signs in: a page of another site cannot read it."""
+"""The token of a console without sign-in. A page of another site cannot read it."""
 
 
 def csrf_of(request: Request) -> str:

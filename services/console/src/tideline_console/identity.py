@@ -66,7 +66,7 @@ class Provider:
         except (httpx2.HTTPError, RuntimeError) as error:
             raise _unreachable(error) from error
         except (OAuthError, JoseError, ValueError, KeyError, TypeError) as error:
-            # What it says may be of anyone who made the address: it is for the log, and for nobody's page.
+            # Another site may have made this address, so the log has the reason, and no page shows it.
             _log.warning("sign-in refused", error=type(error).__name__, reason=str(error)[:500])
             raise SignInRefused("The identity provider's answer was not accepted. Begin again.", 400) from error
         claims = answer.get("userinfo")

@@ -37,7 +37,7 @@ class Person:
 
 
 class SignInRefused(Exception):
-    """The provider, or what it says, lets nobody in. `status` is that of the answer."""
+    """The console refuses a sign-in, because of the provider or of what it says. `status` is that of the answer."""
 
     def __init__(self, text: str, status: int = 403) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ def local_user() -> Person:
 
 
 def person_of(request: Request) -> Person | None:
-    """Return who sent a request; None if nobody is signed in."""
+    """Return the person who sent a request; None without a session."""
     return getattr(request.state, "person", None)
 
 

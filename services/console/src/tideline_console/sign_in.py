@@ -239,7 +239,7 @@ def address_of(request: Request) -> str:
 
 
 def check_sign_in(settings: ConsoleSettings) -> None:
-    """Raise `InvalidSetting` where strangers could reach pages without sign-in, or nobody could sign in."""
+    """Raise `InvalidSetting` where other machines could reach pages without sign-in, or no person could sign in."""
 
     def refuse(name: str, found: str, expected: str, remedy: str) -> None:
         raise InvalidSetting(found, name=name, origin=settings.origin(name), expected=expected, remedy=remedy)
@@ -258,7 +258,7 @@ def check_sign_in(settings: ConsoleSettings) -> None:
         )
     if own.issuer and not (own.operators or own.viewers):
         expected = "values of the claim in sign_in.operators or sign_in.viewers"
-        refuse("sign_in.operators", "setting 'sign_in.issuer' without roles: nobody could sign in", expected, "name groups")
+        refuse("sign_in.operators", "setting 'sign_in.issuer' without roles: no person could sign in", expected, "name groups")
     where = urlsplit(own.issuer)
     if own.issuer and where.scheme != "https" and not (where.scheme == "http" and is_loopback(where.hostname or "")):
         refuse("sign_in.issuer", f"setting 'sign_in.issuer' is {own.issuer!r}", "an https URL", "give the provider's issuer")

@@ -125,7 +125,7 @@ class Pages:
 
     def render(self, template: str, request: Request, context: Context) -> str:
         """Return a page."""
-        # Who is not signed in learns nothing of the fleet, on pages of errors either.
+        # A person without a session learns nothing of the fleet, also from pages of errors.
         shell = {} if person_of(request) is None else self._shell(request)
         return self._templates.get_template(template).render({**self._frame(request), **shell, **context})
 

@@ -155,7 +155,7 @@ class WriteStat:
 RECORDS_KEY = "tideline.records"
 """Extra metadata of commits in Avro, whose write stats have Hudi's fields only: a JSON object from file names to records.
 
-Whoever parses a commit finds the records in the stats again, and not in the extra metadata.
+`CommitMetadata.from_json` moves the records back into the stats.
 """
 REPLACED_ROWS_KEY = "tideline.replaced.rows"
 """Extra metadata of overwrites and partition deletions: the number of rows in the file groups that they replace, -1 if unknown."""

@@ -1,4 +1,4 @@
-"""Files of a completed write behind a compaction or clustering that does not read them: acknowledged rows that nobody sees.
+"""Files of a completed write behind a compaction or clustering that does not read them: acknowledged rows that no reader reads.
 
 Writers of a shared table that do not take the common lock leave them (docs/design/observed-tables.md). Pure.
 """

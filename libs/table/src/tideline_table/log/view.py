@@ -85,7 +85,7 @@ class StateView:
     the entry on by which an operator says that every writer takes it."""
     writers: dict[str, str] | None = None
     """Writers of Apache Hudi, by kind and release → the commit at which each was seen with the common lock, or the entry by which
-    an operator vouched for it; empty: not yet. None: nobody asks, whoever shared the table vouched for all."""
+    an operator vouched for it; empty: not yet. None: services do not ask, because who shared the table vouched for all."""
     reappended: dict[str, str] = field(default_factory=dict)
     """Writes of Apache Hudi that a rewrite had hidden → the commit that holds their rows since (`log/hidden.py`)."""
     _mutex: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)

@@ -203,7 +203,7 @@ def _end_of_hidden(state: TableState, compaction: str) -> str:
     """Return what makes the rows visible."""
     if state.is_pending(compaction):
         return f"they stay visible if Tideline runs it (tideline run compaction PATH {compaction}), not if Apache Hudi does"
-    return "nobody reads them any more: append these rows again before Apache Hudi cleans: tideline reappend PATH"
+    return "readers do not read them: append these rows again before Apache Hudi cleans: tideline reappend PATH"
 
 
 def damage_of(table: Table) -> tuple[Finding, ...]:

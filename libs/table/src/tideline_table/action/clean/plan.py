@@ -163,7 +163,7 @@ def plan_clean(
 
 
 def _hidden_write(state: TableState) -> NotDue | None:
-    """Return the reason while files hold acknowledged rows that nobody reads: a clean would take them for good."""
+    """Return the reason while no reader reads files with acknowledged rows: a clean would delete these rows."""
     hidden = next(iter(hidden_files(state)), None)
     if hidden is None:
         return None

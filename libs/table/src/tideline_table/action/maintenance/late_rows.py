@@ -95,7 +95,7 @@ class _Late:
         return not self._keys.isdisjoint(self._table.definition.keygen.written_keys(rows).to_pylist())
 
     def change(self, snapshot: Snapshot) -> RowChange:
-        """Return the hidden rows that are newer than the visible ones of their keys, or that nobody has written since."""
+        """Return the hidden rows that are newer than the visible ones of their keys, or that no write has changed since."""
         bare = replace(snapshot, slices=self._alone, buckets=None, skipping=None, log_indexes=None)
         late = bare.read(where=pc.field(MetaField.COMMIT_TIME) == self._instant)
         keys = late[MetaField.RECORD_KEY].to_pylist()

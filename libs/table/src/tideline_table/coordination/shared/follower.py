@@ -113,7 +113,7 @@ class LogFollower:
         return bool(late or late_files(listed, state)) or self._unfinished_sharing(listed) is not None
 
     def _locked(self, lock: HudiTableLock, listed: ListedTimeline) -> frozenset[str]:
-        """Return the writes of `locked`. Without an answer of the lock nobody is seen: each writer waits for its next commit."""
+        """Return the writes of `locked`. If the lock does not answer, no writer counts as seen until its next commit."""
         try:
             return locked_completions(lock, self.replica.storage, listed, self.replica.state)
         except (ObjectNotFound, TidelineError) as error:
