@@ -21,7 +21,9 @@ class SignInSettings(BaseModel):
         "act. Take a random one.",
         min_length=24,
     )
-    viewer_token: SecretStr | None = setting(None, unit="-", description="Token that makes its holder a viewer, who cannot act.", min_length=24)
+    viewer_token: SecretStr | None = setting(
+        None, unit="-", description="Token that makes its holder a viewer, who cannot act.", min_length=24
+    )
     issuer: str = setting(
         "",
         unit="-",
