@@ -73,7 +73,8 @@ def share_table(
     on. With `writers` the table begins on probation: no plan is published until each of them (`writer_names`), and each new one,
     was seen with the lock; None: the caller vouches for all. Raises `UnsupportedTable` for versions and types that cannot
     be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a table
-    shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the clock.
+    shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the
+    clock.
     """
     named = BucketIndex() if index is None else index
     if not isinstance(named, BucketIndex):
