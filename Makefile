@@ -4,11 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAULTS := tests/simulation tests/weakenings tests/property tests/fuzz tests/full_disk tests/endurance tests/platform
 ON_SPARK := tests/spark
+# Tests marked `real`: in these files, or by a fixture of these folders. To import all others takes longer than this search.
+REAL = $(shell grep -rl 'mark\.real' tests --include='test_*.py' --include=conftest.py --exclude-dir=conformance \
+	| sed 's,/conftest\.py$$,,' | sort)
 STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk beside fleet bench bench-clustering bench-events bench-fleet bench-index lint format docs wheel release \
+.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 BASE ?= main
@@ -19,6 +22,7 @@ SCALE ?= 0.2
 PLANS ?= 200
 FLEETS ?= 100 1000
 EVENT_TABLES ?= 10000
+CONSOLE_TABLES ?= 10000
 TARGETS ?=
 RELEASE ?= 1.2.0
 SEED ?= 1
@@ -67,7 +71,7 @@ test-spark: java ## DataFrames, data source, sink and applications on a local Sp
 test-real: java ## the contract suites on a real Kafka with a schema registry, a real Redis, real object stores; the chart with helm
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.chart.tools
-	$(PYTEST) tests --ignore=tests/conformance -m real -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(REAL) -m real -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-cluster: java ## the launcher, HudiTable resources and the chart on a real API server of Kubernetes, built from source the first time
 	$(BIN)/python -m tests.real.kubernetes_api
@@ -110,6 +114,9 @@ bench-fleet: java ## a mirror and a planner with many tables, and small plans pe
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.benchmarks.fleet --tables $(FLEETS) --plans $(PLANS)
 
+bench-console: $(STAMP) ## pages of the console over many tables, and with many viewers: make bench-console CONSOLE_TABLES=10000
+	$(BIN)/python -m tests.benchmarks.console --tables $(CONSOLE_TABLES)
+
 bench-events: java ## events on a real Kafka: delays, topics published again, start of a mirror: make bench-events EVENT_TABLES=10000
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.benchmarks.events --tables $(EVENT_TABLES)
@@ -138,6 +145,9 @@ lint: $(STAMP) ## style, types, layers, generated documentation and chart files,
 format: $(STAMP) ## bring the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+screenshots: $(STAMP) ## the pictures of docs/console.md, from a fleet that is made and lives for a minute
+	$(BIN)/python -m tests.contract.console.screenshots docs/console
 
 docs: $(STAMP) ## write the generated pages (options, settings, metrics, events) and the generated files of the chart
 	$(BIN)/python scripts/generate_docs.py
@@ -173,8 +183,8 @@ e2e-short: java ## the short form of it: one table, a driver with an executor, t
 
 requirements: ## pin pyproject.toml and requirements/*.in anew, with hashes (needs uv)
 	$(PIN) pyproject.toml --all-extras requirements/dev.in -o requirements/dev.txt
-	$(PIN) -c requirements/dev.txt pyproject.toml --extra services --extra kafka --extra redis --extra zookeeper --extra kubernetes --extra sqs --extra console --extra catalogs -o requirements/service.txt
-	$(PIN) -c requirements/dev.txt pyproject.toml --extra spark --extra redis --extra zookeeper -o requirements/spark.txt
+	$(PIN) -c requirements/dev.txt pyproject.toml --extra services --extra kafka --extra redis --extra zookeeper --extra kubernetes --extra aws --extra console --extra catalogs -o requirements/service.txt
+	$(PIN) -c requirements/dev.txt pyproject.toml --extra spark --extra redis --extra zookeeper --extra aws -o requirements/spark.txt
 	$(PIN) -c requirements/dev.txt requirements/image.in -o requirements/image.txt
 	for f in peer-hudi fuzz; do $(PIN) requirements/$$f.in -o requirements/$$f.txt; done
 

@@ -111,13 +111,13 @@ with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", me
   [events.asyncapi.json](events.asyncapi.json) says all of it for programs.
 - **Order.** Only events of one table have an order, that of `sequence`. It has no gaps in the table log.
 - **Duplicates and gaps.** A consumer may receive an event twice, and skips a `sequence` that it has processed. If a `sequence` is missing, it reads these entries from the table log: it opens the table at the base path in the event. `EventConsumer` does both.
-- **Positions.** Asking for the next event says that the one before is processed. Before a consumer waits for more, it stores the last sequence of each table in `tideline.positions`. So nothing is lost if it is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another; what was not committed comes again. `poll` and `commit` do the same step by step; `events` yields the events of all kinds.
+- **Positions.** Asking for the next event says that the one before is processed. Before a consumer waits for more, it stores the last sequence of each table in `tideline.positions`. So nothing is lost if it is down for longer than the topic keeps events, and nothing that one member committed is delivered again by another; what was not committed comes again. `poll` and `commit` do the same step by step. `events` yields the events of all kinds in the `topics` that the consumer was opened with (`topics=[tideline.events.CATALOG.name]`), each an object of the class in `tideline.events` that is named below.
 - **Quiet tables.** Without new events, a consumer compares its positions with `tideline.tables` every five minutes.
 - **Start.** A new group starts with the events in the topic, with `snapshot=True` with the state of each table: `events` first yields its `TableRecord`, then the transitions after the `sequence` in it. A table that the group meets later starts with the first entry that its log still has.
 - **Exactly once.** A sink that stores the sequence of each table together with its results passes `seen`, a function that returns these sequences; the event log then holds no positions of the group. A pipeline from table to table needs none: `upsert(..., progress=...)` stores the position in the commit of the target, and the event only says that there is something to read (`examples/pipeline.py`). The commit fails with `Conflict` if another process moved the position, so changes are never applied twice. If `changes` raises `HistoryUnavailable`, the source was restored or its files were cleaned: write all of it with `insert_overwrite_table(..., progress=...)`.
 - **Lag.** `events.lag()` says for each table of this member how many published steps it has not delivered; `events.counts` counts duplicates, filled gaps, missing steps and dead letters.
 - **Members.** Kafka divides the tables among the members of a group. With a `member` name a restarted process gets its tables back at once; the tables of a process that ended wait ten seconds for another member. An event log in SQLite divides nothing: each process of a group receives all events, so a group has one process there.
-- **Dead letters.** A record that is no event, or whose `sequence` the table log does not have, goes to `tideline.dead-letter`. If a table cannot be opened, its events are delivered all the same, and the missing ones are counted (`counts.missing`).
+- **Dead letters.** A record that is no event, or whose `sequence` neither the state nor the log of its table has, goes to `tideline.dead-letter`. If a table cannot be opened, its events are delivered all the same, and the missing ones are counted (`counts.missing`).
 - **Tables.** The key is the uid: `table.name` and `table.base_path` in each event say which table it is, and may change. So map uids to names and paths by `tideline.tables`, which holds the present ones of every table. A table that is deleted or moved leaves `tideline.tables` after five minutes: a record without a value. A table that was adopted (`tideline adopt`) has a new uid, its history is published again under it, and `former_uid` in `tideline.tables` names the old one.
 - **Changes of tables.** `tideline.catalog` says once that a table was `created`, `renamed`, `moved` (with the base path and the
   uid before), `upgraded`, `shared` or `unshared`, and that it is `dropped`. It is `unmanaged` if for five minutes no pattern
@@ -128,6 +128,12 @@ with tideline.events.consumer("kafka://kafka-1:9092,kafka-2:9092", "reports", me
   `visited_since` are published, except those of tables that are `behind` or `failing`. A fleet is alive if each shard, as the
   newest heartbeat counts them, has a heartbeat younger than three intervals. `quiet_since` in `tideline.tables` says since when a
   table had no step. `tideline events tables EVENT_LOG` shows both.
+- **Hints.** The mirror publishes a commit at its next look at the table: after `poll_interval_s` (5 s) or, if the table was
+  quiet, later (setting `mirror.freshness_s`). A writer may tell it of the commit, which is then published at once: `with
+  tideline.events.hints(EVENT_LOG) as hints`, and `hints.give(table)` after each commit. The writer waits for nothing, and a
+  lost hint only delays an event. In another language, publish a `tideline.hints.look.v1`, of which only `table_uid`
+  (`table.inspect.uid`), `time` and `reason` are required. [Measured](measured.md): medians of 0.025 s with hints and 2.6 s
+  without.
 - **Publication again.** If `tideline.timeline` or `tideline.tables` is deleted, also if another process makes it again, or if the
   file of the embedded event log is replaced, the mirror notices within a minute and publishes what the logs of the tables still
   have, with the same ids and sequences: consumers skip what they processed. Tables that only Apache Hudi writes have no such log.
@@ -207,7 +213,7 @@ _FORMATS = """## Formats
 
 | `content-type` | value | `ce_dataschema` |
 | --- | --- | --- |
-| `application/avro` | an Avro datum | `urn:tideline:schema:<type>:<revision>`: `x-urn` of a schema in [events.asyncapi.json](events.asyncapi.json) |
+| `application/avro` | an Avro datum | `urn:tideline:schema:<type>:<revision>`: `x-urn` of a schema in [events.asyncapi.json](events.asyncapi.json); `tideline events schema URN --json` prints it |
 | `application/json` | a JSON object with the same fields; times are texts in UTC, bytes are in Base64 | the same |
 | `application/vnd.confluent.avro` | Confluent's wire format: a zero byte, the id of the schema in four bytes, the Avro datum | the URL of the schema in the registry, then `#<type>:<revision>` |
 
@@ -238,10 +244,11 @@ def events_page() -> str:
         (f"`{p.name}`", f"`{p.default}`" if p.default else "-", "Kafka" if p.only_kafka else "both", p.meaning) for p in PARAMETERS
     ]
     parts += [_URL_PARAMETERS, _table(("parameter", "default", "for", "meaning"), parameters), _FORMATS]
-    for name in (kind.event_type for kind in KINDS):
-        schema = json.loads(revisions(name)[-1].source)
+    for kind in KINDS:
+        schema = json.loads(revisions(kind.event_type)[-1].source)
+        meaning = f"{schema['doc']} Class: `{kind.payload.__name__}`.\n"
         rows = [(f"`{f['name']}`", type_text(f["type"]), str(f.get("doc", ""))) for f in schema["fields"]]
-        parts += [f"## {name}\n", str(schema.get("doc", "")) + "\n", _table(("field", "type", "meaning"), rows)]
+        parts += [f"## {kind.event_type}\n", meaning, _table(("field", "type", "meaning"), rows)]
     return "\n".join(parts)
 
 

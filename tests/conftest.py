@@ -39,12 +39,14 @@ def disk_path():
         yield Path(folder)
 
 
+# Modules and tests live as long as the process: the collector need not visit them again and again.
+gc.set_threshold(50_000, 20, 100)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Modules and tests live as long as the process: the collector need not visit them again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 ONE_PROCESS = ("tests/spark/",)

@@ -54,6 +54,16 @@ def requests(of_reads: int) -> dict[str, str]:
     return {f'tideline_runtime_storage_requests_total{{{POD}, kind="{k}"}}': f"0+{by}x200" for k, by in kinds.items()}
 
 
+def costs(of_lists: int) -> dict[str, str]:
+    """So many listings in each minute, 21.6 cents a month for each, and one processor in use: 29.15 a month."""
+    return {
+        f'tideline_runtime_storage_requests_total{{{POD}, kind="list"}}': f"0+{of_lists}x200",
+        f'tideline_runtime_storage_request_price{{{POD}, kind="list"}}': "0.000005x200",
+        f"process_cpu_seconds_total{{{POD}}}": "0+60x200",
+        f"tideline_runtime_processor_price{{{POD}}}": "0.000011244444x200",
+    }
+
+
 def finding(alert: str, kind: str, after_min: int, summary: str, *, by_kind: bool = False) -> Case:
     labels = {"namespace": "data", **({"kind": kind} if by_kind else {})}
     series = f'tideline_planner_findings{{{POD}, kind="{kind}"}}'
@@ -116,6 +126,14 @@ ALERTS = {
             {"namespace": "data", "pod": "p"},
             "p makes 21.03k storage requests per table and hour",
             88,
+        ),
+        Case(
+            "TidelineCostHigh",
+            costs(of_lists=2300),
+            costs(of_lists=2100),
+            {"namespace": "data"},
+            "The services cost 525.9 a month",
+            118,
         ),
         Case(
             "TidelineTablesOutOfReach",

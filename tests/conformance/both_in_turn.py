@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import pyarrow as pa
 import pytest
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import write_rows
+from tideline_table.action import adopt, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.coordination.committed import Committed
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.formats import format_to_create
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import Table, TableRequest, TableType, create_table, share_table
 from tideline_table.writer import Operation
@@ -37,6 +39,14 @@ SCHEMA = pa.schema(
 NAME = "turns"
 SHARING = Sharing(HudiLockKind.FILE_SYSTEM, expire_min=5)
 FAST = {"hoodie.parquet.small.file.limit": 0}
+TELLING = (0, 1, 4, 5, 6, 8, 10, 13, 15)
+"""Of the steps of a long story, those of both sides in which something happens for the first time: inserts, updates of keys of the
+other side, our clustering (6), a deletion of each (8, 13), a compaction of each (10, 15), keys of long ago."""
+
+
+def steps_of(number: int) -> list[int]:
+    """The steps of a story of `number` steps: all of a short one or with SAMPLE_STEP=1, otherwise the telling ones."""
+    return [step for step in range(number) if SAMPLE_STEP == 1 or number < len(TELLING) or step in TELLING]
 
 
 def trips(numbers: Iterable[int], ts: int, price: Callable[[int], float] = lambda n: n * 1.5) -> pa.Table:
@@ -94,6 +104,7 @@ class Turns:
     options: Mapping[str, str] = field(default_factory=dict)
     own_options: Mapping[str, object] = field(default_factory=dict)
     metadata: bool = False
+    version: int = 6
     request: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `TableRequest` of `create_here`, in place of those of every test."""
 
@@ -109,10 +120,11 @@ class Turns:
             "hoodie.parquet.small.file.limit": "0",
             "hoodie.clean.automatic": "false",
             "hoodie.compact.inline": "false",
-            **SHARING.hudi_options(WRITTEN),
+            **SHARING.hudi_options(format_to_create(self.version)),
             "hoodie.metadata.enable": str(self.metadata).lower(),
             "hoodie.embed.timeline.server": "false",
             "hoodie.write.markers.type": "DIRECT",
+            "hoodie.index.bloom.num_entries": "1000",  # the default costs a tenth of all processor time
             **self.options,
         }
 
@@ -120,7 +132,10 @@ class Turns:
         """A new table of Tideline that is not shared yet."""
         usual: dict[str, Any] = {"key_fields": ("id",), "partition_fields": ("part",), "ordering_field": "ts"}
         create_table(
-            str(self.path), TableRequest(name=NAME, schema=SCHEMA, type=TableType(self.kind.value), **{**usual, **self.request})
+            str(self.path),
+            TableRequest(
+                name=NAME, schema=SCHEMA, type=TableType(self.kind.value), version=self.version, **{**usual, **self.request}
+            ),
         )
         return Table.open(str(self.path), options={**FAST, **self.own_options})
 
@@ -132,6 +147,14 @@ class Turns:
     def share(self) -> Table:
         """Share what is there."""
         return share_table(Table.open(str(self.path), options={**FAST, **self.own_options}), SHARING, open_hudi_lock)
+
+    def copied(self, path: Path) -> Turns:
+        """A copy of the table at `path`, with an identity of its own."""
+        shutil.copytree(self.path, path, copy_function=shutil.copy2)
+        copied = replace(self, path=path)
+        if (path / ".hoodie/.tideline").exists():
+            adopt(copied.open())
+        return copied
 
     def open(self) -> Table:
         """The table as a writer of Tideline that has just started sees it."""

@@ -6,6 +6,8 @@ been given the lock is found out.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,12 +20,14 @@ import pyarrow as pa
 import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.environment import HUDI_RELEASE, prepare
+from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     NotDue,
     compact_slice,
     leave,
+    reappend_hidden,
     request_clean,
     request_compaction,
     run_clean,
@@ -47,8 +51,9 @@ from tideline_table.writer import Operation
 
 pytestmark = pytest.mark.timeout(900)
 
-RELEASES = [HUDI_RELEASE]
-"""Release 0.15.0 takes its lock before the inflight file, too, so that a job that waits for one elsewhere never has that file."""
+RELEASES = [HUDI_RELEASE, "0.15.0", *(("1.0.2", "1.1.1") if SAMPLE_STEP == 1 else ())]
+TRIES = 10
+"""To stop a job between its inflight file and its completion, which lies some tenths of a second behind."""
 W = "hoodie.datasource.write."
 JOB = {
     "hoodie.table.name": "trips",
@@ -62,6 +67,7 @@ JOB = {
 }
 SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("city", pa.string())])
 SERVICES: dict[str, object] = {"hoodie.compact.inline.max.delta.commits": 1, "hoodie.cleaner.commits.retained": 1}
+DUE = {"hoodie.compact.inline.max.delta.commits": "1"}
 SLOW = {"ts": "if(id like 'slow%', ts + coalesce(cast(reflect('java.lang.Thread', 'sleep', 2000L) as bigint), 0), ts)"}
 """The source of the rows takes two seconds, between the instant of a write and its inflight file."""
 WAIT_S = 300.0
@@ -181,6 +187,8 @@ def _story(jobs: Jobs, release: str) -> None:
     _a_job_without_the_lock(jobs)
     _serve(path)
     jobs.agree()
+    if jobs.peer is not jobs.judge:
+        _a_job_behind_a_compaction(jobs)
     leave(_opened(path), open_hudi_lock)
     assert not [found for found in (path / ".hoodie" / ".tideline").rglob("*") if found.is_file()]
     assert not (path / ".hoodie" / ".lock.crc").exists()
@@ -226,26 +234,40 @@ def _nothing_is_planned_over_a_job(jobs: Jobs) -> None:
     assert _kinds(_opened(jobs.path)) == set()
 
 
+@contextmanager
+def _standing_still(jobs: Jobs, numbers: list[int], **options: str) -> Iterator[Callable[[], None]]:
+    """A job whose process is stopped behind its inflight file. What is yielded lets it go on, and waits until it has completed."""
+    group = jobs.peer.process_id
+    for _ in range(TRIES):
+        with _running(lambda: jobs.write(numbers, slow=True, **options), jobs.path) as job:
+            _until(lambda: _is_pending(jobs.path, "inflight") or job.done(), job)
+            os.killpg(group, signal.SIGSTOP)
+            try:
+                if not _is_pending(jobs.path, "inflight"):
+                    continue
+
+                def go_on(job: Future[None] = job) -> None:
+                    os.killpg(group, signal.SIGCONT)
+                    _until(lambda: not _is_pending(jobs.path, "requested"), job)
+
+                yield go_on
+                return
+            finally:
+                os.killpg(group, signal.SIGCONT)
+    raise AssertionError(f"the job completed {TRIES} times before it was stopped")
+
+
 def _a_job_without_the_lock(jobs: Jobs) -> None:
-    """It takes a lock of its own, elsewhere: it completes while Tideline has the lock of the table."""
-    elsewhere, first, taken, free = (jobs.path.parent / name for name in ("elsewhere", "first", "taken", "free"))
-    first.mkdir()  # releases from 1.0 lock while they take an instant, and may not find this file again
-    free.mkdir()
-    taken.write_text("")  # no lock can be made below a file
-    elsewhere.symlink_to(first)
+    """It takes a lock elsewhere, and completes while Tideline has the lock of the table."""
+    elsewhere = jobs.path.parent / "elsewhere"
+    elsewhere.mkdir()
     ours = _opened(jobs.path)
-    wrong = {"hoodie__write__lock__filesystem__path": str(elsewhere), "hoodie__write__lock__client__num_retries": "2000"}
-    with _running(lambda: jobs.write([5, 21], slow=True, **wrong), jobs.path) as job:
-        _point(elsewhere, taken)
-        _until(lambda: _is_pending(jobs.path, "inflight") and not _is_pending_only(jobs.path), job)
-
-        def let_it_complete() -> None:
-            _point(elsewhere, free)
-            _until(lambda: not _is_pending(jobs.path, "requested"), job)
-
-        with _within_a_step(ours, let_it_complete):
-            rows = {"id": ["own"], "ts": [1], "city": ["oslo"]}
-            write_rows(ours, pa.table(rows, schema=SCHEMA), Operation.UPSERT)
+    with (
+        _standing_still(jobs, [5, 21], hoodie__write__lock__filesystem__path=str(elsewhere)) as go_on,
+        _within_a_step(ours, go_on),
+    ):
+        rows = {"id": ["own"], "ts": [1], "city": ["oslo"]}
+        write_rows(ours, pa.table(rows, schema=SCHEMA), Operation.UPSERT)
     jobs.model["own"] = 1
     jobs.agree()
     services = _opened(jobs.path)
@@ -260,17 +282,25 @@ def _a_job_without_the_lock(jobs: Jobs) -> None:
     assert _kinds(_opened(jobs.path)) == set()
 
 
-def _point(link: Path, target: Path) -> None:
-    new = link.with_name("new")
-    new.symlink_to(target)
-    new.replace(link)
-
-
-def _is_pending_only(path: Path) -> bool:
-    """Whether a write has its requested file and no inflight file."""
-    names = {found.name for found in (path / ".hoodie").iterdir()}
-    begun = {name.partition(".")[0] for name in names if name.endswith(".deltacommit.requested")}
-    return any(f"{instant}.deltacommit.inflight" not in names for instant in begun if f"{instant}.deltacommit" not in names)
+def _a_job_behind_a_compaction(jobs: Jobs) -> None:
+    """Another job of Apache Hudi compacts while it writes, which hides its rows from all readers; they are appended again."""
+    jobs.write(range(4, 8))
+    before = dict(jobs.model)
+    with _standing_still(jobs, [6, 7], hoodie__write__concurrency__mode="single_writer") as go_on:
+        jobs.judge.sql(f"call run_compaction(op => 'scheduleAndExecute', path => '{jobs.path}')", DUE | jobs.options)
+        go_on()
+    acknowledged = jobs.model
+    jobs.model = before | {"slow": acknowledged["slow"]}  # its file group had nothing to compact
+    table = _opened(jobs.path)
+    table.timeline.heal(0.0)
+    assert FindingKind.HIDDEN_COMMIT in _kinds(table)
+    jobs.agree()
+    (done,) = reappend_hidden(table)
+    assert (done.rows, done.older) == (2, 0)
+    jobs.model = acknowledged
+    jobs.agree()
+    resume_services(_opened(jobs.path))
+    assert _kinds(_opened(jobs.path)) == set()
 
 
 @contextmanager

@@ -23,11 +23,14 @@ from tests.conformance.both_in_turn import Turns, trips
 from tests.conformance.crashing_writer import DIED
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
-from tests.conformance.test_shared_metadata import KEPT, OFTEN, WITH_METADATA, agree
+from tests.conformance.test_shared_metadata import OFTEN, WITH_METADATA, agree
+from tests.conformance.test_shared_versions_metadata import ALL, BY_INDEX
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.config import SHARED_METADATA
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.hudi.instant import State
 from tideline_table.table import Table
@@ -55,6 +58,7 @@ SERVICES: dict[str, object] = {
     "hoodie.compact.inline.max.delta.commits": 1,
     "hoodie.cleaner.commits.retained": 3,
 }
+SERVED_TABLES = [(6, Kind.COW), (6, Kind.MOR), (9, Kind.MOR), *([(9, Kind.COW), (8, Kind.MOR)] if SAMPLE_STEP == 1 else [])]
 
 
 def counted(table: Table, keys: range) -> Counter[int]:
@@ -248,15 +252,19 @@ def ended(race: Race, ours: Counter[str], attempts: int) -> None:
     print(f"{race.turns.kind}: {ours}, Apache Hudi lost {race.conflicts} of {attempts} attempts")
 
 
-@pytest.mark.parametrize(("kind", "with_metadata"), [(Kind.COW, False), (Kind.MOR, False), (Kind.COW, True)])
+@pytest.mark.parametrize(
+    ("version", "kind", "partitions"),
+    [(6, Kind.COW, ""), (6, Kind.MOR, ""), (6, Kind.COW, "bloom_filters,column_stats,files"), (9, Kind.MOR, ALL)],
+)
 def test_no_acknowledged_update_is_lost(
-    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, with_metadata: bool, monkeypatch: pytest.MonkeyPatch
+    apache_hudi: ApacheHudi, workdir: Path, version: int, kind: Kind, partitions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, kept = ({**WITH_METADATA, **OFTEN}, KEPT) if with_metadata else ({}, {})
-    turns = Turns(apache_hudi, workdir / "table", kind, options, kept, metadata=with_metadata)
+    given = BY_INDEX if version == 9 else {**WITH_METADATA, **OFTEN}
+    options, kept = (given, {SHARED_METADATA.key: partitions}) if partitions else ({}, {})
+    turns = Turns(apache_hudi, workdir / "table", kind, options, kept, metadata=bool(partitions), version=version)
     turns.create_here()
     turns.ours(trips([*OURS, *THEIRS, *BOTH], 1, lambda _: -1.0), Operation.BULK_INSERT)
-    if with_metadata:  # Apache Hudi makes it only while no other action is pending
+    if partitions:  # Apache Hudi makes it only while no other action is pending
         turns.theirs(trips(THEIRS, 1, lambda _: -1.0))
     race = Race(turns)
     with ThreadPoolExecutor(1) as pool:
@@ -268,16 +276,16 @@ def test_no_acknowledged_update_is_lost(
         attempts = theirs.result(WAIT_S)
     assert race.has_collided, "the two never collided: nothing was shown"
     ended(race, ours, attempts)
-    if with_metadata:
-        agree(turns, "the metadata table after the race")
+    if partitions:
+        agree(turns, "the metadata table after the race", partitions)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(("version", "kind"), SERVED_TABLES)
 def test_table_services_and_the_death_of_a_writer_beside_both(
-    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    apache_hudi: ApacheHudi, workdir: Path, version: int, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = {key: str(value) for key, value in BEATS.items()}
-    turns = Turns(apache_hudi, workdir / "table", kind, beats, {**BEATS, **SERVICES})
+    turns = Turns(apache_hudi, workdir / "table", kind, beats, {**BEATS, **SERVICES}, version=version)
     turns.create_here()
     for keys in (OURS, THEIRS, BOTH):
         turns.ours(trips(keys, 1, lambda _: -1.0), Operation.BULK_INSERT)

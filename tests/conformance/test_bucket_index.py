@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.conformance.both_in_turn import SCHEMA, Turns, meet_rules, trips
+from tests.conformance.both_in_turn import SCHEMA, Turns, meet_rules, steps_of, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -42,8 +42,10 @@ BEATS: dict[str, object] = {"hoodie.client.heartbeat.interval_in_ms": 1000, "hoo
 def test_a_shared_table_that_gets_a_bucket_index_is_refused(apache_hudi: ApacheHudi, workdir: Path) -> None:
     turns = Turns(apache_hudi, workdir / "table", Kind.COW, {k: str(v) for k, v in BEATS.items()}, BEATS)
     turns.create_here()
-    turns.ours(trips([1, 3], 1))
-    # Hudi itself fails where file groups have no bucket number, and writes where there are none.
+    # Hudi itself fails where a file group has no bucket number, and writes where there are none. One random file id of forty begins
+    # with eight digits, which Hudi takes for a number: of three file groups, at least one has none.
+    for number in (1, 3, 5):
+        turns.ours(trips([number], 1), Operation.INSERT)
     with pytest.raises(PeerFailed, match=r"bucket|NumberFormat"):
         turns.theirs(trips([1, 5], 2), **BUCKETS)
     # Its request is left, without its inflight file: we wait until its heartbeat has run out.
@@ -141,7 +143,7 @@ class Expected:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", list(Kind))
-def test_both_write_the_buckets_of_one_table_twenty_times_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+def test_both_write_the_buckets_of_one_table_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
     turns = Turns(apache_hudi, workdir / "table", kind, request={"index": BucketIndex(4)})
     turns.create_here()
@@ -169,11 +171,12 @@ def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: Apache
     assert one.read(where="id = 'k0003'").equals(one.read(where="_hoodie_record_key = 'k0003'"))
 
 
-def write_in_turn(turns: Turns, held: Expected, steps: int = 20) -> None:
+def write_in_turn(turns: Turns, held: Expected, number: int = 20) -> None:
     """Steps with updates, new keys, deletions, a clustering of ours, and compactions of both, of which the last follows the
     sixteenth step."""
     kind = turns.kind
-    for step in range(steps):
+    steps = steps_of(number)
+    for step in steps:
         here, ts = step % 2 == 0, step + 2
         if step in (8, 13):
             held.delete(range(step, step + 6), ts, here=here)
@@ -186,7 +189,7 @@ def write_in_turn(turns: Turns, held: Expected, steps: int = 20) -> None:
             else:
                 held.upsert([*numbers, *old], ts, here=here)
         # What a step does wrong is still there some steps later, and a query of Apache Hudi takes half as long as a write.
-        if step % 5 == 4 or step == steps - 1:
+        if step % 5 == 4 or step == steps[-1]:
             held.check(f"{kind}, step {step} by {'Tideline' if here else 'Apache Hudi'}")
         if step == 6:
             table = turns.open()

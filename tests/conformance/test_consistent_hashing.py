@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import FAST, NAME, SCHEMA, Turns, trips
+from tests.conformance.both_in_turn import FAST, NAME, SCHEMA, Turns, steps_of, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -59,9 +59,10 @@ class InRings(Expected):
         assert {s.group.file_id for s in table.slices()} <= {name for ring in rings.values() for name in ring.file_ids}, what
 
 
-def write_in_turn(turns: Turns, held: InRings, steps: int = 20) -> None:
+def write_in_turn(turns: Turns, held: InRings, number: int = 20) -> None:
     """Updates, new keys, log-only groups, deletions, and compactions of both."""
-    for step in range(steps):
+    steps = steps_of(number)
+    for step in steps:
         here, ts = step % 2 == 0, step + 2
         if step in (8, 13):
             held.delete(range(step, step + 6), ts, here=here)
@@ -72,7 +73,7 @@ def write_in_turn(turns: Turns, held: InRings, steps: int = 20) -> None:
                 held.upsert(old, ts, here=here)
             else:
                 held.upsert([*numbers, *old], ts, here=here)
-        if step % 5 == 4 or step == steps - 1:
+        if step % 5 == 4 or step == steps[-1]:
             held.check(f"step {step} by {'Tideline' if here else 'Apache Hudi'}")
         if step == 10:
             table = turns.open()
@@ -88,7 +89,7 @@ def write_in_turn(turns: Turns, held: InRings, steps: int = 20) -> None:
 
 
 @pytest.mark.parametrize("to_log", [False, True])
-def test_both_write_the_rings_of_one_table_twenty_times_in_turn(apache_hudi: ApacheHudi, workdir: Path, to_log: bool) -> None:
+def test_both_write_the_rings_of_one_table_in_turn(apache_hudi: ApacheHudi, workdir: Path, to_log: bool) -> None:
     """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
     turns = Turns(
         apache_hudi,

@@ -35,15 +35,22 @@ BY_INDEX = {
 USED = {"hoodie.enable.data.skipping": "true", "hoodie.metadata.record.index.enable": "true"}
 
 
-@pytest.fixture
-def turns(apache_hudi: ApacheHudi, workdir: Path) -> Turns:
-    """A copy-on-write table of Tideline, for which Apache Hudi's first write has made a record index."""
-    made = Turns(apache_hudi, workdir / "table", Kind.COW, BY_INDEX, own_options=KEPT, metadata=True)
+@pytest.fixture(scope="module")
+def first(apache_hudi: ApacheHudi, tmp_path_factory: pytest.TempPathFactory) -> Turns:
+    """A copy-on-write table of Tideline, for which Apache Hudi's first write has made a record index: tests write its copies."""
+    folder = tmp_path_factory.mktemp("first") / "table"
+    made = Turns(apache_hudi, folder, Kind.COW, BY_INDEX, own_options=KEPT, metadata=True)
     made.create_here()
     made.ours(trips(range(10), 1), Operation.BULK_INSERT)
     made.theirs(trips(range(5, 20), 2))
     agree(made, "the record index is made", 20)
     return made
+
+
+@pytest.fixture
+def turns(first: Turns, workdir: Path) -> Turns:
+    """A copy of `first`."""
+    return first.copied(workdir / "table")
 
 
 def agree(turns: Turns, what: str, number: int) -> pa.Table:

@@ -27,17 +27,17 @@ SCHEMA = pa.schema(
 TIMEOUT_S = 150
 # Forked from a process that has imported everything: starting an application costs milliseconds, and each is killed many times.
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tideline_ingest.ingestion", "tideline_runtime.lifecycle"])
+_PROCESSES.set_forkserver_preload(["tideline_ingest.several_tables", "tideline_runtime.lifecycle"])
 
 
 def _run(environment: Mapping[str, str], log: str) -> None:
     os.environ.update(environment)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
-    from tideline_ingest.ingestion import IngestService  # noqa: PLC0415 - imported already, by the process that was forked
-    from tideline_ingest.settings import IngestSettings  # noqa: PLC0415
+    from tideline_ingest.settings import IngestSettings  # noqa: PLC0415 - imported already, by the process that was forked
+    from tideline_ingest.several_tables import ingest_service  # noqa: PLC0415
     from tideline_runtime.lifecycle import run_service  # noqa: PLC0415
 
-    sys.exit(run_service(IngestService, IngestSettings, []))
+    sys.exit(run_service(ingest_service, IngestSettings, []))
 
 
 @dataclass

@@ -57,7 +57,7 @@ def test_the_engine_needs_no_extra(python: Path, tmp_path: Path) -> None:
     code = "import pkgutil, tideline_table, tideline_locks, tideline_events, tideline, importlib\n"
     code += "for p in (tideline_table, tideline_locks, tideline_events, tideline):\n"
     code += "    for m in pkgutil.walk_packages(p.__path__, p.__name__ + '.'):\n"
-    code += "        if not any(extra in m.name for extra in ('.redis', '.kafka', 'zookeeper')):\n"
+    code += "        if not any(extra in m.name for extra in ('.redis', '.kafka', 'zookeeper', 'metastore', 'dynamodb')):\n"
     code += "            importlib.import_module(m.name)\n"
     run([python, "-c", code], tmp_path, clean())
 
@@ -67,6 +67,8 @@ def test_the_engine_needs_no_extra(python: Path, tmp_path: Path) -> None:
     [
         ("import tideline; tideline.open('.', locks='redis://localhost:1/0')", "redis"),
         ("import tideline_locks.hudi_zookeeper_lock", "zookeeper"),
+        ("import tideline_locks.hudi_metastore_lock", "catalogs"),
+        ("import tideline_locks.hudi_dynamodb_lock", "aws"),
         ("import tideline_events; tideline_events.open_event_log('kafka://localhost:1')", "kafka"),
         ("import tideline_spark.read", "spark"),
         ("import tideline_spark.data_source", "spark"),
@@ -95,6 +97,6 @@ def test_the_distribution_names_what_it_imports() -> None:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
-    # By pydantic, PySpark, install-jdk, pyyaml, boto3 and authlib.
-    brought = {"pydantic_core", "py4j", "jdk", "yaml", "botocore", "joserfc"}
+    # By pydantic, PySpark, install-jdk, pyyaml, boto3, authlib and protobuf.
+    brought = {"pydantic_core", "py4j", "jdk", "yaml", "botocore", "joserfc", "google"}
     assert imported - known - brought - sys.stdlib_module_names == set()

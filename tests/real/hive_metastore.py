@@ -36,8 +36,9 @@ appender.c.layout.pattern = %d %p %c{1}: %m%n
 class HiveMetastoreServer:
     """One server; it keeps its port over `stop` and the next `start`, and its folder, but forgets its tables."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lock_timeout_s: int | None = None) -> None:
         self.folder = folder
+        self.lock_timeout_s = lock_timeout_s
         (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "conf").mkdir(parents=True)
@@ -57,6 +58,8 @@ class HiveMetastoreServer:
             "hive.metastore.warehouse.dir": f"file://{self.folder}/warehouse",
             "hive.metastore.disallow.incompatible.col.type.changes": "false",
         }
+        if self.lock_timeout_s:
+            settings["hive.txn.timeout"] = f"{self.lock_timeout_s}s"
         properties = "".join(f"<property><name>{k}</name><value>{escape(v)}</value></property>" for k, v in settings.items())
         (self.folder / "conf" / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
         jars = Path(pyspark.__file__).parent / "jars"
@@ -64,7 +67,13 @@ class HiveMetastoreServer:
         command = [*java_command(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opens]
         command += [f"-Dderby.stream.error.file={self.folder}/derby.log", f"-Djava.io.tmpdir={self.folder}"]
         command += [f"-Dlog4j2.configurationFile={self.folder}/conf/log4j2.properties"]
-        command += ["-cp", f"{self.folder}/conf:{jars}/*", str(SOURCE), str(self.port)]
+        command += [
+            "-cp",
+            f"{self.folder}/conf:{jars}/*",
+            str(SOURCE),
+            str(self.port),
+            str(self.lock_timeout_s is not None).lower(),
+        ]
         with open(self.folder / "out.log", "ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -87,10 +96,10 @@ class HiveMetastoreServer:
 
 
 @contextmanager
-def hive_metastore() -> Iterator[HiveMetastoreServer]:
-    """A running metastore, stopped at the end."""
+def hive_metastore(lock_timeout_s: int | None = None) -> Iterator[HiveMetastoreServer]:
+    """A running metastore, stopped at the end. With `lock_timeout_s` it keeps locks, and ends those without heartbeats."""
     with tempfile.TemporaryDirectory(prefix="tideline-hms-", ignore_cleanup_errors=True) as folder:
-        server = HiveMetastoreServer(Path(os.path.realpath(folder)))
+        server = HiveMetastoreServer(Path(os.path.realpath(folder)), lock_timeout_s)
         server.start()
         try:
             yield server

@@ -13,14 +13,12 @@ from datetime import datetime
 from tideline_events import (
     TABLES,
     PoisonEvent,
+    Publisher,
     PublisherFenced,
     Record,
-    TableChange,
     TableRecord,
-    Transition,
     decode,
     read_envelope,
-    transition_records,
 )
 from tideline_events.envelope import stamped
 from tideline_events.log import POLL_LIMIT, Subscription, check_records, check_subscription
@@ -158,7 +156,7 @@ class MemoryEventLog:
         """See `EventLog.close`."""
 
 
-class MemoryPublisher:
+class MemoryPublisher(Publisher):
     """`Publisher` whose epoch is checked at every publication."""
 
     def __init__(self, broker: Broker, clock: Clock, writer_id: str, epoch: int) -> None:
@@ -166,18 +164,6 @@ class MemoryPublisher:
         self.writer_id = writer_id
         self.epoch = epoch
         self._clock = clock
-
-    def publish_transitions(
-        self,
-        table_uid: str,
-        transitions: Sequence[Transition],
-        table_record: TableRecord,
-        changes: Sequence[TableChange] = (),
-        *,
-        traceparent: str | None = None,
-    ) -> None:
-        """See `Publisher.publish_transitions`."""
-        self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record, reader: Subscription | None = None) -> None:
         """See `Publisher.publish`."""

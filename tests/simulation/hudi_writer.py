@@ -26,7 +26,7 @@ from tideline_table.action.write.run import create_partition, write_context
 from tideline_table.errors import ObjectExists, ObjectNotFound, StorageError
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.avro_container import decode_document
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, Instant, State, instant_from_time, next_instant
 from tideline_table.hudi.listing import TimelineListing, timeline_listing
 from tideline_table.hudi.plans import ROLLBACK_METADATA, ROLLBACK_PLAN, encode_document
@@ -38,6 +38,8 @@ from tideline_table.writer import FileGroupTask, Operation, prepare_input
 from tideline_table.writer.file_group import write_file_group
 from tideline_table.writer.marker import forget_markers, marked_files
 
+_SKEW_US = SECOND // 5
+"""`hoodie.time.generator.max_expected_clock_skew_ms`."""
 _MOST_STARTING_S = 20
 """Who died on the way never looks."""
 _DEAD_AFTER = timedelta(seconds=2 * INTERVAL_S)
@@ -74,6 +76,11 @@ class HudiWriter:
     table: Table
     """For its schema and its key generator alone."""
     _documents: dict[str, CommitMetadata] = field(default_factory=dict)
+
+    @property
+    def form(self) -> TableFormat:
+        """That of the table, which no writer changes."""
+        return self.world.form
 
     # --- a write -----------------------------------------------------------------------------------------------------------------
 
@@ -115,18 +122,25 @@ class HudiWriter:
             self._resolve_conflicts(view, {(s.partition_path, s.file_id) for s in stats})
             metadata = CommitMetadata("UPSERT", tuple(stats), {SCHEMA_KEY: self.table.schema_json, **extra})
             self._let_others_start()
-            self._transition(Instant(view.instant, Action.COMMIT, State.INFLIGHT), metadata.to_bytes())
+            content = self.form.commit_content(metadata)
+            self._transition(Instant(view.instant, Action.COMMIT, State.INFLIGHT), content)
         with suppress(StorageError):
             forget_markers(self.storage, view.instant)
             self.storage.delete(HEARTBEATS + view.instant)
 
     def _take_instant(self) -> str:
-        """By the clock alone and without the lock. At one moment with its request: what lies between nobody could see."""
+        """By the clock alone, in version 6 without the lock. At one moment with its request: nobody could see what lies between."""
+        if not self.form.has_completion_times:
+            return self._requested()
+        with self._lock():
+            return self._requested()
+
+    def _requested(self) -> str:
         clock = SimulatedClock(self.world.scheduler, self.process)
-        self.storage.list_folder(".hoodie")
-        instant = instant_from_time(clock.now())
+        self.storage.list_folder(self.form.timeline_folder)
+        instant = self._time()
         for _ in range(100):
-            requested = WRITTEN.timeline_path(Instant(instant, Action.COMMIT, State.REQUESTED))
+            requested = self.form.timeline_path(Instant(instant, Action.COMMIT, State.REQUESTED))
             try:
                 self.storage.at_once((HEARTBEATS + instant, b""), (requested, b""))
             except ObjectExists:
@@ -134,6 +148,13 @@ class HudiWriter:
                 continue
             return instant
         raise HudiFailed("no free instant")
+
+    def _time(self) -> str:
+        """The clock's; where names say completion times, waits until it is past on all clocks ("true time")."""
+        time = instant_from_time(SimulatedClock(self.world.scheduler, self.process).now())
+        if self.form.has_completion_times:
+            self.world.scheduler.sleep(_SKEW_US)
+        return time
 
     def _beat(self, instant: str, beating: list[bool]) -> None:
         while True:
@@ -168,7 +189,9 @@ class HudiWriter:
 
     def _groups_of_plan(self, instant: str) -> set[GroupId]:
         try:
-            content = self.storage.read(WRITTEN.timeline_path(Instant(instant, Action.REPLACE_COMMIT, State.REQUESTED)))
+            content = self.storage.read(
+                self.form.timeline_path(Instant(instant, Action.REPLACE_COMMIT, State.REQUESTED, is_clustering=True))
+            )
         except ObjectNotFound:
             return set()
         plan = (decode_document(content, instant) if content else EMPTY_REPLACE_REQUEST).get("clusteringPlan") or {}
@@ -247,7 +270,7 @@ class HudiWriter:
                 rollback = self._plan_rollback(dead, timeline)
             inflight = Instant(rollback, Action.ROLLBACK, State.INFLIGHT)
             with suppress(ObjectExists):
-                self.storage.put_if_absent(WRITTEN.timeline_path(inflight), b"")
+                self.storage.put_if_absent(self.form.timeline_path(inflight), b"")
         deleted = sorted(set(marked_files(self.storage, dead.time)))
         for path in deleted:
             self.storage.delete(path)
@@ -255,7 +278,7 @@ class HudiWriter:
             if not any(i.time == rollback for i in self._timeline().instants if i.state is not State.COMPLETED):
                 return  # another process was faster
             for state in (State.INFLIGHT, State.REQUESTED):
-                self.storage.delete(WRITTEN.timeline_path(replace(dead, state=state)))
+                self.storage.delete(self.form.timeline_path(replace(dead, state=state)))
             self._transition(inflight, encode_document(ROLLBACK_METADATA, _rollback_metadata(rollback, dead, deleted)))
         forget_markers(self.storage, dead.time)
         self.storage.delete(HEARTBEATS + dead.time)
@@ -268,7 +291,7 @@ class HudiWriter:
         return rollback
 
     def _target(self, timeline: TimelineListing, rollback: Instant) -> str:
-        path = WRITTEN.timeline_path(replace(rollback, state=State.REQUESTED))
+        path = self.form.timeline_path(replace(rollback, state=State.REQUESTED))
         try:
             content = self.storage.read(path)
         except ObjectNotFound:
@@ -281,8 +304,8 @@ class HudiWriter:
         return HudiLock(self.world, self.process, self.storage).hold()
 
     def _timeline(self) -> TimelineListing:
-        found = self.storage.list_folder(".hoodie").objects
-        return timeline_listing(WRITTEN, {o.path: o.modified for o in found})
+        found = self.storage.list_folder(self.form.timeline_folder).objects
+        return timeline_listing(self.form, {o.path: o.modified for o in found})
 
     def _metadata(self, timeline: TimelineListing, done: Instant) -> CommitMetadata:
         path = timeline.path(done)
@@ -291,13 +314,15 @@ class HudiWriter:
         return self._documents[path]
 
     def _create(self, instant: Instant, content: bytes) -> None:
-        self.storage.put_if_absent(WRITTEN.timeline_path(instant), content)
+        self.storage.put_if_absent(self.form.timeline_path(instant), content)
 
     def _transition(self, inflight: Instant, content: bytes) -> None:
         """To completed: what was before has to be there, what comes must not."""
         try:
-            self.storage.stat(WRITTEN.timeline_path(inflight))
-            self._create(replace(inflight, state=State.COMPLETED), content)
+            self.storage.stat(self.form.timeline_path(inflight))
+            completed = replace(inflight, state=State.COMPLETED)
+            ended = self._time() if self.form.has_completion_times else ""
+            self.storage.put_if_absent(self.form.timeline_path(completed, ended), content)
         except ObjectNotFound as error:
             raise HudiFailed(f"{inflight.time} is not inflight any more") from error
         except ObjectExists as error:

@@ -30,7 +30,7 @@ from tideline_table.coordination.heartbeat import is_dead
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import Action, State, instant_from_time
 from tideline_table.log import checkpoint
-from tideline_table.log import state as log_state
+from tideline_table.log import view as log_view
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import TableLog
 from tideline_table.writer.marker import marked_files
@@ -307,19 +307,23 @@ BUGS: dict[str, Callable[[World], Any]] = {
         (TableState, "check", _check_without_fence),
     ),
     "rollback deletes before its fence": sabotage(
-        (services, "roll_back", _roll_back_deleting_first), (recovery, "roll_back", _roll_back_deleting_first)
+        (services, "roll_back", _roll_back_deleting_first),
+        (planned_run, "roll_back", _roll_back_deleting_first),
+        (recovery, "roll_back", _roll_back_deleting_first),
     ),
     "rollback deletes files of a completed write": sabotage(
-        (services, "roll_back", _roll_back_of_completed), (recovery, "roll_back", _roll_back_of_completed)
+        (services, "roll_back", _roll_back_of_completed),
+        (planned_run, "roll_back", _roll_back_of_completed),
+        (recovery, "roll_back", _roll_back_of_completed),
     ),
     "the living are rolled back": sabotage((rollback, "is_dead", _everybody_is_dead)),
     "clusterings are taken from the living": sabotage((planned_run, "is_dead", _clusterings_have_no_owner)),
     "compactions are taken from the living": sabotage((planned_run, "is_dead", _compactions_have_no_owner)),
     "rollbacks are taken from the living": sabotage((rollback, "is_dead", _rollbacks_have_no_owner)),
     "two roll the same instant back": sabotage(
-        (rollback, "_target", _target_without_fence), (log_state, "_check_rollback", _rollback_of_anything)
+        (rollback, "_target", _target_without_fence), (log_view, "_check_rollback", _rollback_of_anything)
     ),
-    "who lost a clustering rolls it back": sabotage((services, "roll_back", _roll_back_whoever_has_it)),
+    "who lost a clustering rolls it back": sabotage((planned_run, "roll_back", _roll_back_whoever_has_it)),
     "lock ignored": sabotage((ProviderLock, "hold", _unlocked)),
     "rollback forgets files": sabotage((rollback, "marked_files", _never_a_file), (leftovers, "marked_files", _never_a_file)),
     "clean takes the newest slice": sabotage((cleaning, "_doomed", _doomed_newest), (clean_run, "execute_clean", _execute_blindly)),

@@ -10,7 +10,6 @@ from tests.simulation.sabotage import sabotage
 from tests.simulation.world import World
 
 from tideline_events import EventConsumer, EventLogUnavailable, PublishUnknown, TableIdentity, Transition
-from tideline_events.consumer import Deduplicator
 from tideline_mirror.mirroring import MirrorService
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_table.table import Table
@@ -41,7 +40,7 @@ def _no_gap(consumer: EventConsumer, table: TableIdentity, first: int, last: int
     return []
 
 
-def _never_seen(deduplicator: Deduplicator, table_uid: str, sequence: int) -> bool:
+def _never_seen(consumer: EventConsumer, table_uid: str, sequence: int) -> bool:
     return False
 
 
@@ -50,6 +49,6 @@ EVENT_BUGS: Mapping[str, Callable[[World], Any]] = {
     "cursor read while a publication is on its way": sabotage((ShardPublishers, "settle", _as_if_settled)),
     "mirrors do not fence each other": sabotage((ShardPublishers, "_writer_id", _writer_id_of_nobody_else)),
     "gaps between events stay": sabotage((EventConsumer, "_filled", _no_gap)),
-    "events twice are two": sabotage((Deduplicator, "is_duplicate", _never_seen)),
+    "events twice are two": sabotage((EventConsumer, "_is_duplicate", _never_seen)),
 }
 """Name → the protection that it takes away. They show only where mirrors publish."""

@@ -13,12 +13,12 @@ from tests.simulation.disk import LOG, Disk
 from tests.simulation.file_contents import wrong_rows
 from tests.simulation.oracle import OP_KEY, Model, Oracle, changed
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.shared_world import UNLOCKED, completion_of, instant_of
 from tests.simulation.visible_files import VisibleFiles
 
 from tideline_table.errors import TidelineError
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant, State
-from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.entry import Entry
 from tideline_table.log.sharing import HUDI_WRITER
@@ -46,6 +46,10 @@ class SharedOracle(Oracle):
         self.rolled_back: dict[str, str] = {}
         self._log: list[Entry] = []
         self._data_files: set[str] = set()
+        self._last_time = ""
+        """Of all instants and completion times in names."""
+        self._is_disturbed = False
+        """By a writer without the lock."""
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -69,6 +73,7 @@ class SharedOracle(Oracle):
         if path.startswith(LOG):
             self._fold(Entry.from_bytes(self._disk._objects[path][0], path), process)
             return
+        self._check_times(path, process)
         instant = _completed(path)
         if instant is None:
             return
@@ -102,6 +107,15 @@ class SharedOracle(Oracle):
 
     def reverted(self, path: str) -> None:
         """An object is again what it was: nothing that is followed here is ever overwritten."""
+
+    def _check_times(self, path: str, process: Process) -> None:
+        """Where names say completion times, each is later than every time before it. Who takes no lock knows none of them."""
+        named = instant_of(path)
+        ended = completion_of(path)
+        if ended and ended <= self._last_time and not self._is_disturbed:
+            self.report(f"{process.name} completed {path} at or before {self._last_time}")
+        self._is_disturbed = self._is_disturbed or (named is not None and process.name.startswith(UNLOCKED))
+        self._last_time = max(self._last_time, named.time if named is not None else "", ended)
 
     def _fold(self, entry: Entry, process: Process) -> None:
         self._check_plan(entry, process)
@@ -177,15 +191,11 @@ class SharedOracle(Oracle):
                 self.report(f"{what}: the table service changed rows: {sorted(set(taken) ^ set(given))[:4]}")
 
     def _is_planned(self, path: str) -> bool:
-        cleans = (i for i in map(_instant, self._disk._objects) if i is not None and i.action is Action.CLEAN)
-        return any(path.encode() in self._disk._objects[f".hoodie/{i.time}.clean.requested"][0] for i in cleans)
-
-
-def _instant(path: str) -> Instant | None:
-    folder, _, name = path.rpartition("/")
-    return parse_timeline_file_name(name) if folder == ".hoodie" else None
+        named = ((instant_of(found), content) for found, (content, _) in self._disk._objects.items())
+        cleans = (content for i, content in named if i is not None and (i.action, i.state) == (Action.CLEAN, State.REQUESTED))
+        return any(path.encode() in content for content in cleans)
 
 
 def _completed(path: str) -> Instant | None:
-    instant = _instant(path)
+    instant = instant_of(path)
     return instant if instant is not None and instant.state is State.COMPLETED else None

@@ -17,7 +17,7 @@ from tests.simulation.oracle import OP_KEY, Op
 from tests.simulation.scheduler import SECOND, Process, SimulatedClock
 from tests.simulation.shared_actors import SharedCluster
 from tests.simulation.shared_oracle import SharedOracle
-from tests.simulation.shared_world import SHARING, UNLOCKED, SharedWorld
+from tests.simulation.shared_world import SHARING, UNLOCKED, SharedWorld, instant_of
 from tests.simulation.signs_of_life import INTERVAL_S
 from tests.simulation.simulate import LOAD, Outcome, Sabotage, no_sabotage, report_failures, simulate, transaction_of
 from tests.simulation.visible_files import is_data_file
@@ -25,7 +25,6 @@ from tests.simulation.world import LEAVES_LATE_FILES
 
 from tideline_table.action import roll_back_dead, run_clean, write_rows
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
-from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.log.body import Published
 from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.table import Table, TableRequest, create_table, share_table
@@ -42,9 +41,9 @@ def history(seed: int) -> Outcome:
     return simulate_shared(seed) if seed % EVERY == 0 else simulate(seed)
 
 
-def simulate_shared(seed: int, sabotage: Sabotage = no_sabotage) -> Outcome:
-    """Run the history of `seed` on a shared table."""
-    world = SharedWorld(seed)
+def simulate_shared(seed: int, sabotage: Sabotage = no_sabotage, *, version: int = 6) -> Outcome:
+    """Run the history of `seed` on a shared table of a version."""
+    world = SharedWorld(seed, version=version)
     oracle = SharedOracle(world.disk, world.scheduler)
     _lay_out(world, oracle)
     world.disk.watcher = oracle
@@ -86,14 +85,15 @@ def _work(oracle: SharedOracle) -> Counter[str]:
 
 
 @functools.cache
-def _first_table(*, is_loaded: bool, awaited: tuple[str, ...] | None) -> dict[str, tuple[bytes, object]]:
+def _first_table(*, is_loaded: bool, awaited: tuple[str, ...] | None, version: int) -> dict[str, tuple[bytes, object]]:
     # The same for every history, as for exclusive tables.
-    world = SharedWorld(0, faulty=False)
+    world = SharedWorld(0, faulty=False, version=version)
     process = Process(LOAD, LOAD)
 
     def make() -> None:
         clock, storage = SimulatedClock(world.scheduler, process), world.storage(process)
-        create_table(world.disk.root, TableRequest("t", actors.SCHEMA, ("id",), ("part",)), clock, world.disk)
+        request = TableRequest("t", actors.SCHEMA, ("id",), ("part",), version=version)
+        create_table(world.disk.root, request, clock, world.disk)
         exclusive = Table.open(world.disk.root, clock=clock, writer_id=LOAD, storage=storage)
         shared = share_table(exclusive, SHARING, world.hudi_lock, writers=awaited)
         if is_loaded:
@@ -111,7 +111,7 @@ def _lay_out(world: SharedWorld, oracle: SharedOracle) -> None:
     """The table with which the history begins: empty, or with most keys, in one file group per partition."""
     # Hudi takes its instants by the clock alone: it goes on where the table was made.
     world.scheduler.now_us = 60 * SECOND
-    world.disk._objects.update(_first_table(is_loaded=world.is_loaded, awaited=world.awaited))
+    world.disk._objects.update(_first_table(is_loaded=world.is_loaded, awaited=world.awaited, version=world.form.version))
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", LOADED, 0)
     for path in sorted(world.disk._objects):
@@ -260,8 +260,8 @@ def _check_unlocked(cluster: SharedCluster) -> None:
 def _check_timeline(cluster: SharedCluster) -> None:
     """The log and the timeline tell of the same writes, and nothing on the timeline waits for anybody."""
     disk, oracle = cluster.world.disk, cluster.oracle
-    names = (o.path.rpartition("/")[2] for o in disk.list_folder(".hoodie").objects)
-    found = {(i.time, i.state) for i in map(parse_timeline_file_name, names) if i is not None and i.action in WRITE_ACTIONS}
+    paths = (o.path for o in disk.list_folder(cluster.world.form.timeline_folder).objects)
+    found = {(i.time, i.state) for i in map(instant_of, paths) if i is not None and i.action in WRITE_ACTIONS}
     completed = {instant for instant, state in found if state is State.COMPLETED}
     logged = {a.instant for a in oracle.state.actions.values() if a.state is State.COMPLETED and a.action in WRITE_ACTIONS}
     for instant in sorted(completed ^ logged):

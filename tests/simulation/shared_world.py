@@ -26,8 +26,8 @@ from tideline_table.clock import Clock
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S, Options
 from tideline_table.coordination.lock import HeldHudiTableLock
 from tideline_table.errors import ObjectExists
-from tideline_table.hudi.instant import State
-from tideline_table.hudi.version6 import parse_timeline_file_name
+from tideline_table.hudi.formats import UPGRADED, format_to_create
+from tideline_table.hudi.instant import Instant, State
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import MemoryStorage, Storage
 
@@ -82,8 +82,9 @@ class WatchedLock(ProviderHudiLock):
 class SharedWorld(World):
     """What happens around the actors of a shared table."""
 
-    def __init__(self, seed: int, *, faulty: bool = True) -> None:
+    def __init__(self, seed: int, *, faulty: bool = True, version: int = 6) -> None:
         super().__init__(seed, faulty=faulty, focus="shared")
+        self.form = format_to_create(version)
         choose = random.Random(f"shared {seed}")
         self.budget_steps += 100
         self.is_loaded = choose.random() < 0.8
@@ -128,18 +129,19 @@ class SharedWorld(World):
         """See `World.note`; follows what completes while a process of Tideline has the lock. The call takes effect now."""
         super().note(process, call, path, fault)
         hold = self.holds.get(process.name)
-        if hold is not None and call.startswith("list") and path == ".hoodie":
+        if hold is not None and call.startswith("list") and path == self.form.timeline_folder:
             hold.seen |= self._pending()
         elif call == "put_if_absent" and is_timeline_file(path) and not fault:
             if process.name.startswith(UNLOCKED) and is_commit_point(path):
-                instant = path.rpartition("/")[2].partition(".")[0]
+                completed = instant_of(path)
+                assert completed is not None
                 for other in self.holds.values():
-                    other.unlocked |= {instant} & other.seen
+                    other.unlocked |= {completed.time} & other.seen
             elif hold is not None:
                 self.proved |= hold.unlocked
 
     def _pending(self) -> set[str]:
-        found = [parse_timeline_file_name(path.rpartition("/")[2]) for path in self.disk._objects if is_timeline_file(path)]
+        found = [instant_of(path) for path in self.disk._objects]
         done = {i.time for i in found if i is not None and i.state is State.COMPLETED}
         return {i.time for i in found if i is not None} - done
 
@@ -147,7 +149,7 @@ class SharedWorld(World):
         """What goes wrong with this call, mostly nothing."""
         if self._left <= 0 or not self.kinds:
             return ""
-        likely = 2 if is_timeline_file(path) or path in (LOCK_OBJECT, ".hoodie") else 1
+        likely = 2 if is_timeline_file(path) or path in (LOCK_OBJECT, self.form.timeline_folder) else 1
         if call == "reservations" and set(RESERVATION_FAULTS) <= set(self.kinds):
             likely = 5  # such calls are few
         if self.choose.random() >= likely * self._rate:
@@ -176,7 +178,7 @@ class SharedWorld(World):
         if kind == "late_write":
             return path != LOCK_OBJECT and not is_timeline_file(path)
         if kind == "stale_listing":
-            return path != ".hoodie"
+            return path != self.form.timeline_folder
         if kind == "refused_without_object":
             return path.startswith(LOG) or is_timeline_file(path)
         return True
@@ -190,15 +192,34 @@ class SharedWorld(World):
         return True
 
 
+_FORMATS = {form.timeline_folder: form for form in (format_to_create(6), UPGRADED)}
+
+
+def instant_of(path: str) -> Instant | None:
+    """The instant, in its state, that a timeline file of any layout tells of; None for other files."""
+    parsed = _parsed(path)
+    return parsed[0] if parsed is not None else None
+
+
+def completion_of(path: str) -> str:
+    """The completion time in the name of a timeline file; empty if it has none."""
+    parsed = _parsed(path)
+    return parsed[1] if parsed is not None else ""
+
+
+def _parsed(path: str) -> tuple[Instant, str] | None:
+    folder, _, name = path.rpartition("/")
+    return _FORMATS[folder].parse_timeline_file_name(name) if folder in _FORMATS else None
+
+
 def is_timeline_file(path: str) -> bool:
     """Whether it tells of an instant's state."""
-    folder, _, name = path.rpartition("/")
-    return folder == ".hoodie" and parse_timeline_file_name(name) is not None
+    return instant_of(path) is not None
 
 
 def is_commit_point(path: str) -> bool:
     """Whether another process's step is done when it is there."""
-    instant = parse_timeline_file_name(path.rpartition("/")[2]) if is_timeline_file(path) else None
+    instant = instant_of(path)
     return instant is not None and instant.state is State.COMPLETED
 
 

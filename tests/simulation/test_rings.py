@@ -75,7 +75,9 @@ def test_a_clustering_whose_ring_is_older_than_that_of_a_resize_is_found() -> No
             lambda state: {g.partition_path: {at} for g, at in state.groups_under_compaction().items()},
         ),
     )
-    found = next((o for o in (simulate(seed, blind, "rings") for seed in SEEDS[13:]) if o.problems), None)
+    found = next(
+        (o for o in (simulate(seed, blind, "rings") for seed in range(61, 141)) if o.problems), None
+    )  # About 8 of these 80 show it.
     assert found is not None
 
 

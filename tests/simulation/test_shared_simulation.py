@@ -3,14 +3,23 @@
 import os
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 
+import pytest
 from tests.simulation.sabotage import sabotage
+from tests.simulation.seeded_shared_bugs import SHARED_BUGS
 from tests.simulation.shared_simulation import EVERY, history, simulate_shared
 from tests.simulation.shared_world import RESERVATION_FAULTS, SHARED_FAULTS, SharedWorld
 from tests.simulation.simulate import story
 from tests.simulation.world import TAKES_TIME
 
+from tideline_table.coordination import SharedTimeline
 from tideline_table.coordination.shared.follower import LogFollower
+from tideline_table.hudi.instant import State, shifted
+
+NINE = range(1, 7)
+"""Seeds of histories of a shared table of version 9."""
 
 
 def test_a_seed_replays_step_by_step():
@@ -50,6 +59,30 @@ def test_a_failing_history_tells_its_story():
     told = story(next(outcome for outcome in outcomes if outcome.problems))
     assert "put_if_version .hoodie/.locks/table_lock.json" in told
     assert "hudi0#1" in told
+
+
+def test_histories_of_version_9_hold():
+    outcomes = [simulate_shared(seed, version=9) for seed in NINE]
+    assert [(outcome.seed, outcome.problems) for outcome in outcomes if outcome.problems] == []
+    work = sum((outcome.work for outcome in outcomes), Counter())
+    assert min(work[f"{side} on shared tables: commit UPSERT"] for side in ("ours", "Apache Hudi")) >= len(NINE)
+
+
+def _in_the_past(self, draft):
+    return replace(draft, completion=shifted(draft.instant, 1)) if draft.after is State.COMPLETED else draft
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        SHARED_BUGS["what Hudi did is not adopted"],
+        SHARED_BUGS["no conflicts with what was adopted"],
+        sabotage((SharedTimeline, "_timed", _in_the_past)),
+    ],
+    ids=["not adopted", "no conflicts", "completion times without the lock's order"],
+)
+def test_a_seeded_bug_is_found_in_version_9(bug):
+    assert any(simulate_shared(seed, bug, version=9).problems for seed in range(1, 30))
 
 
 def test_what_no_lock_protects_from_is_left_out_and_nothing_else():

@@ -106,7 +106,7 @@ def test_an_append_is_one_upsert_and_an_overwrite_replaces_everything(source: Sp
         (
             "append",
             {"hoodie.datasource.write.payload.class": "com.example.Mine"},
-            "hoodie.datasource.write.payload.class=com.example",
+            "merge rule .com.example.Mine.",
         ),
         ("append", {"hoodie.table.cdc.enabled": "true"}, "expected false"),
         ("append", {"hoodie.index.type": "BUCKET"}, "table without a bucket index"),

@@ -79,8 +79,8 @@ WEAKENINGS = {
     ),
     "savepoints are looked up once per clean": Weakening(
         f"{ENGINE}/action/clean/run.py",
-        "for s in (*state.latest_slices(), *saved) for path",
-        "for s in state.latest_slices() for path",
+        "for s in (*latest, *saved) for path",
+        "for s in latest for path",
         f"{TABLE}/action/restore/test_shared_restore.py",
         "during_a_clean",
     ),

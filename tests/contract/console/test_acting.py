@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 import pytest
 import yaml
 from playwright.sync_api import Browser, Page, expect
 from tests.contract.console.conftest import barriers, watched
+from tests.contract.console.fleet import awaited, running
 from tests.contract.console.test_browser import HOSTILE, make_tables, rows
 from tests.unit.console.provider import CLIENT, SECRET, running_provider
 
 import tideline
 from tideline_console.people import TRIES
+from tideline_table.action import check_table, create_metadata
+from tideline_table.metadata_table.layout import FILES_FOLDER
 from tideline_table.table import GivenUp, given_up_plans, keep_given_up
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 OPERATOR, VIEWER = "operator-0123456789-abcdef", "viewer-0123456789-abcdefgh"
-Found = TypeVar("Found")
-
-
-def awaited(find: Callable[[], Found | None], limit_s: float = 120.0) -> Found:
-    deadline_s = time.monotonic() + limit_s
-    while not (found := find()):
-        assert time.monotonic() < deadline_s, "what was waited for did not happen"
-        time.sleep(0.05)
-    return found
-
-
-@contextmanager
-def running(name: str, environment: dict[str, str]) -> Iterator[None]:
-    """A service as a process, until the end of the block."""
-    with subprocess.Popen([sys.executable, "-m", f"tideline_{name}"], env=os.environ | environment) as process:
-        try:
-            yield
-            assert process.poll() is None, f"{name} ended by itself"
-        finally:
-            process.terminate()
 
 
 @dataclass
@@ -166,11 +144,82 @@ def test_pause_and_resume_change_the_policy_file(house, browser: Browser):
         (rule,) = yaml.safe_load(house.policy_file.read_text())["rules"]
         assert rule["match"]["tables"] == [f"file:{house.folder}/lake/shop/orders"]
         assert rule["pause"]["reason"] == 'the "move" \U0001f680'
+        page.get_by_role("link", name="Undo: end the pause").click()
+        expect(page.get_by_text("What it touches")).to_be_visible()
         page.goto(f"{house.address}/policies")
         expect(page.locator("main")).to_contain_text('the "move"', timeout=15_000)
         act(page, house, "orders", "End the pause", "End the pause", "moved")
         assert house.policy_file.read_text() == before
         assert watch.wrong == []
+
+
+def test_chosen_tables_are_paused_and_planned_together(house, browser: Browser):
+    before = house.policy_file.read_text()
+    with watched(browser, house.address) as watch:
+        page = watch.page
+        sign_in(page, f"{house.address}/tables")
+        for name in ("orders", "returns"):
+            page.get_by_label(f"Choose shop/{name}").check()
+        page.locator("h1").click()  # The check marks alone hold the page.
+        expect(page.locator("#lag")).to_contain_text("held while used", timeout=15_000)
+        expect(page.locator("tbody :checked")).to_have_count(2)
+        page.get_by_role("button", name="Pause the services").click()
+        expect(page.locator("#count")).to_have_text("2")
+        assert house.policy_file.read_text() == before
+        page.get_by_label("Why?").fill("upgrade of the shop")
+        page.get_by_role("button", name="Pause the services: 2 tables").click()
+        expect(page.locator("#done")).to_have_text("2")
+        paused = {rule["match"]["tables"][0].rpartition("/")[2] for rule in yaml.safe_load(house.policy_file.read_text())["rules"]}
+        assert paused == {"orders", "returns"}
+        page.goto(f"{house.address}/tables?folder=shop")
+        page.get_by_label(re.compile("of this view")).check()
+        page.get_by_role("button", name="End the pause").click()
+        expect(page.locator("#count")).to_have_text("2")
+        page.get_by_label("Why?").fill("shop upgraded")
+        page.get_by_role("button", name="End the pause: 2 tables").click()
+        expect(page.locator("#done")).to_have_text("2")
+        assert house.policy_file.read_text() == before
+        page.goto(f"{house.address}/tables?q=returns")
+        page.get_by_label("Choose shop/returns").check()
+        page.get_by_role("button", name="Plan clustering").click()
+        page.get_by_label("Why?").fill("small files of the shop")
+        page.get_by_role("button", name="Plan it now: 1 table").click()
+        expect(page.locator("#done")).to_have_text("1", timeout=60_000)
+        assert len(house.pending("shop/returns")) == 1
+        assert watch.wrong == []
+        page.goto(f"{house.address}/actions")
+        expect(page.locator("tbody tr", has_text="upgrade of the shop")).to_have_count(4, timeout=15_000)
+
+
+def test_the_past_is_replayed_under_another_policy(house, browser: Browser):
+    before = house.policy_file.read_text()
+    with watched(browser, house.address) as watch:
+        page = watch.page
+        sign_in(page, f"{house.address}/policies")
+        page.get_by_role("link", name="What-if").click()
+        page.get_by_label("Policy file").fill("version: 1\ndefaults: {services: {clustering: false}}\n")
+        page.get_by_label(re.compile("Tables: words")).fill("orders")
+        page.get_by_role("button", name="Replay the past").click()
+        expect(page.locator("h2", has_text="Bytes rewritten")).to_be_visible(timeout=120_000)
+        assert page.locator("tbody .tn").all_inner_texts() == ["shop/orders"]
+        assert page.locator("svg rect.f-ink").count() >= 1, "the compaction that happened"
+        assert watch.wrong == []
+    assert house.policy_file.read_text() == before
+
+
+def test_a_repair_makes_the_metadata_table_anew(house, browser: Browser):
+    place = f"iot/{HOSTILE}"
+    create_metadata(house.table(place)._table)
+    house.table(place).upsert(rows(900))
+    folder = house.folder / "lake" / place / FILES_FOLDER
+    (lost,) = [file for file in folder.iterdir() if ".log." in file.name and ".log.1_" not in file.name]
+    lost.unlink()
+    assert check_table(house.table(place)._table)
+    with watched(browser, house.address) as watch:
+        sign_in(watch.page, house.address)
+        act(watch.page, house, HOSTILE, "Check and repair", "Repair it", "its log file was lost")
+        assert watch.wrong == []
+    assert check_table(house.table(place)._table) == []
 
 
 def test_a_viewer_sees_no_action_and_an_operators_address_is_refused(house, browser: Browser):
@@ -179,9 +228,10 @@ def test_a_viewer_sees_no_action_and_an_operators_address_is_refused(house, brow
         sign_in(page, f"{house.address}/tables/{key}", VIEWER)
         expect(page.locator("h1")).to_contain_text("orders")
         expect(page.locator("#actions")).to_have_count(0)
-        answer = page.goto(f"{house.address}/tables/{key}/act?kind=pause")
-        assert answer is not None
-        assert answer.status == 403
+        for path in ("/act?what=pause&all=1", f"/tables/{key}/act?kind=pause"):
+            answer = page.goto(f"{house.address}{path}")
+            assert answer is not None
+            assert answer.status == 403
         expect(page.locator("main")).to_contain_text("Only operators can act")
         page.goto(house.address)
         page.get_by_role("button", name="Sign out").click()
@@ -232,6 +282,7 @@ def test_axe_finds_nothing_serious_on_any_page(house, browser: Browser, axe, sch
     pages.append(f"/events/{event}")
     pages += [f"/tables/{keys[name]}" for name in ("orders", "damaged", "empty", HOSTILE)]
     pages += [f"/tables/{keys['orders']}/act?kind=pause", f"/tables/{keys['orders']}/act?kind=nothing", "/nothing"]
+    pages += ["/act?what=pause&all=1", "/act?what=pause", "/policies/what-if"]
     found: list[str] = []
     with watched(browser, house.address, color_scheme=scheme) as watch:
         page = watch.page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from urllib.parse import quote, unquote
 
 import pytest
 from tests.forked import Forked, parent_of
+from tests.real.dynamodb import DYNAMODB_REGION, running_dynamodb
+from tests.real.hive_metastore import HiveMetastoreServer, hive_metastore
 from tests.real.object_store import ObjectStoreServer, running_object_store
 from tests.real.redis import RedisServer, running_redis
 from tests.real.zookeeper import ZooKeeperServer, running_zookeeper
@@ -29,10 +32,13 @@ from tideline_locks import (
     StorageLockProvider,
 )
 from tideline_locks.http import HttpLockProvider
+from tideline_locks.hudi_dynamodb_lock import DynamoDbLockCell, dynamodb_client
 from tideline_locks.hudi_file_lock import LOCK_FILE, FileLockCell
+from tideline_locks.hudi_metastore_lock import TRUSTED_S, MetastoreLockProvider
 from tideline_locks.hudi_storage_lock import StorageLockCell
 from tideline_locks.hudi_zookeeper_lock import ZooKeeperLockProvider
 from tideline_locks.in_process import LeaseTable
+from tideline_locks.metastore_session import metastore_session_of
 from tideline_locks.redis import RedisLockProvider
 from tideline_locks.table_lock import LockProviders
 from tideline_locks.waiting import RandomSource
@@ -47,7 +53,11 @@ from tideline_table.storage import LocalStorage, MemoryStorage, Storage
 CONTENDER = Path(__file__).with_name("contender.py")
 WAIT_LIMIT_S = 120.0
 BUCKET = "locks"
+LOCK_TIMEOUT_S = 60
+"""After which the metastore ends a lock without heartbeats."""
 _NUMBERS = itertools.count()
+_NAMES: dict[str, dict[str, str]] = {}
+"""Of the tables of locks in a Hive metastore, by database."""
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = WAIT_LIMIT_S) -> None:
@@ -74,12 +84,12 @@ class Place:
 
     @property
     def remembers(self) -> bool:
-        """Whether a released lock still tells who had it: Hudi's lock file and node are gone then, with all that they said."""
-        return self.kind not in ("hudi_filesystem", "hudi_zookeeper")
+        """Whether a released lock still tells who had it: Hudi's lock file, node and request are gone then, with all they said."""
+        return self.kind not in ("hudi_filesystem", "hudi_zookeeper", "hudi_metastore")
 
     def trusted_s(self, ttl_s: float) -> float:
-        """For how long a holder trusts a lease of `ttl_s`: in ZooKeeper no longer than its session is sure to last."""
-        return min(ttl_s, SESSION_S) if self.kind == "hudi_zookeeper" else ttl_s
+        """For how long a holder trusts a lease of `ttl_s`: no longer than the server is sure to keep it without a renewal."""
+        return min(ttl_s, {"hudi_zookeeper": SESSION_S, "hudi_metastore": TRUSTED_S}.get(self.kind, ttl_s))
 
     def provider(self, *, clock: Clock | None = None, randomness: RandomSource | None = None) -> LockProvider:
         provider = self.make(clock or self.clock, randomness)
@@ -129,6 +139,35 @@ def hudi_zookeeper_locks(hosts: str, base_path: str, clock: Clock, randomness: R
 
     return ZooKeeperLockProvider(
         session, lambda name: f"{base_path}/{quote(name, safe='')}", known, clock=clock, randomness=randomness
+    )
+
+
+def hudi_metastore_locks(hosts: str, database: str, clock: Clock, randomness: RandomSource | None) -> MetastoreLockProvider:
+    """Hudi's locks of many tables in a Hive metastore: one for each name."""
+    names: dict[str, str] = _NAMES.setdefault(database, {})
+
+    def place_of(name: str) -> tuple[str, str]:
+        table = f"t{zlib.crc32(name.encode())}"  # names of tables are shorter than those of locks
+        assert names.setdefault(table, name) == name
+        return database, table
+
+    return MetastoreLockProvider(
+        metastore_session_of(hosts), place_of, lambda: list(names.values()), clock=clock, randomness=randomness
+    )
+
+
+def hudi_dynamodb_locks(endpoint: str, table: str, clock: Clock, randomness: RandomSource | None) -> HudiLockProvider:
+    """Hudi's locks of many tables in DynamoDB: one for each name."""
+    client = dynamodb_client(DYNAMODB_REGION, endpoint)
+
+    def known() -> list[str]:
+        try:
+            return [str(item["key"]["S"]) for item in client.scan(TableName=table)["Items"]]
+        except client.exceptions.ResourceNotFoundException:
+            return []
+
+    return HudiLockProvider(
+        DynamoDbLockCell(client, table, lambda name: name, known, clock=clock), clock=clock, randomness=randomness
     )
 
 
@@ -203,6 +242,24 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
             0.6,
             f"hudi-zookeeper://{hosts}{base_path}/trips",
         )
+    elif kind == "hudi_dynamodb":
+        endpoint, table_name = server(kind), f"locks{next(_NUMBERS)}"
+        place = Place(
+            kind,
+            SystemClock(),
+            lambda c, randomness: hudi_dynamodb_locks(endpoint, table_name, c, randomness),
+            0.6,
+            f"hudi-dynamodb:{endpoint}/{DYNAMODB_REGION}/{table_name}/trips",
+        )
+    elif kind == "hudi_metastore":
+        hosts, database = f"127.0.0.1:{server(kind).port}", f"run{next(_NUMBERS)}"
+        place = Place(
+            kind,
+            SystemClock(),
+            lambda c, randomness: hudi_metastore_locks(hosts, database, c, randomness),
+            0.6,
+            f"hudi-metastore://{hosts}/{database}/trips",
+        )
     else:
         url = server(kind).url
         place = Place(kind, SystemClock(), lambda c, randomness: RedisLockProvider(url, clock=c, randomness=randomness), 0.3, url)
@@ -212,12 +269,18 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
             stack.callback(provider.close)
 
 
-REAL = [pytest.param(kind, marks=pytest.mark.real) for kind in ("redis", "service_redis", "storage_minio", "hudi_minio")]
+REAL = [
+    pytest.param(kind, marks=pytest.mark.real)
+    for kind in ("redis", "service_redis", "storage_minio", "hudi_minio", "hudi_dynamodb")
+]
 FENCED = ["in_process", "service", "storage_memory", "storage_local", "hudi_storage", *REAL]
 """Adapters that keep the greatest fence beyond a release. Hudi's lock file and node are gone then."""
 ZOOKEEPER = pytest.param("hudi_zookeeper", marks=pytest.mark.real)
-ADAPTERS = [*FENCED, "hudi_filesystem", ZOOKEEPER]
-ACROSS_PROCESSES = ["storage_local", "service", "hudi_filesystem", pytest.param("redis", marks=pytest.mark.real), ZOOKEEPER]
+METASTORE = pytest.param("hudi_metastore", marks=pytest.mark.real)
+ADAPTERS = [*FENCED, "hudi_filesystem", ZOOKEEPER, METASTORE]
+REDIS = pytest.param("redis", marks=pytest.mark.real)
+DYNAMODB = pytest.param("hudi_dynamodb", marks=pytest.mark.real)
+ACROSS_PROCESSES = ["storage_local", "service", "hudi_filesystem", REDIS, ZOOKEEPER, METASTORE, DYNAMODB]
 
 
 @pytest.fixture(scope="session")
@@ -241,6 +304,12 @@ def object_store() -> Iterator[ObjectStoreServer]:
 
 
 @pytest.fixture(scope="session")
+def dynamodb() -> Iterator[str]:
+    with running_dynamodb() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
@@ -248,10 +317,21 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         session_of(server.hosts).stop()
 
 
+@pytest.fixture(scope="session")
+def metastore() -> Iterator[HiveMetastoreServer]:
+    with hive_metastore(LOCK_TIMEOUT_S) as server:
+        yield server
+        metastore_session_of(f"127.0.0.1:{server.port}").stop()
+
+
 def _servers(request: pytest.FixtureRequest) -> Callable[[str], Any]:
     def server(kind: str) -> Any:
         if kind == "hudi_zookeeper":
             return request.getfixturevalue("zookeeper")
+        if kind == "hudi_dynamodb":
+            return request.getfixturevalue("dynamodb")
+        if kind == "hudi_metastore":
+            return request.getfixturevalue("metastore")
         return _flushed(request) if kind == "redis" else _fresh(request)
 
     return server

@@ -7,6 +7,7 @@ from tests.unit.services.fleet import Fleet, write
 
 from tideline_events import HINTS, MIRRORS, TIMELINE
 from tideline_events.database import connect
+from tideline_events.schema import every_schema, published
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_table.log import entry_path
@@ -63,6 +64,14 @@ def test_tables_tells_a_quiet_table_from_a_dead_mirror(mirrored, done):
     shown = done("events", "tables", url, "--table", "trips").text
     assert "silent for 1 h" in shown
     assert "weather" not in shown
+
+
+def test_a_ce_dataschema_resolves_to_the_revision_that_it_names(done, refused):
+    for schema in (schema for known in every_schema().values() for schema in known):
+        assert done("events", "schema", schema.uri, "--json").document == published(schema)
+    first = "urn:tideline:schema:tideline.timeline.transition.v1:1"
+    assert done("events", "schema", first).text.startswith("tideline.timeline.transition.v1, revision 1: ")
+    assert "a schema of this release" in refused("events", "schema", f"{first}000")
 
 
 def test_schema_says_what_the_fields_mean(done):

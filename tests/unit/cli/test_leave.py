@@ -1,5 +1,11 @@
 """`tideline leave`."""
 
+import os
+from unittest.mock import patch
+
+from moto import mock_aws
+from tests.real.dynamodb import CREDENTIALS
+
 PLAN = ("--option", "hoodie.compact.inline.max.delta.commits=1")
 
 
@@ -17,6 +23,19 @@ def test_a_shared_table_is_returned_and_its_compaction_is_run(done, merging):
     assert done("read", merging).plain_rows() == rows
     assert "Apache Hudi only" in done("show", merging).text
     assert done("leave", merging).text == f"only Apache Hudi writes {merging} now\n"
+
+
+def test_a_table_that_is_shared_in_dynamodb_goes_through_the_same_commands(done, merging):
+    place = ("--lock-provider", "dynamodb", "--lock-place", "eu-west-1/hudi_locks/trips")
+    with patch.dict(os.environ, CREDENTIALS), mock_aws():
+        assert "hoodie.write.lock.dynamodb.partition_key" in done("share", merging, *place).text
+        assert "lock provider dynamodb" in done("show", merging).text
+        assert "managed" in done("status", merging, "--json").text
+        rows = done("read", merging).plain_rows()
+        done("plan", "compaction", merging, *PLAN)
+        done("leave", merging)
+        assert files_of_tideline(merging) == []
+        assert done("read", merging).plain_rows() == rows
 
 
 def test_an_exclusive_table_loses_its_metadata_table(done, filled):

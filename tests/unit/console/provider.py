@@ -38,6 +38,7 @@ class Provider:
         self.metadata: dict[str, Any] = {}
         self.is_away = False
         self.has_id_token = True
+        self.ended: list[str] = []
         self._codes: dict[str, dict[str, str]] = {}
 
     def routes(self) -> list[Route]:
@@ -45,6 +46,7 @@ class Provider:
             Route("/.well-known/openid-configuration", self.discovery),
             Route("/authorize", self.authorize),
             Route("/token", self.token, methods=["POST"]),
+            Route("/end", self.end),
             Route("/keys", lambda _: JSONResponse({"keys": [self.key.as_dict(private=False)]})),
         ]
 
@@ -55,10 +57,19 @@ class Provider:
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
+            "end_session_endpoint": f"{self.issuer}/end?of=the+house",
             "jwks_uri": f"{self.issuer}/keys",
             "id_token_signing_alg_values_supported": ["RS256", "HS256", "none"],
         }
-        return JSONResponse({**found, **self.metadata})
+        return JSONResponse({name: value for name, value in {**found, **self.metadata}.items() if value is not None})
+
+    def end(self, request: Request) -> Response:
+        """End the session at the provider, if the ID token is one of its own, for this client; whoever comes back is told so."""
+        asked = dict(request.query_params)
+        claims = jwt.decode(asked["id_token_hint"], self.key).claims
+        assert (claims["aud"], asked["client_id"], asked["of"]) == (CLIENT, CLIENT, "the house")
+        self.ended.append(claims["sub"])
+        return RedirectResponse(f"{asked['post_logout_redirect_uri']}?{urlencode({'state': asked['state']})}")
 
     def authorize(self, request: Request) -> Response:
         asked = dict(request.query_params)

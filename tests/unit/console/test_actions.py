@@ -40,9 +40,9 @@ class Acting:
         self.recorded: list[ActionEvent] = []
         service = ConsoleService(self.settings, consoles.context("console"))
 
-        def record(event: ActionEvent) -> None:
-            service.record(event)
-            self.recorded.append(event)
+        def record(*events: ActionEvent) -> None:
+            service.record(*events)
+            self.recorded.extend(events)
 
         self.actions = Actions(self.settings, self.follower, consoles.clock, record)
         self.follower.turn()
@@ -246,14 +246,15 @@ def test_a_link_to_a_policy_file_stays_a_link(tmp_path):
     kept.parent.mkdir()
     kept.write_text("version: 1\nrules: []\n")
     link.symlink_to(kept)
-    pauses.replace(link, pauses.paused(link.read_bytes(), "/lake/trips", "upgrade", None))
+    pauses.replace(link, pauses.paused(link.read_bytes(), ["/lake/trips"], "upgrade", None))
     assert link.is_symlink()
     assert "upgrade" in kept.read_text()
     assert [one.name for one in kept.parent.iterdir()] == ["policy.yaml"]
 
 
 @pytest.mark.parametrize(
-    "edit", [partial(pauses.paused, base_path="/lake", reason="upgrade", until=None), partial(pauses.resumed, base_path="/lake")]
+    "edit",
+    [partial(pauses.paused, base_paths=["/lake"], reason="upgrade", until=None), partial(pauses.resumed, base_paths=["/lake"])],
 )
 def test_a_policy_file_that_is_not_utf_8_is_refused(edit):
     with pytest.raises(InvalidOption, match="UTF-8"):

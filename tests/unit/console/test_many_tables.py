@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from starlette.testclient import TestClient
 from tests.unit.console.conftest import ADDRESS
+from tests.unit.console.test_pages import Parsed
 from tests.unit.services.fleet import write
 
 from tideline_console import queries
 from tideline_console.model import URGENCY, key_of, step_row
 from tideline_console.web import console_app
 from tideline_events.transitions import backfill
+from tideline_runtime.policy import Policies
 
 TABLES, STEPS = 2000, 20
 INSTRUCTIONS = 1_000_000
@@ -25,7 +30,7 @@ def generated(consoles, model, now_s):
     (step,) = [step_row(one) for one in backfill(trips, 1, write(trips, 0).sequence)][-1:]
     steps = []
     for number in range(TABLES):
-        path, verdict = f"file:///lake/{number % 20}/t{number}", VERDICTS[number % len(VERDICTS)]
+        path, verdict = f"file:/lake/{number % 20}/t{number}", VERDICTS[number % len(VERDICTS)]
         finding = {"kind": "dead_writer", "text": "a writer died", "age_s": 5.0 + number, "ends_in_s": None}
         job = {"instant": "20260101000000000", "service": "clean", "state": "requested", "age_s": 1.0 + number, "is_running": False}
         due = {"service": "clean", "outcome": "due", "reason": "much", "until": ""}
@@ -76,7 +81,7 @@ def test_pages_of_many_tables_read_little(many, monkeypatch):
     monkeypatch.setattr(model, "query", query)
     model._connection.set_progress_handler(step, 1000)
     found = {}
-    table = key_of("file:///lake/7/t7")
+    table = key_of("file:/lake/7/t7")
     searches = (f"/events?table={table}", "/events?q=t77", "/events?q=commit+completed", f"/events?q=completed&table={table}")
     for address in ("/", "/tables", "/tables?sort=size", "/work", "/events", *searches):
         counted |= {"instructions": 0, "rows": 0}
@@ -118,10 +123,81 @@ def test_a_search_of_events_finds_names_texts_and_instants(many):
     assert found(q="nothing-has-this") == []
     assert found(q="t777", kind="job") == []
     assert found(q="%") == found(q="_7") == []
-    key = key_of("file:///lake/7/t7")
+    key = key_of("file:/lake/7/t7")
     assert {name for name, _ in found(table=key, limit=1000)} == {"t7"}
     assert len(found(table=key, limit=1000)) == STEPS
     assert len(found(table=key, q="clean", limit=1000)) == STEPS // 4
     newest = client.get("/api/v1/events", params={"limit": 3}).json()["events"]
     older = client.get("/api/v1/events", params={"limit": 3, "before": newest[-1]["time_s"]}).json()["events"]
     assert all(one["time_s"] < newest[-1]["time_s"] for one in older)
+
+
+def test_one_table_with_many_steps_makes_no_other_page_slow(many):
+    client, model = many
+    now_s, counted = model.query("SELECT max(time_s) AS s FROM steps")[0]["s"], [0]
+    (step,) = model.query("SELECT * FROM steps WHERE uid = 'u0' ORDER BY sequence LIMIT 1")
+    changes = [
+        {"sequence": 1000 + at, "instant": f"{20260101000000000 + at}", "time_s": now_s + at, "action": action, "undone": undone}
+        for at in range(30_000)
+        for action, undone in [("rollback", f"{20260101000000000 + at - 1}") if at % 3 == 0 else ("clean", None)]
+    ]
+    model._write((f"INSERT INTO steps VALUES ({', '.join('?' * len(step))})", [tuple((step | one).values()) for one in changes]))
+    model._connection.set_progress_handler(lambda: counted.__setitem__(0, counted[0] + 1000), 1000)
+    found = {}
+    for address in ("/", "/work", "/writers"):
+        counted[0] = 0
+        assert client.get(address).status_code == 200
+        found[address] = counted[0]
+    assert {address: one for address, one in found.items() if one > INSTRUCTIONS} == {}
+
+
+def test_rules_are_matched_once_for_each_table_and_reading_of_the_file(consoles, monkeypatch):
+    file = consoles.folder / "policies.yaml"
+    text = "version: 1\nrules:\n  - name: all\n    match: {{paths: ['file:/lake/{}/*']}}\n    priority: 7\n"
+    file.write_text(text.format(7))
+    follower, model, settings = consoles.follower(policy_file=str(file))
+    generated(consoles, model, consoles.clock.now().timestamp())
+    client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
+    asked, rules_for = [], Policies.rules_for
+    monkeypatch.setattr(Policies, "rules_for", lambda own, path, uid: (asked.append(path), rules_for(own, path, uid))[1])
+    assert f"and {TABLES // 20 - 5:,} more" in " ".join(Parsed(client.get("/policies").text).text.split())
+    assert len(asked) == TABLES
+    client.get("/policies")
+    assert len(asked) == TABLES
+    file.write_text(text.format("*"))
+    follower.policies()
+    consoles.clock.advance(60)
+    assert f"and {TABLES - 5:,} more" in " ".join(Parsed(client.get("/policies").text).text.split())
+
+
+def test_a_turn_at_rest_looks_at_no_table(consoles, monkeypatch):
+    tables = [consoles.create(name) for name in ("one", "two", "three")]
+    consoles.publish()
+    follower, model, _ = consoles.follower(events=True, examine_interval_s=3600, tables_rescan_s=3600)
+    follower.turn()
+    looked, look = [], follower._looked
+    monkeypatch.setattr(follower, "_looked", lambda fleet, path: (looked.append(path), look(fleet, path)))
+    follower.turn()
+    assert looked == []
+    write(tables[1], 0)
+    consoles.publish()
+    follower.turn()
+    assert [path.rpartition("/")[2] for path in looked] == ["two"]
+    assert [row["name"] for row in model.query("SELECT name FROM tables WHERE last_write_s IS NOT NULL")] == ["two"]
+
+
+def test_live_pages_are_rendered_once_for_all_who_look(many, monkeypatch):
+    client, _ = many
+    asked, verdicts = [], queries.verdicts
+    monkeypatch.setattr(queries, "verdicts", lambda model: (asked.append(1), verdicts(model))[1])
+    refresh = {"hx-request": "true"}
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: client.get("/work", headers=refresh), range(24)))
+    assert {(answer.status_code, answer.headers["vary"]) for answer in answers} == {(200, "Accept-Encoding")}
+    assert len(asked) <= 24 // 2
+    whole, live = client.get("/work").text, answers[0].text
+    parts = re.compile(r'<div id="live".*</main>', re.DOTALL)
+    ages = re.compile(r">[^<>]*(?:\d (?:s|min|h|d|ms))[^<>]*<")
+    assert ages.sub("", parts.findall(live)[0]) == ages.sub("", parts.findall(whole)[0])
+    plain = client.get("/work", headers=refresh | {"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 
 import pytest
 from tests.unit.console.test_pages import Parsed
-from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, write
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, write
 
+from tideline_console import table_page
 from tideline_events import Heartbeat, encode
 from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
-from tideline_runtime.metrics import TABLES, Metrics
+from tideline_runtime.metrics import STORAGE_REQUESTS, TABLES, Metrics
 from tideline_runtime.running import Running, announce, running_file
-from tideline_table.action import roll_back_dead
+from tideline_table.action import roll_back_dead, write_rows
+from tideline_table.writer import Operation
 
 
 def test_writers_are_those_that_committed(consoles):
@@ -113,3 +116,55 @@ def test_health_shows_the_last_heartbeat_of_each_shard(consoles):
     assert "late" not in text.partition("Shards of the mirror")[2]
     consoles.clock.advance(60)
     assert "late" in client.get("/health").text.partition("Shards of the mirror")[2]
+
+
+def test_health_has_what_the_services_cost_a_month(consoles, served):
+    _, metrics = served
+    for _ in range(1000):
+        metrics.increment(STORAGE_REQUESTS, kind="list")
+    text = Parsed(consoles.client(prices={"list": 3_000_000.0, "processor": 0.0}).get("/health").text).text
+    head = text.partition("a month at the rate since each started")[0]
+    # 1,000 listings cost 3,000,000, and this process is at least a second and at most a day old.
+    assert float(head.rpartition(";")[2]) >= 30 * 3_000_000
+
+
+def test_facts_of_files_are_found_once_for_each_state(consoles, monkeypatch):
+    trips = consoles.create("trips")
+    write(trips, 0)
+    found, partitions_of = [], table_page.partitions_of
+    monkeypatch.setattr(table_page, "partitions_of", lambda slices: (found.append(len(slices)), partitions_of(slices))[1])
+    client = consoles.client()
+    (row,) = client.get("/api/v1/tables").json()["tables"]
+    for address in (f"/tables/{row['key']}", f"/api/v1/tables/{row['key']}", f"/tables/{row['key']}?window=all"):
+        assert client.get(address).status_code == 200
+    assert len(found) == 1
+    write(trips, 10)
+    assert client.get(f"/api/v1/tables/{row['key']}").json()["facts"]["rows"] == 10
+    assert len(found) == 2
+
+
+def test_a_table_of_many_partitions_says_how_many_are_drawn(consoles, monkeypatch):
+    monkeypatch.setattr(table_page, "MOST_PARTITIONS", 3)
+    trips = consoles.create("trips")
+    write_rows(trips, rows(0, 3, "oslo"), Operation.INSERT)
+    client = consoles.client()
+    (row,) = client.get("/api/v1/tables").json()["tables"]
+    assert "are drawn" not in client.get(f"/tables/{row['key']}").text
+    for number in range(4):
+        write_rows(trips, rows(10 * number + 10, 2, f"city{number}"), Operation.INSERT)
+    assert "5; the 3 largest are drawn" in client.get(f"/tables/{row['key']}").text
+
+
+def test_the_overview_says_which_tables_were_written_most(consoles):
+    trips, weather = consoles.create("trips"), consoles.create("weather")
+    consoles.create("idle")
+    write(weather, 0)
+    for number in range(3):
+        write(trips, number * 10)
+    listed = consoles.client().get("/").text.partition('id="movers"')[2]
+    assert re.findall(r'class="name">(\w+)</bdi></a></td><td class="num">(\d+)</td><td class="num">(\d+)</td>', listed) == [
+        ("trips", "3", "15"),
+        ("weather", "1", "5"),
+    ]
+    empty = consoles.client(tables=(consoles.path("idle"),))
+    assert 'id="movers"' not in empty.get("/").text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import time
 from urllib.parse import parse_qs, urlsplit
 
@@ -9,7 +11,7 @@ import httpx
 import pytest
 from tests.unit.console.provider import CLIENT, SECRET, running_provider
 from tests.unit.console.test_pages import Parsed
-from tests.unit.console.test_sign_in import HOST, client_of
+from tests.unit.console.test_sign_in import HOST, client_of, csrf_in
 from tests.unit.services.fleet import write
 
 from tideline_console.identity import person_of_claims
@@ -146,6 +148,41 @@ def test_a_provider_that_offers_weak_signatures_only_is_not_believed(app, provid
     provider.metadata, provider.signature = {"id_token_signing_alg_values_supported": ["none", "HS256"]}, "none"
     client = client_of(app)
     assert client.get(begin(client)).status_code == 400
+
+
+HOSTILE_PLACE = 'https://id.example/"><script>'
+
+
+def sign_out(client, page):
+    return client.post("/sign-out", data={"csrf": csrf_in(page.text)})
+
+
+def test_sign_out_ends_the_session_at_the_provider_too(app, provider):
+    client = client_of(app)
+    client.get(begin(client))
+    answer = sign_out(client, client.get("/tables"))
+    assert client.get("/tables").status_code == 303
+    (place,) = set(re.findall(r'(?:href="|content="0;url=)(http[^"]+)"', answer.text))
+    back = httpx.get(html.unescape(place), follow_redirects=False).headers["location"]
+    assert provider.ended == ["7"]
+    assert back.startswith(f"{HOST}/sign-in?state=")
+    assert client.get(back.removeprefix(HOST)).status_code == 200
+    # The ID token was in the memory of the console alone, and is gone from it.
+    client.get(begin(client))
+    assert not {name: value for name, value in client.cookies.items() if len(value) > 1000}
+
+
+@pytest.mark.parametrize("place", [None, "", "javascript:alert(1)", "http://evil.example/end", 7, HOSTILE_PLACE])
+def test_sign_out_ends_the_own_session_whatever_the_provider_offers(app, provider, place):
+    provider.metadata = {"end_session_endpoint": place}
+    client = client_of(app)
+    client.get(begin(client))
+    answer = sign_out(client, client.get("/tables"))
+    assert client.get("/tables").status_code == 303
+    if place == HOSTILE_PLACE:
+        assert "<script>" not in answer.text
+    else:
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
 
 
 def test_under_a_prefix_and_on_loopback_the_provider_is_told_the_own_address(consoles, provider):

@@ -135,7 +135,7 @@ def test_damaged_table_is_shown_and_hides_no_other(consoles):
     assert "cannot_open" in front
     page = client.get(f"/tables/{key_of(client, 'damaged')}")
     assert page.status_code == 200
-    assert "The table cannot be read now." in page.text
+    assert "The table cannot be read, and no event tells of it." in page.text
     assert client.get(f"/api/v1/tables/{key_of(client, 'damaged')}").json()["failure"]
     assert client.get(f"/api/v1/tables/{key_of(client, 'damaged')}/why").status_code == 409
     assert client.get(f"/tables/{key_of(client, 'trips')}").status_code == 200

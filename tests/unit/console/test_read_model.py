@@ -21,6 +21,7 @@ from tideline_console.instants import KeptInstants, instants_of
 from tideline_console.model import step_row
 from tideline_console.one_table import table_context
 from tideline_console.queries import table_by_key
+from tideline_console.table_page import KeptFiles
 from tideline_console.web import console_app
 from tideline_events import EventLogUnavailable
 from tideline_events.transitions import backfill
@@ -211,7 +212,8 @@ def test_ages_on_a_page_grow_since_the_examination(consoles, monkeypatch):
     follower.turn()
     consoles.clock.advance(7200)
     (row,) = model.query("SELECT key FROM tables")
-    context = table_context(table_by_key(model, row["key"]), KeptInstants(model), follower, {}, consoles.clock.now().timestamp())
+    kept, files, now_s = KeptInstants(model), KeptFiles(), consoles.clock.now().timestamp()
+    context = table_context(table_by_key(model, row["key"]), kept, files, follower, {}, now_s)
     assert 7200 <= context["document"]["services"]["rollback"]["last_run"]["age_s"] < 7260
 
 

@@ -12,6 +12,7 @@ from tests.unit.console.test_pages import PAGES, Parsed
 from tests.unit.services.fleet import write
 
 import tideline_console
+from tideline_console.actions import Actions
 from tideline_console.headers import HEADERS
 from tideline_console.people import TRIES, TRIES_S, Attempts, named
 from tideline_console.service import ConsoleService
@@ -319,3 +320,24 @@ def test_templates_have_no_form_without_the_token_of_the_session():
     for file in folder.glob("*.html"):
         forms = re.findall(r"<form[^>]*method=\"post\".*?</form>", file.read_text(), re.DOTALL)
         assert all('name="csrf" value="{{ csrf }}"' in form for form in forms), file.name
+
+
+def test_a_shared_answer_holds_nothing_of_a_person_and_is_for_one_role(consoles):
+    write(consoles.create("trips"), 0)
+    follower, model, settings = consoles.follower(**NAMED, actions=True, policy_file=None)
+    follower.turn()
+    actions = Actions(settings, follower, consoles.clock, lambda _: None)
+    app = console_app(settings, model, follower, consoles.clock, actions)
+    (row,) = model.query("SELECT key FROM tables")
+    operator, viewer, refresh = client_of(app), client_of(app), {"hx-request": "true"}
+    sign_in(operator)
+    sign_in(viewer, VIEWER)
+    address = f"/tables/{row['key']}"
+    secret = csrf_in(operator.get(address).text)
+    seen = operator.get(address, headers=refresh).text
+    assert "Plan clustering" in seen
+    assert secret not in seen
+    assert "holder of the operator token" not in seen
+    assert "Plan clustering" not in viewer.get(address, headers=refresh).text
+    stranger = client_of(app).get(address, headers=refresh)
+    assert (stranger.status_code, "trips" in stranger.text) == (401, False)

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.unit.console.test_pages import Parsed
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, write
 
+from tideline_console import api, instants, one_table
 from tideline_console.instants import DONE, PLANNED, RUNNING, UNDONE, Instant, instants_of
 from tideline_console.timeline import ALL, Kept, Span, choose_span, draw
 from tideline_table.action import create_savepoint, restore_to_savepoint, roll_back_dead
@@ -119,3 +121,21 @@ def test_instants_without_a_time_do_not_take_the_page_away(consoles, first):
     found = client.get(f"/api/v1/tables/{key}/timeline").json()["instants"]
     assert len(found) == 2
     assert all(one["begun_s"] > 1e9 for one in found)
+
+
+def test_a_table_with_more_instants_than_are_drawn_says_so(consoles, monkeypatch):
+    trips = consoles.create("trips")
+    for number in range(4):
+        write(trips, number * 10)
+    client = consoles.client()
+    key = client.get("/api/v1/tables").json()["tables"][0]["key"]
+    text = Parsed(client.get(f"/tables/{key}").text).text
+    assert "4 instants known" in text
+    newest = client.get(f"/api/v1/tables/{key}/timeline").json()["instants"][:3]
+    for module in (instants, one_table, api):
+        monkeypatch.setattr(module, "MOST_INSTANTS", 3)
+    write(trips, 90)
+    client = consoles.client()
+    assert "the newest 3 instants" in Parsed(client.get(f"/tables/{key}?window=all").text).text
+    shown = client.get(f"/api/v1/tables/{key}/timeline", params={"limit": 1000}).json()["instants"]
+    assert [one["instant"] for one in shown[1:]] == [one["instant"] for one in newest[:2]]

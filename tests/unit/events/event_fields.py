@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.unit.events.test_transitions import history
+from tests.unit.events.test_transitions import VERSIONS, history
 
 from tideline_events import Transition
 from tideline_table.table import TableType
@@ -57,7 +58,8 @@ def lines(events: Iterable[Transition]) -> list[str]:
 def text() -> str:
     """The lines of the table, from new tables."""
     with tempfile.TemporaryDirectory() as folder:
-        events = [event for kind in TableType for _, event in history(kind, Path(folder) / kind.value)]
+        made = [history(k, Path(folder) / f"{k.value}-{v}", v) for k, v in itertools.product(TableType, VERSIONS)]
+        events = [event for table in made for _, event in table]
     return "".join(f"{line}\n" for line in lines(events))
 
 

@@ -13,7 +13,6 @@ from tideline_events import (
     POSITIONS,
     CommitLost,
     DeadLetter,
-    Deduplicator,
     EventConsumer,
     EventLogUnavailable,
     PublisherFenced,
@@ -281,17 +280,61 @@ def test_a_member_that_gets_a_table_back_stores_no_older_position() -> None:
     assert log.positions("g") == {uid: 5}
 
 
-def test_a_sequence_that_the_table_never_had_is_a_dead_letter() -> None:
-    """All later events of the table were dropped as duplicates."""
+@pytest.mark.parametrize("error", [None, TableNotFound("no table")])
+@pytest.mark.parametrize("ahead", [5, 100_000, 100_000_000])
+def test_a_sequence_that_the_table_never_had_is_a_dead_letter(ahead: int, error: TidelineError | None) -> None:
+    """All later events of the table were dropped as duplicates, of a table that cannot be read after smaller jumps, too."""
     uid = new_uid()
-    letters = KeptLetters()
-    log, tables = ScriptedLog(ScriptedSubscription(), letters), TableLog([])
+    log, tables = ScriptedLog(ScriptedSubscription()), TableLog([], *[error] if error else [])
     log.states = [table_record(uid, 2)]
-    wrong = transition(uid, 2)
-    wrong = dataclasses.replace(wrong, sequence=100_000_000)
+    wrong = dataclasses.replace(transition(uid, 2), sequence=ahead)
     events = again(log, tables, records([transition(uid, 1), wrong, transition(uid, 2)]))
     assert events.poll(0) == transitions(uid, 1, 2)
     assert events.counts.dead == 1
+
+
+def test_a_group_that_meets_many_tables_does_not_read_all_states_for_each() -> None:
+    class Counted(ScriptedLog):
+        reads = 0
+
+        def table_records(self) -> list[TableRecord]:
+            self.reads += 1
+            return self.states
+
+    found = [transition(new_uid(), 7) for _ in range(20)]
+    log = Counted(ScriptedSubscription())
+    log.states = [table_record(event.table_uid, 7) for event in found]
+    events = again(log, TableLog([]), records(found))
+    assert events.poll(0) == found
+    assert log.reads == 1
+
+
+@pytest.mark.parametrize("ahead", [5, 100_000])
+def test_a_first_step_that_its_table_never_had_hides_none(ahead: int) -> None:
+    """A group without a position of the table took any sequence up to 100,000, and all real steps for duplicates."""
+    uid = new_uid()
+    log = ScriptedLog(ScriptedSubscription())
+    log.states = [table_record(uid, 3)]
+    wrong = dataclasses.replace(transition(uid, 2), sequence=ahead)
+    events = again(log, TableLog([]), records([wrong, *transitions(uid, 2, 3)]))
+    assert events.poll(0) == transitions(uid, 2, 3)
+    assert (events.counts.dead, events.counts.duplicates) == (1, 0)
+
+
+def test_a_state_that_becomes_visible_after_its_steps_delays_a_gap_and_loses_nothing() -> None:
+    """A broker ends a transaction in one topic after the other."""
+
+    class Later(ScriptedLog):
+        def table_records(self) -> list[TableRecord]:
+            found, self.states = self.states, [table_record(uid, 9)]
+            return found
+
+    uid = new_uid()
+    log, tables = Later(ScriptedSubscription()), TableLog([], TableNotFound("no table"), TableNotFound("no table"))
+    log.states = [table_record(uid, 2)]
+    events = again(log, tables, records([transition(uid, 1), transition(uid, 9)]))
+    assert events.poll(0) == [transition(uid, 1), transition(uid, 9)]
+    assert (events.counts.dead, events.counts.missing) == (0, 7)
 
 
 def test_a_snapshot_comes_before_the_stream_and_only_once() -> None:
@@ -353,6 +396,15 @@ def test_changes_are_committed_when_the_next_one_is_asked_for() -> None:
     with again(log, TableLog([]), batch) as events:
         assert [event.sequence for event in events.changes(wait_s=0)] == [1, 3]
     assert (log.positions("g"), log.subscription.closed) == ({uid: 3}, True)
+
+
+def test_what_is_dropped_does_not_end_the_loop() -> None:
+    """Nothing came for no time at all, but a duplicate or a dead letter ended a loop that was to wait."""
+    uid = new_uid()
+    wrong = dataclasses.replace(transition(uid, 1), sequence=100_000_000)
+    arrivals = [records([found]) for found in (transition(uid, 1), transition(uid, 1), wrong, transition(uid, 2))]
+    events = consumer(ScriptedSubscription(*arrivals))
+    assert list(events.events(wait_s=1)) == transitions(uid, 1, 2)
 
 
 def test_an_outage_does_not_end_the_loop() -> None:
@@ -419,16 +471,6 @@ def test_closing_closes_the_subscription_only() -> None:
     subscription = ScriptedSubscription()
     consumer(subscription).close()
     assert subscription.closed
-
-
-def test_the_deduplicator_knows_gaps_and_repetitions() -> None:
-    known = Deduplicator({"t": 4})
-    assert known.is_duplicate("t", 4)
-    assert not known.is_duplicate("t", 5)
-    assert not known.is_duplicate("u", 0)
-    known.mark("t", 2)
-    assert (known.known("t"), known.known("u")) == (4, None)
-    assert known.seen == {"t": 4}
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 12)), max_size=40))

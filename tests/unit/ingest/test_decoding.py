@@ -187,6 +187,26 @@ def test_broken_avro_is_refused_and_takes_nothing_from_its_neighbours(break_it):
             decoder.decode(values)
 
 
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (b"", "field 'id': "),
+        (b"\x04k", "field 'id': "),
+        (b"\x02\xff\x00\x00", "field 'id': "),
+        (b"\x02k", "field 'amount': "),
+        (b"\x02k\x04", "field 'amount': "),
+        (b"\x02k\x02\x00", "field 'amount': "),
+        (b"\x02k\x00\x80", "field 'at': "),
+        (b"\x02k\x00", "field 'at': "),
+        (b"\x02k\x00\x00\x00", "a record that is longer than its fields"),
+    ],
+)
+def test_the_reason_names_the_field_of_a_datum_that_cannot_be_read(value, named):
+    with pytest.raises(Undecodable) as caught:
+        AvroDecoder(json.dumps(ORDER)).decode([value])
+    assert caught.value.found.startswith(f"a value that is not an Avro datum of the schema ({named}")
+
+
 def test_single_objects_of_several_schemas_keep_their_order():
     texts = [json.dumps(ORDER), json.dumps(NEWER)]
     headers = [b"\xc3\x01" + fingerprint(text) for text in texts]

@@ -23,14 +23,14 @@ def records_of(texts, place=T0):
     return [Received(place, at, t[-1].encode(), None if t[0] == "-" else b"row") for at, t in enumerate(texts)]
 
 
-def order(records):
+def order(records, **more):
     rows = [i for i, r in enumerate(records) if r.value is not None]
     gone = [i for i, r in enumerate(records) if r.value is None]
 
     def identities(positions):
         return pa.chunked_array([pa.array([records[i].key.decode() for i in positions], pa.string())])
 
-    return order_of(records, rows, identities(rows), gone, identities(gone))
+    return order_of(records, rows, identities(rows), gone, identities(gone), **more)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,21 @@ def test_what_one_commit_can_hold(texts, cut, stays):
     assert found.cut == ({} if cut is None else {T0: cut})
     if stays is not None:
         assert found.stays.tolist() == stays
+
+
+@pytest.mark.parametrize(
+    ("texts", "stays", "removes"),
+    [
+        ("a b -c", [True, True], [True]),
+        ("a -a b", [False, True], [True]),
+        ("-a a", [True], [False]),
+        ("a -a a a -b", [False, True, True], [False, True]),
+        ("a -a a -a", [False, False], [True, True]),
+    ],
+)
+def test_where_the_last_one_wins_nothing_waits(texts, stays, removes):
+    found = order(records_of(texts.split()), last_wins=True)
+    assert (found.cut, found.stays.tolist(), found.removes.tolist()) == ({}, stays, removes)
 
 
 def test_a_cut_leaves_other_partitions_alone():

@@ -118,6 +118,50 @@ def test_shared_table_prints_where_its_lock_in_zookeeper_is() -> None:
         Sharing(HudiLockKind.STORAGE, place=sharing.place)
 
 
+@pytest.mark.parametrize("place", ["", "hms.example:9083", "hms.example:9083/lake", "hms.example/lake/trips", "a:1/Lake/trips"])
+def test_place_of_a_lock_in_a_metastore_is_servers_database_and_table(place: str) -> None:
+    with pytest.raises(InvalidOption, match="HOST:PORT"):
+        check_lock_url(f"hudi-metastore://{place}")
+    with pytest.raises(InvalidOption, match="HOST:PORT"):
+        Sharing(HudiLockKind.METASTORE, place=place)
+    check_lock_url("hudi-metastore://hms1.example:9083,hms2.example:9083/lake/trips")
+
+
+def test_shared_table_prints_where_its_lock_in_a_metastore_is() -> None:
+    sharing = Sharing(HudiLockKind.METASTORE, place="hms1.example:9083,hms2.example:9083/lake/trips")
+    assert Sharing.from_json(sharing.to_json()) == sharing
+    options = sharing.hudi_options(format_to_create(6))
+    assert {key.removeprefix("hoodie.write.lock."): value for key, value in options.items() if ".lock." in key} == {
+        "provider": "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",
+        "hivemetastore.uris": "thrift://hms1.example:9083,thrift://hms2.example:9083",
+        "hivemetastore.database": "lake",
+        "hivemetastore.table": "trips",
+        "client.num_retries": "100",
+        "client.wait_time_ms_between_retry": "200",
+    }
+
+
+@pytest.mark.parametrize("place", ["", "eu-west-1", "eu-west-1/locks", "eu-west-1/locks/a/b", "ftp://a/eu-west-1/locks/trips"])
+def test_place_of_a_lock_in_dynamodb_is_region_table_and_key(place: str) -> None:
+    with pytest.raises(InvalidOption, match="REGION/TABLE/KEY"):
+        check_lock_url(f"hudi-dynamodb:{place}")
+    with pytest.raises(InvalidOption, match="REGION/TABLE/KEY"):
+        Sharing(HudiLockKind.DYNAMODB, place=place)
+    check_lock_url("hudi-dynamodb:https://dynamodb.example:8000/eu-west-1/hudi_locks/trips")
+
+
+def test_shared_table_prints_where_its_lock_in_dynamodb_is() -> None:
+    sharing = Sharing(HudiLockKind.DYNAMODB, place="eu-west-1/hudi_locks/trips")
+    assert Sharing.from_json(sharing.to_json()) == sharing
+    options = sharing.hudi_options(format_to_create(6))
+    assert {key.removeprefix("hoodie.write.lock."): value for key, value in options.items() if ".lock." in key} == {
+        "provider": "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider",
+        "dynamodb.region": "eu-west-1",
+        "dynamodb.table": "hudi_locks",
+        "dynamodb.partition_key": "trips",
+    }
+
+
 def test_nodes_of_a_lock_in_zookeeper_are_ordered_as_curator_orders_them() -> None:
     ours, theirs = "_c_59af55f591d744a4848bcf4f79d6fa4d-lock-0000000002", "_c_f4a1-lock-9d-lock-0000000001"
     assert sorted([ours, theirs, "0000000003"], key=place_in_queue) == [theirs, ours, "0000000003"]

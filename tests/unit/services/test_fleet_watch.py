@@ -17,6 +17,7 @@ from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, updat
 from tideline_cli.fleet import Fleet as CliFleet
 from tideline_events import DECISIONS, EventLogUnavailable, FindingEvent, VerdictEvent
 from tideline_locks import LockUnreachable
+from tideline_planner import watch
 from tideline_planner.metrics import FINDINGS, STATES
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
@@ -24,7 +25,7 @@ from tideline_planner.watch import GONE_SHOWN_S, LOOK_AGAIN_S, LOOK_AT_FILES_S, 
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
 from tideline_table.action import TableService, run_compaction
-from tideline_table.table import GivenUp, TableType, keep_given_up
+from tideline_table.table import Finding, GivenUp, Table, TableType, damage_of, keep_given_up
 
 
 def planner(fleet: Fleet, **explicit):
@@ -81,6 +82,13 @@ def test_damage_is_found_within_the_hour_and_cleared_within_a_minute(fleet, monk
     (path,) = (path for file_slice in table.state.latest_slices() for path in file_slice.paths)
     content = table.storage.read(path)
     table.storage.delete(path)
+    asked: list[bool] = []
+
+    def look(found: Table, *, everywhere: bool) -> tuple[Finding, ...]:
+        asked.append(everywhere)
+        return damage_of(found, everywhere=everywhere)
+
+    monkeypatch.setattr(watch, "damage_of", look)
     fleet.clock.advance(LOOK_AT_FILES_S)
     service.tick()
     assert context.metrics.value(FINDINGS, kind="damaged") == 1
@@ -90,6 +98,7 @@ def test_damage_is_found_within_the_hour_and_cleared_within_a_minute(fleet, monk
     fleet.clock.advance(LOOK_AGAIN_S)
     service.tick()
     assert context.metrics.value(FINDINGS, kind="damaged") == 0
+    assert asked == [False, True], "of a large table it looks at some partitions, and at all until the damage is mended"
 
 
 def test_a_finding_and_a_verdict_are_events_when_they_change(fleet):

@@ -20,11 +20,13 @@ from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
 from tideline_events import CATALOG, MIRRORS, TIMELINE
 from tideline_locks import open_hudi_lock
+from tideline_mirror import observed
 from tideline_mirror.absent import CHECK_ABSENT_EVERY_S, DELETED_AFTER_S
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_table.action import leave
 from tideline_table.coordination import observed_uid, roll_back
+from tideline_table.errors import WriteConflict
 from tideline_table.hudi import time_from_instant
 from tideline_table.hudi.instant import next_instant
 from tideline_table.log.entry import LOCK_MARK_PATH
@@ -101,6 +103,44 @@ def test_no_service_writes_a_byte_to_a_table_of_apache_hudi_whatever_it_finds(fl
         each.tick()
     assert steps(fleet, real)
     assert tree(real) == before
+
+
+def test_a_completed_file_without_content_is_told_when_it_has_one(fleet, real, monkeypatch):
+    """Apache Hudi before 1.0 creates the file and then writes it."""
+    last = max(p for p in (real / ".hoodie").iterdir() if p.name.endswith(".deltacommit"))
+    content = last.read_bytes()
+    last.write_bytes(b"")
+    service, _ = mirror(fleet)
+    service.tick()
+    instant = last.name.partition(".")[0]
+    assert [(after, action) for _, action, _, after in steps(fleet, real)][-1] == ("inflight", "deltacommit")
+    with monkeypatch.context() as patched:
+        patched.setattr(observed, "observe", lambda *_: pytest.fail("an empty file costs a listing, no more"))
+        service.tick()
+    last.write_bytes(content)
+    service.tick()
+    uid = observed_uid(LocalStorage(real).root)
+    (told,) = [e for e in fleet.events(TIMELINE.name) if e.table_uid == uid and (e.instant, e.to_state) == (instant, "completed")]
+    assert told.files_added
+
+
+def test_sharing_waits_for_timeline_files_with_content(fleet, real):
+    """What the log begins with would never say what the write published, or what the plan names."""
+    table = Table.open(str(real))
+    for name in ("*.deltacommit", "*.clean", "*.compaction.requested"):
+        path = max((real / ".hoodie").glob(name))
+        content = path.read_bytes()
+        path.write_bytes(b"")
+        later = [p for p in (real / ".hoodie").glob(f"{path.name.partition('.')[0]}.*") if len(p.name) < len(path.name)]
+        held = {p: p.read_bytes() for p in later if name.endswith("requested")}
+        for p in held:
+            p.unlink()
+        with pytest.raises(WriteConflict, match=path.name.partition(".")[0]):
+            share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+        for p, kept in {path: content, **held}.items():
+            p.write_bytes(kept)
+    before = Table.open(str(real)).read()
+    assert share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock).read().num_rows == before.num_rows
 
 
 def test_what_completes_later_follows_in_the_next_sequences_also_after_a_restart(fleet, real):

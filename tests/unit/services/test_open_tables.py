@@ -92,8 +92,9 @@ def test_a_shared_table_that_was_upgraded_is_left_alone_whether_it_is_open_or_no
     upgrade(shared.storage)
     with structlog.testing.capture_logs() as said:
         assert list(tables.each()) == list(other.each()) == []
-    assert [line["event"] for line in said] == ["table skipped"] * 2
-    assert all("hoodie.write.auto.upgrade=false" in line["reason"] for line in said)
+    # A thread of each may say meanwhile that it reads no events.
+    skipped = [line["reason"] for line in said if line["event"] == "table skipped"]
+    assert ["hoodie.write.auto.upgrade=false" in reason for reason in skipped] == [True, True]
 
 
 def test_tables_of_others_are_not_listed_at_every_look(fleet, monkeypatch):

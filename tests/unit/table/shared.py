@@ -40,10 +40,10 @@ class Unlogged(SharedTimeline):
         return draft.entry(self.state.sequence + 1, self.clock.now())
 
 
-def shared_table(table_type: TableType = TableType.COW) -> tuple[Table, Storage, ManualClock]:
+def shared_table(table_type: TableType = TableType.COW, version: int = WRITTEN.version) -> tuple[Table, Storage, ManualClock]:
     """A new table, shared by the lock of object stores."""
     clock = ManualClock()
-    exclusive, storage, _ = new_table(clock, MemoryStorage(clock=clock), type=table_type)
+    exclusive, storage, _ = new_table(clock, MemoryStorage(clock=clock), type=table_type, version=version)
     return share_table(exclusive, SHARING, open_hudi_lock), storage, clock
 
 
@@ -57,7 +57,7 @@ def peer_of(storage: Storage, clock: ManualClock) -> Table:
     """The table in the hands of the other side."""
     table = opened(storage, clock, "peer")
     lock = open_hudi_lock(storage, SHARING, "peer", clock, table.options)
-    table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options, WRITTEN), lock)
+    table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options, table.timeline.format), lock)
     assert table.identity is not None
     timeline.replica.uid = table.identity.uid
     timeline.replica.load()

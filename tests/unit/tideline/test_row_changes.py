@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.unit.tideline.conftest import FIRST, SCHEMA, ids, sorted_rows, trips_
 
 import tideline
 from tideline_table.action import WriteTransaction
+from tideline_table.errors import InvalidPredicate
 
 Write = Callable[[tideline.Table], object]
 
@@ -325,3 +328,46 @@ def test_an_insert_of_another_type_does_not_replace_the_row_that_has_its_key(tmp
     with pytest.raises(tideline.errors.InvalidInput, match="for more than one row"):
         made.merge(noon, "k").when_not_matched_insert().execute()
     assert made.read(["n"]).to_pylist() == [{"n": 1}]
+
+
+NUMBERS = ("updated_at", "UPDATED_AT - 1", "updated_at and true", "not (day = 'mon' and updated_at)", "fare or day = 'mon'")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_number_is_no_condition(table: tideline.Table, *, empty: bool) -> None:
+    """DuckDB takes each number but 0 for true: a forgotten comparison would have deleted every row, while a read refuses it."""
+    source = trips_of(("a", "mon", 5.0, 2))
+    if empty:
+        table.delete(where="true")
+    before = sorted_rows(table.read())
+    for condition in NUMBERS:
+        qualified = re.sub("day|fare|updated_at", r"target.\g<0>", condition, flags=re.IGNORECASE)
+        on_pairs, of_clause = table.merge(source, qualified), table.merge(source, "target.id = source.id")
+        writes: list[Callable[[], object]] = [
+            partial(table.read, where=condition),
+            partial(table.delete, where=condition),
+            partial(table.update, {"fare": 1.0}, condition),
+            partial(tideline.sql, f"delete from trips where {condition}", {"trips": table}),
+            on_pairs.when_matched_delete().execute,
+            of_clause.when_matched_delete(condition=qualified).execute,
+            of_clause.when_matched_update(condition=qualified).execute,
+            of_clause.when_not_matched_insert(condition=qualified.replace("target", "source")).execute,
+        ]
+        for write in writes:
+            with pytest.raises(InvalidPredicate):
+                write()
+    assert sorted_rows(table.read()) == before
+
+
+@pytest.mark.parametrize(
+    "condition", ["null", "true", "1 = 1", "exists (select 1)", "(day like 'm%') is true", "not (fare is null)"]
+)
+def test_what_is_true_false_or_null_is_a_condition(table: tideline.Table, condition: str) -> None:
+    selected = 0 if condition == "null" else 3 if condition in {"true", "1 = 1", "exists (select 1)"} else 2
+    assert table.delete(where=condition).rows_deleted == selected
+
+
+def test_values_of_an_update_are_checked_where_no_row_is_selected(table: tideline.Table) -> None:
+    for text in ("no_such_column", "fare +", "max(fare) over ()"):
+        with pytest.raises(InvalidPredicate):
+            table.update({"fare": text}, "id = 'none'")

@@ -40,6 +40,19 @@ def test_tables_are_named_by_path(table: tideline.Table) -> None:
     assert found.read_all().to_pylist() == [{"n": 3}]
 
 
+def test_a_statement_reads_rows_in_memory_and_does_not_change_them(table: tideline.Table) -> None:
+    rows = pa.table({"id": ["a", "n"], "day": ["mon", "new"], "fare": [9.0, 8.0], "updated_at": [50, 50]})
+    named = {"t": table, "New": rows}
+    done = tideline.sql(
+        "merge into t using new s on t.id = s.id when matched then update set fare = s.fare when not matched then insert *", named
+    )
+    assert (done.rows_updated, done.rows_inserted) == (1, 1)
+    assert {row["id"]: row["fare"] for row in table.read().to_pylist()}["n"] == 8.0
+    assert tideline.sql("select count(*) as n from new join t using (id)", named).read_all()["n"].to_pylist() == [2]
+    with pytest.raises(tideline.errors.InvalidInput, match="rows in memory, as a table that is changed"):
+        tideline.sql("delete from new", named)
+
+
 def test_update_and_delete(table: tideline.Table, other: tideline.Table) -> None:
     assert changed("update trips as t set fare = t.fare * 2 where t.id in (select id from other)", table, other=other) == (0, 1, 0)
     assert changed("delete from trips where trips.fare >= 180 and length(trips.id) = 1 and id <> 'b'", table) == (0, 0, 1)

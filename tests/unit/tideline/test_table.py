@@ -379,3 +379,8 @@ def test_keys_inside_of_structs(tmp_path: Path) -> None:
     made.delete([{"a.id": 2}])
     assert made.read(["v"])["v"].to_pylist() == ["D"]
     assert tideline.open(made.path).sql("select a.id from t").fetchall() == [(3,)]
+
+
+def test_a_lookup_of_no_column_counts_rows(table: tideline.Table) -> None:
+    assert [table.lookup(["a", "b", "x"], columns=[], where=where).num_rows for where in (None, "fare > 100")] == [2, 1]
+    assert table.lookup(["x"], columns=[]).num_rows == 0

@@ -82,7 +82,7 @@ def test_an_argument_of_another_type_is_refused_by_name(opened: tideline.Table, 
         (lambda table, _: table.read([1]), "argument 'columns' of type list"),
         (lambda table, _: table.maintenance.run_due(min_files="8"), "argument 'min_files' of type str"),
         (lambda table, _: table.upsert(trips_of(), options={1: "a"}), "argument 'options' of type dict"),
-        (lambda _, path: tideline.create(path, schema=SCHEMA, key="id", ordering=["ts"]), "argument 'ordering' of type list"),
+        (lambda _, path: tideline.create(path, schema=SCHEMA, key="id", ordering=5), "argument 'ordering' of type int"),
         (lambda _, path: tideline.create(path, schema=SCHEMA, key={"id": 1}), "argument 'key' of type dict"),
         (
             lambda _, path: tideline.create(path, schema=SCHEMA, key="id", index=tideline.BucketIndex(1.5)),

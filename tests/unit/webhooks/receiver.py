@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Answer:
 class Receiver:
     """Answers 204, or what `answer` returns for a request. `taken` has the requests that it answered with 2xx."""
 
-    def __init__(self, answer: Callable[[Received], Answer] = lambda _: Answer()) -> None:
+    def __init__(self, answer: Callable[[Received], Answer] = lambda _: Answer(), context: ssl.SSLContext | None = None) -> None:
         self.answer = answer
         self.got: list[Received] = []
         self.taken: list[Received] = []
@@ -75,9 +76,11 @@ class Receiver:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        self.url = f"{'https' if context else 'http'}://127.0.0.1:{self._server.server_port}/hook"
 
     def wait(self, is_enough: Callable[[], bool], timeout_s: float = 60.0) -> None:
         with self._changed:

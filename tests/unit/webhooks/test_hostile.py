@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -32,8 +33,20 @@ def sent(url: str, message: Message = MESSAGE, **more: object) -> Attempt:
         sender.close()
 
 
-def acting(act: Callable[[BaseHTTPRequestHandler], None], status: int = 500) -> Receiver:
-    return Receiver(lambda _: Answer(status, act=act))
+def acting(act: Callable[[BaseHTTPRequestHandler], None], status: int = 500, context: ssl.SSLContext | None = None) -> Receiver:
+    return Receiver(lambda _: Answer(status, act=act), context)
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
+    """How a server on loopback proves itself, and the file with the certificate by which its clients trust it."""
+    key, certificate = (tmp_path_factory.mktemp("tls") / name for name in ("key.pem", "certificate.pem"))
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    place = ["-subj", "/CN=receiver", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, *place, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context, str(certificate)
 
 
 def huge(handler: BaseHTTPRequestHandler) -> None:
@@ -54,6 +67,19 @@ def dripping(handler: BaseHTTPRequestHandler) -> None:
             ended.wait(0.05)
     except OSError:
         ended.set()
+
+
+def endless(text: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Never silent for long, and never at the end of the head of an answer."""
+
+    def act(handler: BaseHTTPRequestHandler) -> None:
+        try:
+            while not ended.wait(0.05):
+                handler.wfile.write(text)
+        except OSError:
+            ended.set()
+
+    return act
 
 
 written: list[int] = []
@@ -94,6 +120,31 @@ def test_an_endpoint_that_does_not_answer_or_is_not_there_is_tried_again():
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/hook"
         assert sent(url) == Attempt(Outcome.RETRIED, "no answer (ReadTimeoutError)")
     assert sent(url).outcome is Outcome.RETRIED
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("text", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n"], ids=["status", "interim"])
+def test_the_head_of_an_answer_that_never_ends_is_not_awaited(text: bytes, is_tls: bool, certified: tuple[ssl.SSLContext, str]):
+    """Each of its bytes began the wait anew: a worker hung for hours, and the service did not end."""
+    ended.clear()
+    receiver = acting(endless(text), context=certified[0] if is_tls else None)
+    try:
+        assert sent(receiver.url, ca_file=certified[1]).outcome is Outcome.RETRIED
+        assert ended.wait(30)
+    finally:
+        ended.set()
+        receiver.close()
+
+
+def test_an_endpoint_proves_itself_by_a_certificate_that_is_trusted(certified: tuple[ssl.SSLContext, str]):
+    receiver = Receiver(context=certified[0])
+    try:
+        assert sent(receiver.url) == Attempt(Outcome.RETRIED, "no answer (SSLError)")
+        assert not receiver.got
+        assert sent(receiver.url, ca_file=certified[1]) == Attempt(Outcome.TAKEN)
+    finally:
+        receiver.close()
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -31,6 +31,8 @@ tideline create ./visits --schema-from visits.parquet --key id --partition day -
 
 tideline create ./users --schema-from users.parquet --key id --partition country --index global_bloom
 
+tideline create ./accounts --schema-from accounts.parquet --key id --ordering updated_at --merge partial_update
+
 tideline create ./fares --schema-from fares.parquet --option hoodie.datasource.write.recordkey.field=id \
   --option hoodie.index.type=BUCKET --option hoodie.bucket.index.num.buckets=8
 
@@ -60,11 +62,20 @@ _KeyColumns = Annotated[
 _PartitionColumns = Annotated[
     list[str] | None, option(metavar="COLUMNS", help="Partition columns, one folder level each. Repeatable or a,b.")
 ]
-_OrderingColumn = Annotated[
+_OrderingColumns = Annotated[
+    list[str] | None,
+    option(
+        metavar="COLUMNS",
+        help="Of two versions of a row, the one with the larger value in this column wins; of several columns (version 9), the "
+        "first one that differs decides. Default: the later write. Repeatable or a,b.",
+    ),
+]
+_MergeRule = Annotated[
     str,
     option(
-        metavar="COLUMN",
-        help="Of two versions of a row, the one with the larger value in this column wins. Default: the later write.",
+        metavar="NAME",
+        help="How two versions of a row become one: commit_time, event_time, partial_update, overwrite_non_defaults, aws_dms, "
+        "postgres_debezium or mysql_debezium. Default: event_time with --ordering, else commit_time.",
     ),
 ]
 _TableType = Annotated[str, typer.Option("--type", metavar="cow|mor", help="Copy-on-write or merge-on-read.")]
@@ -158,7 +169,8 @@ def create(
     schema_from: _SchemaFile,
     key: _KeyColumns = None,
     partition: _PartitionColumns = None,
-    ordering: _OrderingColumn = "",
+    ordering: _OrderingColumns = None,
+    merge: _MergeRule = "",
     table_type: _TableType = "cow",
     name: _Name = "",
     hive_style: _HiveStyle = False,
@@ -182,7 +194,8 @@ def create(
         schema=read_schema(schema_from),
         key=column_names(key),
         partition=column_names(partition),
-        ordering=ordering,
+        ordering=column_names(ordering),
+        merge=merge,
         type=choice("--type", table_type, TypeName).value,
         name=name,
         hive_style=hive_style,
@@ -229,6 +242,7 @@ def _report(table: Table, *, as_json: bool) -> None:
                 "partition_fields": definition.keygen.partition_fields,
                 "key_generator": definition.keygen.type.value,
                 "ordering_field": definition.ordering_field,
+                "merge": definition.merge_rule.name,
                 "index": "BUCKET" if definition.buckets is not None else definition.kept_index or None,
                 "buckets": definition.buckets.number if definition.buckets is not None else None,
                 "bucket_engine": definition.buckets.engine.value if definition.buckets is not None else None,
@@ -244,6 +258,7 @@ def _report(table: Table, *, as_json: bool) -> None:
         ("record key", ", ".join(definition.keygen.key_fields)),
         ("partitioned by", ", ".join(definition.keygen.partition_fields) or "-"),
         ("ordering", definition.ordering_field or "the later write wins"),
+        ("merge rule", definition.merge_rule.name),
         ("index", definition.index_text or "the writer's choice"),
         ("columns", ", ".join(f"{c['name']} {c['type']}" for c in columns)),
     ]

@@ -38,7 +38,7 @@ from tideline_events import (
 )
 from tideline_events.envelope import KINDS, EventKind
 from tideline_events.fields import payload_fields
-from tideline_events.schema import revisions, type_text
+from tideline_events.schema import URI_PREFIX, PayloadSchema, every_schema, published, revisions, type_text
 from tideline_table.errors import CorruptMetadata, InvalidOption
 from tideline_table.table import Table
 
@@ -127,19 +127,22 @@ def tables(event_log: EventLogUrl, *, table: TableName = "*", client_option: Cli
 
 @events.command(epilog="Example: tideline events schema catalog")
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="[TYPE]", help="A type or a topic. Default: all.", show_default=False)] = "",
+    kind: Annotated[
+        str, typer.Argument(metavar="[TYPE]", help="A type, a topic or a ce_dataschema. Default: all.", show_default=False)
+    ] = "",
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the Avro schema.")] = False,
 ) -> None:
-    """Print the meaning of the fields of an event, or its Avro schema, in the newest revision."""
-    found = [(each, json.loads(revisions(each.event_type)[-1].source)) for each in (_kinds(kind) if kind else KINDS)]
+    """Print the meaning of the fields of an event, or its Avro schema: in the newest revision, or in that of a ce_dataschema."""
+    found = [(each, published(each)) for each in _schemas(kind)]
     if as_json:
         print_json([avro for _, avro in found] if len(found) > 1 else found[0][1])
     elif not kind:
-        print_listing(("TYPE", "TOPIC", "MEANING"), [[each.event_type, each.topic, avro["doc"]] for each, avro in found])
+        topics = {each.event_type: each.topic for each in KINDS}
+        print_listing(("TYPE", "TOPIC", "MEANING"), [[e.event_type, topics[e.event_type], avro["doc"]] for e, avro in found])
     else:
         for each, avro in found:
-            print_line(f"{each.event_type}, revision {revisions(each.event_type)[-1].revision}: {avro['doc']}")
+            print_line(f"{each.event_type}, revision {each.revision}: {avro['doc']}")
             rows = [[field["name"], type_text(field["type"]), field.get("doc", "")] for field in avro["fields"]]
             print_listing(("FIELD", "TYPE", "MEANING"), rows)
 
@@ -206,11 +209,21 @@ def _opened(url: str, client_option: Sequence[str] | None) -> EventLog:
 
 
 def _kinds(text: str) -> list[EventKind]:
-    """Return the kinds of a type or of a topic, with or without `tideline.` before it. Raises `InvalidOption`."""
-    found = [kind for kind in KINDS if text in (kind.event_type, kind.topic, kind.topic.removeprefix("tideline."))]
+    """Return the kinds of a type or of a topic, with or without `tideline.` before it; all without. Raises `InvalidOption`."""
+    found = [kind for kind in KINDS if not text or text in (kind.event_type, kind.topic, kind.topic.removeprefix("tideline."))]
     if not found:
         topics = dict.fromkeys(kind.topic.removeprefix("tideline.") for kind in KINDS)
         raise InvalidOption(f"type {text!r}", expected=f"a type of `tideline events schema`, or one of {', '.join(topics)}")
+    return found
+
+
+def _schemas(text: str) -> list[PayloadSchema]:
+    """Return the schema that a `ce_dataschema` names, else the newest ones of `_kinds`. Raises `InvalidOption`."""
+    if not text.startswith(URI_PREFIX):
+        return [revisions(kind.event_type)[-1] for kind in _kinds(text)]
+    found = [schema for known in every_schema().values() for schema in known if schema.uri == text]
+    if not found:
+        raise InvalidOption(f"schema {text!r}", expected="a schema of this release; a newer release describes its own")
     return found
 
 

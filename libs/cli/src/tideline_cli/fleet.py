@@ -17,10 +17,12 @@ from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.cleaning import with_cleaner, with_cleaner_options
+from tideline_runtime.planning.ledger import rewriting_of
 from tideline_runtime.policy import Policies, read_policies
 from tideline_runtime.registry import TablePattern, find_tables
 from tideline_table.action import (
     Rules,
+    Standing,
     TableService,
     TableStatus,
     Verdict,
@@ -127,6 +129,21 @@ class Fleet:
             return failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, str(error)))
         except Exception as error:  # noqa: BLE001 - a table that breaks the engine must not hide the others
             return failure_document(base_path, Finding(FindingKind.CANNOT_OPEN, f"unexpected {type(error).__name__}: {error}"))
+
+    def status_and_usage(self, base_path: str) -> Document:
+        """Return the document of one table as `status` does, with `usage`: what table services wrote and ran in the last day.
+
+        `usage` is None for a table that cannot be examined, or that only Apache Hudi writes.
+        """
+        document = self.status(base_path)
+        if document["error"] or document["state"] == Standing.UNMANAGED:
+            return {**document, "usage": None}
+        try:
+            table = self.open(base_path)
+            size, seconds = rewriting_of(table, table.clock.now())
+        except TidelineError as error:
+            return {**document, "usage": None, "error": str(error)}
+        return {**document, "usage": {"rewritten_day_bytes": size, "processor_day_s": round(seconds, 3)}}
 
     def jobs(self, base_path: str) -> Document:
         """Return a document with the pending plans of one table (`jobs`), or with the error."""

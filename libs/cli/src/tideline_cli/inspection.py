@@ -19,7 +19,6 @@ from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents, known_rows, slice_document
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileSlice
-from tideline_table.log import HudiLockKind
 from tideline_table.table import Table, TableSummary, summarise, why_unsharable
 
 app = typer.Typer()
@@ -100,9 +99,6 @@ def _show_document(table: Table, summary: TableSummary, slices: list[FileSlice],
     return document
 
 
-_LOCKS = {HudiLockKind.FILE_SYSTEM: "file", HudiLockKind.STORAGE: "storage", HudiLockKind.ZOOKEEPER: "ZooKeeper"}
-
-
 def mode_of(table: Table) -> str:
     """Return which engines write a table: exclusive (Tideline), shared (both) or foreign (Apache Hudi)."""
     return "shared" if table.sharing is not None else "exclusive" if table.capabilities.keeps_log else "foreign"
@@ -110,8 +106,7 @@ def mode_of(table: Table) -> str:
 
 def _writers(table: Table, summary: TableSummary) -> str:
     if table.sharing is not None:
-        lock = _LOCKS[table.sharing.lock]
-        return f"Tideline and Apache Hudi (shared, Hudi's {lock} lock), uid {summary.uid}"
+        return f"Tideline and Apache Hudi (shared, lock provider {table.sharing.lock}), uid {summary.uid}"
     if table.capabilities.keeps_log:
         return f"Tideline only, uid {summary.uid}"
     why = why_unsharable(table)

@@ -13,7 +13,7 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_facts, print_json, print_line, print_listing
 from tideline_locks import open_hudi_lock
 from tideline_table.config import SHARED_METADATA
-from tideline_table.log import DEFAULT_EXPIRE_MIN, PROBATION_ENDS, HudiLockKind, Sharing
+from tideline_table.log import DEFAULT_EXPIRE_MIN, HudiLockKind, Sharing
 from tideline_table.table import (
     CHECKED_COMMITS,
     BucketIndex,
@@ -36,16 +36,17 @@ def share(
     lock_provider: Annotated[
         str,
         option(
-            metavar="filesystem|storage|zookeeper",
-            help="Lock for Apache Hudi and Tideline: a file on a local disk, an object in the store of the table, or a node in "
-            "ZooKeeper. Default: by the kind of storage.",
+            metavar="filesystem|storage|zookeeper|hive-metastore|dynamodb",
+            help="Lock for Apache Hudi and Tideline: a file on a local disk, an object in the store of the table, a node in "
+            "ZooKeeper, a lock of a Hive metastore, or an item of a DynamoDB table. Default: by the kind of storage.",
         ),
     ] = "",
     lock_place: Annotated[
         str,
         option(
             metavar="HOST:PORT,.../BASE/KEY",
-            help="With --lock-provider zookeeper: servers, base path and key of the lock that Apache Hudi's writers take.",
+            help="With --lock-provider zookeeper: servers, base path and key of the lock that Apache Hudi's writers take. With "
+            "hive-metastore: servers, database and table, HOST:PORT,.../DATABASE/TABLE. With dynamodb: REGION/TABLE/KEY.",
         ),
     ] = "",
     lock_expiry: Annotated[
@@ -73,8 +74,9 @@ def share(
         str,
         option(
             metavar="off|files,...",
-            help="What Tideline's writers do with a metadata table: turn it off, or keep these partitions (copy-on-write only): "
-            "files, column_stats, bloom_filters, record_index. Give all of them the option tideline.shared.metadata.",
+            help="What Tideline's writers do with a metadata table: turn it off, or keep these partitions: files, column_stats, "
+            "bloom_filters, record_index, from version 8 on partition_stats. Of version 6 only if the table is copy-on-write. Give "
+            "all of them the option tideline.shared.metadata.",
         ),
     ] = "off",
     check: Annotated[
@@ -96,8 +98,8 @@ def share(
 ) -> None:
     """Let Apache Hudi's writers and Tideline's write one table from now on, under one lock.
 
-    The table may be Tideline's or made by Apache Hudi (version 6). Its metadata table is turned off unless --metadata keeps it.
-    Number and hash fields of a bucket index are found in the rows and kept with the table. Prints the options that every Hudi
+    The table may be Tideline's or made by Apache Hudi (version 6, 8 or 9). Its metadata table is turned off unless --metadata keeps
+    it. Number and hash fields of a bucket index are found in the rows and kept with the table. Prints the options that every Hudi
     writer of the table needs; running the command again prints them again. Before any job has changed, ask with --check: the exit
     code is 1 while a writer lacks an option or the table cannot be shared.
     """
@@ -129,7 +131,7 @@ def share(
     print_line("Give every Apache Hudi writer of this table these options, and a JVM in UTC (-Duser.timezone=UTC):")
     print_facts(list(options.items()))
     if shared.state.probation:
-        print_line(f"{shared.state.probation}. Services begin when {PROBATION_ENDS}")
+        print_line(f"{shared.state.probation}. Services begin when {shared.sharing.probation_ends}")
 
 
 def _lock_kind(given: str, table: Table) -> HudiLockKind:

@@ -25,6 +25,7 @@ app = typer.Typer()
 
 FLEET = "tideline_cli.fleet"
 """The module that imports the settings of the services. It is imported by name, so that other commands start without them."""
+COSTS = "tideline_cli.costs"
 SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", help="Settings file (TOML) of planner and cleaner. Without it: their defaults and environment."),
@@ -46,6 +47,18 @@ def status(
         list[str] | None,
         typer.Option(metavar="|".join(Standing), help="Only tables in this state. Repeatable.", show_default=False),
     ] = None,
+    cost: Annotated[
+        bool,
+        typer.Option("--cost", help="Print what each table and service costs a month instead, at the prices of the settings."),
+    ] = False,
+    service: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="With --cost: the address of a service that counts requests. Repeatable. Default: those of this machine.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a line per table: verdict, services, last runs and backlog. Below all tables, print their findings. Writes nothing.
@@ -53,15 +66,21 @@ def status(
     The verdict is `unmanaged` for a table that only Apache Hudi writes, with what services would do for it. Of the others it is
     `attention` for one with findings, else `due`, `working` (a plan is pending) or `idle`. A table that
     cannot be opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
+
+    With `--cost`, the line has requests to storage by kind and day, as running services count them, bytes that services rewrote in
+    the last day, the seconds that this took, and the money of a month.
     """
     wanted = {choice("--state", each, Standing).value for each in state or ()}
     fleet = _fleet(patterns or (), settings, settings_from(option), locks)
     with Progress("tables", None) as progress:
         found, failures = searched(fleet, progress)
-        documents = [*importlib.import_module(FLEET).examined(found, fleet.status, progress.advance), *failures]
+        status_of = fleet.status_and_usage if cost else fleet.status
+        documents = [*importlib.import_module(FLEET).examined(found, status_of, progress.advance), *failures]
     if wanted:
         documents = [document for document in documents if document["state"] in wanted]
-    if as_json:
+    if cost:
+        importlib.import_module(COSTS).show(fleet.settings, documents, service or (), as_json=as_json)
+    elif as_json:
         print_json({"tables": documents})
     else:
         _print_tables(documents)

@@ -5,7 +5,6 @@ means for a table does not belong here.
 """
 
 from tideline_events.consumer import EventConsumer
-from tideline_events.deduplicator import ConsumerCounts, Deduplicator
 from tideline_events.envelope import TableDeleted, UnknownEvent, decode, encode, read_envelope, table_deletion
 from tideline_events.errors import (
     CommitLost,
@@ -19,6 +18,7 @@ from tideline_events.errors import (
     SchemaRegistryUnavailable,
     TopicMismatch,
 )
+from tideline_events.group import ConsumerCounts, GroupPublisher
 from tideline_events.location import check_event_log_url, open_event_log, open_row_schemas
 from tideline_events.log import EventLog, Publisher, Subscription, Tail, transition_records
 from tideline_events.payload import (

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from tideline_events.deduplicator import ConsumerCounts, Deduplicator
-from tideline_events.envelope import TableDeleted, UnknownEvent, decode, encode
-from tideline_events.errors import CommitLost, PoisonEvent, PublisherFenced, PublishUnknown
-from tideline_events.log import POLL_LIMIT, EventLog, Publisher, Subscription
-from tideline_events.payload import DeadLetter, Event, TableIdentity, TableRecord, Transition
+from tideline_events.envelope import TableDeleted, UnknownEvent, decode
+from tideline_events.errors import CommitLost, PoisonEvent
+from tideline_events.group import ConsumerCounts, GroupPublisher
+from tideline_events.log import POLL_LIMIT, EventLog
+from tideline_events.payload import Event, TableIdentity, TableRecord, Transition
 from tideline_events.positions import position_record
 from tideline_events.record import Record
 from tideline_events.topics import TIMELINE
@@ -25,7 +24,8 @@ Backfill = Callable[[TableIdentity, int, int], Iterable[Transition]]
 
 Raises `PoisonEvent` if the log of the table has not come to the last sequence."""
 MAX_JUMP = 100_000
-"""A transition so many sequences after the last known one must be confirmed by the table log."""
+"""Of a table without a state in `tideline.tables`, a transition so many sequences after the last known one must be confirmed by the
+table log."""
 RECONCILE_EVERY_S = 300.0
 """Interval at which an idle consumer compares its positions with the state of the tables."""
 LAG_EVERY_S = 30.0
@@ -75,8 +75,8 @@ class EventConsumer:
         self._clock = clock or SystemClock()
         self._stored = seen
         self._subscription = log.subscribe(topics, group, from_beginning=from_beginning, member=member)
-        self._publisher: Publisher | None = None
-        self._deduplicator = Deduplicator()
+        self._publisher = GroupPublisher(log, group, self._clock)
+        self._seen: dict[str, int] = {}
         self._generation = 0
         self._follows_tables = TIMELINE.name in topics
         self._is_new_group = True
@@ -96,6 +96,11 @@ class EventConsumer:
         self._heads: dict[str, int] = {}
         """The last sequence that the mirror published of each table, as far as it was read, since `_heads_at_s`."""
         self._heads_at_s = self._reconcile_at_s - LAG_EVERY_S
+        self._is_quiet = False
+        """Whether the last poll waited for its whole time: it also returns nothing for what it drops."""
+        self._is_older_than_heads = False
+        """Whether the states were read after the waiting records: of a step and its state, which are published together, then both
+        are known."""
         self._counts = ConsumerCounts()
 
     @property
@@ -105,8 +110,8 @@ class EventConsumer:
 
     @property
     def seen(self) -> Mapping[str, int]:
-        """See `Deduplicator.seen`."""
-        return self._deduplicator.seen
+        """The last sequence by table uid."""
+        return dict(self._seen)
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +144,7 @@ class EventConsumer:
                 _log.warning("group %s: %s", self._group, error)
                 self._clock.sleep(_PAUSE_S)
                 continue
-            if not arrived and wait_s is not None:
+            if not arrived and wait_s is not None and self._is_quiet:
                 return
             self._taken.extend(arrived)
 
@@ -167,6 +172,7 @@ class EventConsumer:
         self._load_positions()
         if not self._waiting and not self._unknown:
             self._waiting.extend(self._subscription.poll(timeout_s))
+            self._is_quiet, self._is_older_than_heads = not self._waiting, False
             self._load_positions()
         if begun := self._begun():
             return list(begun)
@@ -195,7 +201,7 @@ class EventConsumer:
         is_complete = not self._waiting and not self._taken
         if not is_complete and not positions:
             return False
-        moved = {uid: self._deduplicator.last(uid) for uid in self._moved} if self._stored is None else dict(positions or {})
+        moved = {uid: self._seen.get(uid, 0) for uid in self._moved} if self._stored is None else dict(positions or {})
         if moved:
             # Members that had these tables meanwhile may be ahead.
             self._load_positions()
@@ -204,7 +210,7 @@ class EventConsumer:
             if moved:
                 # Before the offsets: a position that is ahead of them only makes records duplicates that were processed.
                 records = [position_record(self._group, uid, moved[uid]) for uid in sorted(moved)]
-                self._publish(*records, reader=self._subscription)
+                self._publisher.publish(*records, reader=self._subscription)
             if is_complete:
                 self._subscription.commit()
         except CommitLost as error:
@@ -217,7 +223,7 @@ class EventConsumer:
     def close(self) -> None:
         """Close the subscription and the publisher. What was not committed is delivered again."""
         self._subscription.close()
-        self._close_publisher()
+        self._publisher.close()
         if self._owns_log:
             self._event_log.close()
 
@@ -230,11 +236,11 @@ class EventConsumer:
         self._is_new_group = self._is_new_group and not stored
         self._kept = dict(stored)
         for table_uid, sequence in stored.items():
-            self._deduplicator.mark(table_uid, sequence)
+            self._seen[table_uid] = max(sequence, self._seen.get(table_uid, -1))
         if self._snapshot:
             # Of this group or of its members, each table without a position begins with its state.
             self._is_new_group = False
-            self._unknown = deque(s for s in self._read_states() if self._deduplicator.known(s.table_uid) is None)
+            self._unknown = deque(s for s in self._read_states() if s.table_uid not in self._seen)
         self._generation, self._reconcile_at_s = generation, self._clock.monotonic_s()
 
     def _begun(self) -> list[TableRecord]:
@@ -242,7 +248,7 @@ class EventConsumer:
         begun: list[TableRecord] = []
         while self._unknown and len(begun) < POLL_LIMIT:
             state = self._unknown.popleft()
-            if self._subscription.owns(state.table_uid) and self._deduplicator.known(state.table_uid) is None:
+            if self._subscription.owns(state.table_uid) and state.table_uid not in self._seen:
                 self._mark(state.table_uid, state.sequence)
                 begun.append(state)
         self._count(delivered=len(begun))
@@ -250,7 +256,7 @@ class EventConsumer:
 
     def _position(self, table_uid: str, head: int) -> int:
         """Return the last sequence processed of a table. Of a new group, a table of which no event arrived begins at its `head`."""
-        known = self._deduplicator.known(table_uid)
+        known = self._seen.get(table_uid)
         if known is None and self._is_new_group:
             known = self._starts.setdefault(table_uid, head)
         return self._starts.get(table_uid, 0) if known is None else known
@@ -280,6 +286,7 @@ class EventConsumer:
         states = list(self._event_log.table_records())
         self._heads = {state.table_uid: state.sequence for state in states}
         self._heads_at_s = self._clock.monotonic_s()
+        self._is_older_than_heads = True
         return states
 
     def _accept(self, record: Record) -> list[Event | TableDeleted]:
@@ -291,7 +298,8 @@ class EventConsumer:
             if isinstance(event, Transition):
                 return list(self._in_order(event))
         except PoisonEvent as poison:
-            self._send_to_dead_letters(record, str(poison))
+            self._publisher.give_up(record, str(poison))
+            self._count(dead=1)
             return []
         self._count(delivered=1)
         return [event]
@@ -299,10 +307,10 @@ class EventConsumer:
     def _in_order(self, transition: Transition) -> list[Transition]:
         """Return `transition` after the missing ones before it; empty for a duplicate."""
         table, sequence = transition.table, transition.sequence
-        if self._deduplicator.is_duplicate(table.uid, sequence):
+        if self._is_duplicate(table.uid, sequence):
             self._count(duplicates=1)
             return []
-        last = self._deduplicator.known(table.uid)
+        last = self._seen.get(table.uid)
         if not self._is_plausible(transition, last or 0):
             raise PoisonEvent(f"sequence {sequence} after {last or 0}", expected="a sequence that the table log has")
         if last is None:
@@ -314,13 +322,32 @@ class EventConsumer:
         self._count(delivered=1 + len(filled))
         return [*filled, transition]
 
+    def _is_duplicate(self, table_uid: str, sequence: int) -> bool:
+        return sequence <= self._seen.get(table_uid, -1)
+
     def _is_plausible(self, transition: Transition, last: int) -> bool:
-        """Return whether the sequence is near to a known one, or the table log has it: a wrong one would hide all later events."""
+        """Return whether the mirror published a step with this sequence, or the table log has it.
+
+        A wrong one would hide all later events. The mirror publishes the state of a table in one transaction with its steps, so a
+        step after that state is of another publisher. A table has no state once it is deleted, and sequence 0 while its steps are
+        published again.
+        """
         table, sequence = transition.table, transition.sequence
-        if sequence <= max(last, self._heads.get(table.uid, 0)) + MAX_JUMP:
+        if sequence <= max(last + 1, self._heads.get(table.uid, 0)):
             return True
+        if not self._is_older_than_heads:
+            # Once for all tables that a group meets in what it polled.
+            self._read_states()
+        if self._is_published(table.uid, sequence, last) or self._from_log(table, sequence, sequence):
+            return True
+        # A broker ends a transaction in one topic after the other.
+        self._clock.sleep(_PAUSE_S)
         self._read_states()
-        return sequence <= self._heads.get(table.uid, 0) + MAX_JUMP or bool(self._from_log(table, sequence, sequence))
+        return self._is_published(table.uid, sequence, last)
+
+    def _is_published(self, table_uid: str, sequence: int, last: int) -> bool:
+        """Return whether the state of a table has a sequence; without a state, whether it is near to the last one."""
+        return sequence <= (self._heads.get(table_uid, 0) or last + MAX_JUMP)
 
     def _filled(self, table: TableIdentity, first: int, last: int) -> list[Transition]:
         """Return the transitions `first` to `last` that the table log still has, and count the rest as missing."""
@@ -346,44 +373,9 @@ class EventConsumer:
         return []
 
     def _mark(self, table_uid: str, sequence: int) -> None:
-        self._deduplicator.mark(table_uid, sequence)
+        self._seen[table_uid] = max(sequence, self._seen.get(table_uid, -1))
         self._heads[table_uid] = max(sequence, self._heads.get(table_uid, 0))
         self._moved.add(table_uid)
-
-    def _send_to_dead_letters(self, record: Record, reason: str) -> None:
-        letter = DeadLetter(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            group=self._group,
-            reason=reason,
-            time=self._clock.now(),
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-        )
-        self._publish(encode(letter))
-        self._count(dead=1)
-
-    def _publish(self, *records: Record, reader: Subscription | None = None) -> None:
-        """Publish by the publisher of this member, whose writer id no other member has."""
-        for is_last in (False, True):
-            try:
-                if self._publisher is None:
-                    self._publisher = self._event_log.publisher(f"{self._group}-{uuid.uuid4()}")
-                self._publisher.publish(*records, reader=reader)
-            except (PublisherFenced, PublishUnknown):
-                # The broker ended the transaction, for example. Published again, the records say the same.
-                self._close_publisher()
-                if is_last:
-                    raise
-            else:
-                return
-
-    def _close_publisher(self) -> None:
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.close()
 
     def _count(self, **more: int) -> None:
         self._counts = dataclasses.replace(self._counts, **{name: getattr(self._counts, name) + by for name, by in more.items()})

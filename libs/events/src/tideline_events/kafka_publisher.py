@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,8 +14,7 @@ from tideline_events.envelope import stamped
 from tideline_events.errors import EventLogUnavailable, PublisherFenced, PublishUnknown
 from tideline_events.kafka_options import CLIENT_LOG, accepted_options
 from tideline_events.kafka_subscription import REBALANCED, KafkaSubscription
-from tideline_events.log import Subscription, check_records, transition_records
-from tideline_events.payload import TableChange, TableRecord, Transition
+from tideline_events.log import Publisher, Subscription, check_records
 from tideline_events.record import Record
 from tideline_events.topics import TopicSettings
 from tideline_events.wire import Wire
@@ -27,7 +26,7 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 _NEW_PUBLISHER = "open a new publisher, which aborts the open transaction of this one, and read the cursor"
 
 
-class KafkaPublisher:
+class KafkaPublisher(Publisher):
     """`Publisher` with `transactional.id` = the writer id."""
 
     def __init__(
@@ -68,17 +67,6 @@ class KafkaPublisher:
             raise EventLogUnavailable(
                 f"taking over writer id {writer_id!r}: {error.str()}", remedy="check the brokers, then retry"
             ) from failure
-
-    def publish_transitions(
-        self,
-        table_uid: str,
-        transitions: Sequence[Transition],
-        table_record: TableRecord,
-        changes: Sequence[TableChange] = (),
-        *,
-        traceparent: str | None = None,
-    ) -> None:
-        self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record, reader: Subscription | None = None) -> None:
         check_records(records)

@@ -38,6 +38,7 @@ class Publisher(Protocol):
 
         The transitions are in order and gapless; `table_record.sequence` is the sequence of the last one.
         """
+        self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record, reader: Subscription | None = None) -> None:
         """Publish records (jobs, locks, hints, dead letters, table records, positions) so that they become visible together.

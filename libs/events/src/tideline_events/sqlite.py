@@ -31,8 +31,8 @@ from tideline_events.database import (
 )
 from tideline_events.envelope import decode, stamped
 from tideline_events.errors import EventLogUnavailable, PoisonEvent, PublisherFenced, PublishUnknown
-from tideline_events.log import POLL_LIMIT, Subscription, check_records, check_subscription, transition_records
-from tideline_events.payload import TableChange, TableRecord, Transition
+from tideline_events.log import POLL_LIMIT, Publisher, Subscription, check_records, check_subscription
+from tideline_events.payload import TableRecord
 from tideline_events.positions import is_ahead, positions_in
 from tideline_events.record import Record
 from tideline_events.topics import FAMILIES, POSITIONS, TOPICS, Topic, TopicSettings, topic_named
@@ -165,7 +165,7 @@ class SqliteEventLog:
                 yield event
 
 
-class SqlitePublisher:
+class SqlitePublisher(Publisher):
     """`Publisher` whose epoch is checked inside every transaction."""
 
     def __init__(
@@ -190,17 +190,6 @@ class SqlitePublisher:
         self._expired_at_s = clock.monotonic_s() - RETENTION_INTERVAL_S
         self._expiring: list[Topic] = []
         """The topics of which the last publication left expired records."""
-
-    def publish_transitions(
-        self,
-        table_uid: str,
-        transitions: Sequence[Transition],
-        table_record: TableRecord,
-        changes: Sequence[TableChange] = (),
-        *,
-        traceparent: str | None = None,
-    ) -> None:
-        self.publish(*transition_records(table_uid, transitions, table_record, changes, traceparent))
 
     def publish(self, *records: Record, reader: Subscription | None = None) -> None:
         check_records(records)

@@ -172,7 +172,7 @@ class TableLogs:
         return [stat.to_json() for stat in entry.body.metadata.stats]
 
     def _table(self, identity: TableIdentity) -> Table:
-        table = self._open.pop(identity.uid, None) or Table.open(identity.base_path)
+        table = self._open.pop(identity.uid, None) or Table.open(identity.base_path, by_log=True)
         if table.uid != identity.uid:
             raise TableNotFound(f"table {table.uid} at {identity.base_path}", expected=f"table {identity.uid}")
         self._open[identity.uid] = table

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tideline_locks.errors import LeaseLost, LockUnreachable
 from tideline_locks.lease import Lease
-from tideline_locks.location import hudi_file_lock, hudi_storage_lock, hudi_zookeeper_lock
+from tideline_locks.location import hudi_file_lock, hudi_lock_at, hudi_storage_lock
 from tideline_locks.port import HudiLocks
 from tideline_locks.renewal import KeptLease
 from tideline_table.clock import Clock
@@ -62,8 +62,8 @@ def open_hudi_lock(storage: Storage, sharing: Sharing, owner: str, clock: Clock,
     Raises `InvalidOption` for a lock that this kind of storage does not support.
     """
     provider: HudiLocks
-    if sharing.lock is HudiLockKind.ZOOKEEPER:
-        provider = hudi_zookeeper_lock(sharing.place, clock=clock)
+    if sharing.place:
+        provider = hudi_lock_at(sharing.lock, sharing.place, clock=clock)
     elif sharing.lock is HudiLockKind.FILE_SYSTEM:
         provider = hudi_file_lock(storage, clock=clock, expire_min=sharing.expire_min)
     else:

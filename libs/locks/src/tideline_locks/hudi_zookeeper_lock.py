@@ -19,10 +19,11 @@ from tenacity import wait_exponential
 
 from tideline_locks.errors import LockAccessDenied, LockUnreachable, StaleFence
 from tideline_locks.hudi_cell import NEVER, hudi_lease, lease_fields, lease_in, parsed_lock
+from tideline_locks.hudi_lock_queue import HudiLockQueue
 from tideline_locks.lease import Grant, Lease
-from tideline_locks.port import Held, LeaseRequest, LeaseState, ReadFence, checked_name, checked_request, with_fence
+from tideline_locks.port import Held, LeaseRequest, LeaseState, checked_name
 from tideline_locks.rules import LeaseRecord, Stale, Standing, decide_acquire, decide_break, decide_renew
-from tideline_locks.waiting import RandomSource, attempt_until, wait_for
+from tideline_locks.waiting import RandomSource
 from tideline_locks.zookeeper_session import SESSION_S, ZooKeeperSession
 from tideline_table.clock import Clock
 from tideline_table.extras import extra
@@ -34,7 +35,6 @@ with extra("zookeeper"):
 LOCK_PART = "lock-"
 _LEFT = "tideline_left"
 SKEW_ALLOWANCE_S = 0.5
-_BACKOFF = wait_exponential(multiplier=0.01, max=0.25)
 _RACE_ATTEMPTS = 32
 
 
@@ -47,13 +47,15 @@ class _Head:
     record: LeaseRecord
 
 
-class ZooKeeperLockProvider:
+class ZooKeeperLockProvider(HudiLockQueue):
     """`LockProvider` on locks of Hudi's writers in ZooKeeper. `path_of` returns the path of a lock name, `known` the names to list.
 
-    Waiters, Hudi's and Tideline's, are served in order of arrival. Its holder trusts a lease for at most `SESSION_S` without
-    renewal: after that, ZooKeeper may have ended the session and given the lock to the next. The fence is kept until the release.
+    The holder trusts a lease for at most `SESSION_S` without renewal: after that, ZooKeeper may have ended the session and given
+    the lock to the next. The fence is kept until the release.
     A lock that Hudi holds has no lease id and no expiry: it ends with Hudi's session.
     """
+
+    _backoff = wait_exponential(multiplier=0.01, max=0.25)
 
     def __init__(
         self,
@@ -64,42 +66,13 @@ class ZooKeeperLockProvider:
         clock: Clock,
         randomness: RandomSource | None = None,
     ) -> None:
+        super().__init__(known, clock=clock, randomness=randomness)
         self._session = session
         self._path_of = path_of
-        self._known = known
-        self._clock = clock
-        self._randomness = randomness or RandomSource.system()
-
-    def acquire(self, name: str, *, owner: str, ttl_s: float, wait_s: float, fence: int | ReadFence = 0) -> Lease:
-        """See `LockProvider.acquire`. The request keeps its place in the queue while it waits."""
-        lease_id, jitter = self._randomness.new_id(), self._randomness.jitter
-        wish = checked_request(name, owner=owner, lease_id=lease_id, ttl_s=ttl_s, wait_s=wait_s)
-
-        def wait(deadline_s: float) -> Lease | Held:
-            fenced = with_fence(wish, fence if isinstance(fence, int) else fence())
-            return self._in_queue(
-                fenced,
-                lambda: attempt_until(
-                    lambda: self._attempt(fenced), clock=self._clock, deadline_s=deadline_s, backoff=_BACKOFF, jitter=jitter
-                ),
-            )
-
-        return wait_for(name, wait, may_read=not isinstance(fence, int), wait_s=wait_s, clock=self._clock, jitter=jitter)
-
-    def try_acquire(self, name: str, *, owner: str, ttl_s: float, fence: int = 0) -> Lease | None:
-        wish = checked_request(name, owner=owner, lease_id=self._randomness.new_id(), ttl_s=ttl_s, wait_s=0)
-        fenced = with_fence(wish, fence)
-        outcome = self._in_queue(fenced, lambda: self._attempt(fenced))
-        return None if isinstance(outcome, Held) else outcome
 
     def read(self, name: str) -> LeaseState | None:
         head = self._head(checked_name(name), self._queue(name))
         return head.record.state(name, expired=self._expired(head)) if head else None
-
-    def list(self, prefix: str = "") -> list[LeaseState]:
-        """See `LockProvider.list`. Reads one node per lock."""
-        names = sorted(name for name in self._known() if name.startswith(prefix))
-        return [state for name in names if (state := self.read(name)) is not None]
 
     def break_expired(self, name: str) -> LeaseState | None:
         head = self._head(checked_name(name), self._queue(name))
@@ -125,9 +98,6 @@ class ZooKeeperLockProvider:
                 content = json.dumps({_LEFT: _nodes_left(stat)}).encode()
                 self._session.ask(f"writing {path}", "set", path, content, version=stat.version)
 
-    def close(self) -> None:
-        """See `LockProvider.close`. The session is the process's: other locks need it, and a lease outlives its provider."""
-
     def renew_grant(self, grant: Grant) -> bool:
         """See `LeaseStore.renew_grant`. ZooKeeper refuses the write if the session had ended: its nodes are gone."""
         node = _node_of(grant.lease_id, self._queue(grant.name))
@@ -144,17 +114,6 @@ class ZooKeeperLockProvider:
         self._session.remove(self._path_of(grant.name), read.name)
         self._mark(grant.name)
         return not read.record.expired(self._clock.now())
-
-    def _in_queue(self, wish: LeaseRequest, wait: Callable[[], Lease | Held]) -> Lease | Held:
-        """Return the outcome of `wait`. Unless that is a lease, the place of the request in the queue is given up."""
-        granted = False
-        try:
-            outcome = wait()
-            granted = isinstance(outcome, Lease)
-            return outcome
-        finally:
-            if not granted:
-                self._withdraw(wish)
 
     def _withdraw(self, wish: LeaseRequest) -> None:
         # What could not be deleted now is deleted by the session once it is connected, or goes with it.

@@ -16,7 +16,7 @@ from tideline_table.clock import Clock
 from tideline_table.coordination import Reservations
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.extras import extra
-from tideline_table.log import zookeeper_place
+from tideline_table.log import PLACES, HudiLockKind
 from tideline_table.storage import (
     LocalStorage,
     MemoryStorage,
@@ -27,13 +27,20 @@ from tideline_table.storage import (
     unwrapped,
 )
 
-HUDI_FILE_SYSTEM, HUDI_STORAGE, HUDI_ZOOKEEPER = "hudi-filesystem", "hudi-storage", "hudi-zookeeper"
+HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
+HUDI_ZOOKEEPER, HUDI_METASTORE, HUDI_DYNAMODB = "hudi-zookeeper", "hudi-metastore", "hudi-dynamodb"
+_PLACED = {
+    HUDI_ZOOKEEPER: HudiLockKind.ZOOKEEPER,
+    HUDI_METASTORE: HudiLockKind.METASTORE,
+    HUDI_DYNAMODB: HudiLockKind.DYNAMODB,
+}
 SERVICE_SCHEMES = frozenset({"http", "https"})
 """Of lock URLs that name a lock service. It keeps leases only: reservations are then beside each table."""
 EXPECTED_URL = (
     "storage:<base path or file: URI>, redis://host:port/db, rediss://host:port/db, memory:<space>, "
-    f"http://host:port or https://host:port of a lock service, {HUDI_FILE_SYSTEM}:<base path>, {HUDI_STORAGE}:<base path> or "
-    f"{HUDI_ZOOKEEPER}://host:port,host:port/base/path/key"
+    f"http://host:port or https://host:port of a lock service, {HUDI_FILE_SYSTEM}:<base path>, {HUDI_STORAGE}:<base path>, "
+    f"{HUDI_ZOOKEEPER}://host:port,host:port/base/path/key, {HUDI_METASTORE}://host:port,host:port/database/table "
+    f"or {HUDI_DYNAMODB}:region/table/key"
 )
 
 _spaces: dict[str, LeaseTable] = {}
@@ -50,7 +57,7 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
     `memory:` providers of one process share the leases of a space of the same name.
     `http:` and `https:` are the leases of a lock service (`HttpLockProvider`).
     `hudi-filesystem:` and `hudi-storage:` are the one lock of Hudi's writers for the table at that base path, under any lock name,
-    and so is `hudi-zookeeper:` for the tables whose writers take the lock at that place.
+    and so are `hudi-zookeeper:`, `hudi-metastore:` and `hudi-dynamodb:` for the tables whose writers take the lock at that place.
     Raises `InvalidOption` for any other URL. A URL may contain a password, so no error contains the URL.
     """
     scheme, _, rest = url.partition(":")
@@ -70,8 +77,8 @@ def open_lock_provider(url: str, *, clock: Clock, on_unreachable: OnUnreachable 
     if scheme in (HUDI_FILE_SYSTEM, HUDI_STORAGE) and rest:
         storage = open_storage(rest)
         return hudi_file_lock(storage, clock=clock) if scheme == HUDI_FILE_SYSTEM else hudi_storage_lock(storage, clock=clock)
-    if scheme == HUDI_ZOOKEEPER:
-        return hudi_zookeeper_lock(rest.removeprefix("//"), clock=clock)
+    if scheme in _PLACED:
+        return hudi_lock_at(_PLACED[scheme], rest.removeprefix("//"), clock=clock)
     if scheme == "memory":
         with _spaces_guard:
             return InProcessLockProvider(clock=clock, table=_spaces.setdefault(rest, LeaseTable(clock)))
@@ -90,8 +97,8 @@ def check_lock_url(url: str) -> None:
         from tideline_locks.http import checked_service
 
         checked_service(url)
-    elif scheme == HUDI_ZOOKEEPER:
-        zookeeper_place(rest.removeprefix("//"))
+    elif scheme in _PLACED:
+        PLACES[_PLACED[scheme]](rest.removeprefix("//"))
     elif scheme in ("storage", HUDI_FILE_SYSTEM, HUDI_STORAGE) and (rest or scheme == "storage") and colon:
         try:
             root_uri(rest or "/")
@@ -126,14 +133,29 @@ def hudi_storage_lock(storage: Storage, *, clock: Clock, validity_s: float = 300
     return HudiLockProvider(cell, clock=clock)
 
 
-def hudi_zookeeper_lock(place: str, *, clock: Clock) -> HudiLocks:
-    """Open the lock of Hudi's ZooKeeper based provider at `place`. Connects to nothing yet. Raises `InvalidOption`."""
-    with extra("zookeeper"):
-        from tideline_locks.hudi_zookeeper_lock import ZooKeeperLockProvider
-        from tideline_locks.zookeeper_session import session_of
+def hudi_lock_at(kind: HudiLockKind, place: str, *, clock: Clock) -> HudiLocks:
+    """Open a lock of Hudi's writers that is not in the table's folder. Connects to nothing yet. Raises `InvalidOption`."""
+    named = PLACES[kind](place)
+    if kind is HudiLockKind.ZOOKEEPER:
+        with extra("zookeeper"):
+            from tideline_locks.hudi_zookeeper_lock import ZooKeeperLockProvider
+            from tideline_locks.zookeeper_session import session_of
 
-    hosts, base_path, key = zookeeper_place(place)
-    return ZooKeeperLockProvider(session_of(hosts), lambda _: f"{base_path}/{key}", lambda: (), clock=clock)
+        hosts, base_path, key = named
+        return ZooKeeperLockProvider(session_of(hosts), lambda _: f"{base_path}/{key}", lambda: (), clock=clock)
+    if kind is HudiLockKind.METASTORE:
+        with extra("catalogs"):
+            from tideline_locks.hudi_metastore_lock import MetastoreLockProvider
+            from tideline_locks.metastore_session import metastore_session_of
+
+        hosts, database, table = named
+        return MetastoreLockProvider(metastore_session_of(hosts), lambda _: (database, table), lambda: (), clock=clock)
+    with extra("aws"):
+        from tideline_locks.hudi_dynamodb_lock import DynamoDbLockCell, dynamodb_client
+
+    endpoint, region, table, key = named
+    cell = DynamoDbLockCell(dynamodb_client(region, endpoint), table, lambda _: key, lambda: (), clock=clock)
+    return HudiLockProvider(cell, clock=clock)
 
 
 def open_reservations(url: str, name: str, *, clock: Clock) -> Reservations:

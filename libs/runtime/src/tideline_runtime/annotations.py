@@ -101,4 +101,12 @@ def type_text(annotation: Any) -> str:
     return " | ".join(words)
 
 
-_WORDS: dict[Any, str] = {str: "text", int: "integer", float: "number", bool: "boolean", Path: "path", SecretStr: "secret"}
+_WORDS: dict[Any, str] = {
+    Any: "value",
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    Path: "path",
+    SecretStr: "secret",
+}

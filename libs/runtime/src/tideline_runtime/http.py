@@ -1,4 +1,4 @@
-"""HTTP server of a service: `/healthz`, `/readyz`, `/metrics`, `/version` and the service's routes, in a thread of its process.
+"""HTTP server of a service: probes, `/metrics`, `/requests`, `/version` and its own routes, in a thread of its process.
 
 Probes are open to every client that reaches the port; all other routes require the bearer token if one is set. Heads, bodies and
 idle connections have deadlines. Connections are bounded: a connection beyond the bound closes the oldest one without a running
@@ -177,7 +177,14 @@ def service_app(
     async def show_version(_call: Call) -> Reply:
         return Reply({"service": service, "version": version(DISTRIBUTION), "python": platform.python_version()})
 
-    shared = {"/healthz": healthz, "/readyz": readyz, "/metrics": show_metrics, "/version": show_version}
+    async def show_requests(_call: Call) -> Reply:
+        # Copied at once, because other threads count meanwhile.
+        return Reply(
+            {"service": service, "tables": {table: dict(count) for table, count in metrics.requests_by_table.copy().items()}}
+        )
+
+    probes = {"/healthz": healthz, "/readyz": readyz}
+    shared = {**probes, "/metrics": show_metrics, "/requests": show_requests, "/version": show_version}
     by_path: dict[str, dict[str, Answer]] = {path: {"GET": answer, "HEAD": answer} for path, answer in shared.items()}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route.answer

@@ -113,6 +113,8 @@ class Metrics:
         self._instruments: dict[str, _Instrument] = {}
         self._series: dict[str, set[tuple[str, ...]]] = {}
         self._lock = Lock()
+        self.requests_by_table: dict[str, dict[str, int]] = {}
+        """Requests to storage by base path and kind, served at `/requests`. As labels, they would be too many series."""
         ProcessCollector(registry=self.registry)
         self.expose(*exposed)
 
@@ -226,6 +228,19 @@ STORAGE_REQUESTS = Counter(
     "file is opened to be read; its reads are not counted), write or delete. A listing of more than 1,000 objects, an upload in "
     "parts and a request that the client repeats count once.",
     labels=("kind",),
+)
+REQUEST_PRICE = Gauge(
+    "tideline_runtime_storage_request_price",
+    unit="money",
+    doc="Price of one request to storage by kind, from the setting `prices`. Multiplied with the rate of "
+    "tideline_runtime_storage_requests_total, it gives money per second.",
+    labels=("kind",),
+)
+PROCESSOR_PRICE = Gauge(
+    "tideline_runtime_processor_price",
+    unit="money",
+    doc="Price of a second of one processor, from the setting `prices`. Multiplied with the rate of process_cpu_seconds_total, it "
+    "gives money per second.",
 )
 POLICY_RELOADS = Counter(
     "tideline_runtime_policy_reloads_total",

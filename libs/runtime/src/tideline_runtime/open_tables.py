@@ -50,7 +50,7 @@ def open_tables(
     check_unreachable(settings.locks, OnUnreachable(Options(options)[LOCK_UNREACHABLE]))
     shards = open_shards(settings, context)
     source = open_table_source(settings, context, shards)
-    requests = StorageRequests(context.metrics)
+    requests = StorageRequests(context.metrics, settings.prices)
     registry = TableRegistry(
         settings.tables,
         context.clock,
@@ -381,6 +381,7 @@ class OpenTables:
             options={**(self.options or {}), **own} if own else self.options,
             storage=self._refusing(storage) if self.policy(base_path).observes else storage,
             hudi_lock=open_hudi_lock,
+            by_log=True,
         )
         if not table.capabilities.keeps_log:
             table.check_writable(keyed=False)  # raises with the reason

@@ -29,6 +29,7 @@ from tideline_runtime.annotations import field_types, nested_model
 from tideline_runtime.errors import InvalidDeclaration
 from tideline_runtime.members import PREFIX as MEMBER_PREFIX
 from tideline_runtime.members import SERVICES, import_declarations
+from tideline_runtime.prices import LIST_PRICES, Prices
 from tideline_runtime.redaction import url_passwords
 from tideline_runtime.setting_errors import invalid_setting
 from tideline_runtime.setting_sources import FILE_ORIGIN, FILE_VARIABLE, Known, environment_layer, file_layer, merged
@@ -256,6 +257,12 @@ class ServiceSettings(BaseModel):
         description="While a mirror looks at the tables, the other services learn from its events that an exclusive table has no "
         "news, and ask storage for it only this long after the last time. It bounds how late a lost event is noticed.",
         gt=0,
+    )
+    prices: Prices = setting(
+        dict(LIST_PRICES),
+        unit="-",
+        description="What `tideline status --cost` and the alert on costs charge: for 1,000 requests of each kind, an hour of a "
+        "`processor`, 10^9 bytes `rewritten`. A name that is not given keeps its default ([costs](costs.md)).",
     )
     retry_backoff_max_s: float = setting(60.0, unit="s", description="Upper bound of the pause after a failed tick.", gt=0)
     max_consecutive_failures: int = setting(

@@ -35,7 +35,7 @@ from tideline_spark.tagging import (
 )
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group import FileSlice
-from tideline_table.merge import MergeMode
+from tideline_table.merge import MergeMode, ordering_names
 from tideline_table.reader import read_slice
 from tideline_table.schema import IS_DELETED, MetaField, field_path, field_values, named_field, top_columns
 from tideline_table.table import Snapshot, Table
@@ -64,7 +64,13 @@ class GlobalTagging:
         """Return the look-up for `layout` of `table`."""
         definition = table.definition
         by_time = definition.merge_mode is MergeMode.EVENT_TIME
-        is_ordered = by_time or bool(field_path(table.schema, definition.ordering_field))
+        if len(ordering_names(definition.ordering_field)) > 1:
+            raise UnsupportedTable(
+                f"table {definition.name!r} with the ordering columns {definition.ordering_field} and a global index",
+                expected="one ordering column for writes on Spark",
+                remedy="write it in process, or with an index that looks in the partition of each row only",
+            )
+        is_ordered = by_time or bool(field_path(table.schema, definition.merging.combining_field))
         ordering = named_field(table.schema, definition.ordering_field).type if is_ordered else None
         return cls(table, layout, moves, combines, ordering, by_time)
 

@@ -16,6 +16,7 @@ MODULE = "tideline_spark.python_daemon"
 SETTINGS = {"spark.python.daemon.module": MODULE}
 """Settings of a Spark application that starts its workers from this module. Its executors must have this package."""
 _ENGINE = (
+    "pandas",
     "pyarrow.dataset",
     "tideline_spark.bucket_query",
     "tideline_spark.clustering",
@@ -24,8 +25,8 @@ _ENGINE = (
     "tideline_spark.small_source",
     "tideline_spark.write",
 )
-"""Modules with all that tasks use. None may print, because Spark reads the daemon's port from its output, or start a Python
-thread."""
+"""Modules with all that tasks use, and what Spark imports for Arrow batches. None may print, because Spark reads the daemon's
+port from its output, or start a Python thread."""
 
 
 def main() -> None:

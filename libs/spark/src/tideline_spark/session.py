@@ -19,8 +19,12 @@ from tideline_spark.python_daemon import SETTINGS as DAEMON_SETTINGS
 
 ARROW_BATCH_ROWS = 65_536
 """Rows per Arrow batch between the JVM and Python; Spark's default of 10,000 costs about 5 %."""
-_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""JVM options for short runs: eight small upserts on one core took 21 s of JVM time instead of 37 s."""
+_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m")
+"""JVM options for short runs: eight small upserts on one core took 21 s of JVM time instead of 37 s.
+
+With one compiler, a JVM has room for 48 MB of code by default. Queries and writes fill it within minutes, and the JVM then throws
+code away that it compiles again. It also collects all garbage each time that the classes of Spark outgrow a limit, at first 21 MB.
+"""
 _STOP_TIMEOUT_S = 30.0
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK = "127.0.0.1"

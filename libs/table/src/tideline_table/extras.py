@@ -10,7 +10,7 @@ from tideline_table.errors import MissingExtra
 
 DISTRIBUTION = "tideline-hudi"
 """The name of the distribution in registries and in `pip install`."""
-Extra = Literal["sql", "spark", "redis", "kafka", "services", "kubernetes", "catalogs", "console", "sqs", "zookeeper"]
+Extra = Literal["sql", "spark", "redis", "kafka", "services", "kubernetes", "catalogs", "console", "aws", "zookeeper"]
 
 
 @contextmanager

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tideline.hints import Hints
 from tideline_events import (
+    CATALOG,
+    DEAD_LETTER,
     DECISIONS,
     HINTS,
     JOBS,
     LOCKS,
+    MIRRORS,
     TABLES,
     TIMELINE,
     ActionEvent,
@@ -17,9 +21,11 @@ from tideline_events import (
     Event,
     EventConsumer,
     FindingEvent,
+    Heartbeat,
     Hint,
     JobEvent,
     LockEvent,
+    TableChange,
     TableDeleted,
     TableIdentity,
     TableRecord,
@@ -29,10 +35,13 @@ from tideline_events import (
 )
 
 __all__ = [
+    "CATALOG",
+    "DEAD_LETTER",
     "DECISIONS",
     "HINTS",
     "JOBS",
     "LOCKS",
+    "MIRRORS",
     "TABLES",
     "TIMELINE",
     "ActionEvent",
@@ -41,15 +50,19 @@ __all__ = [
     "Event",
     "EventConsumer",
     "FindingEvent",
+    "Heartbeat",
     "Hint",
+    "Hints",
     "JobEvent",
     "LockEvent",
+    "TableChange",
     "TableDeleted",
     "TableIdentity",
     "TableRecord",
     "Transition",
     "VerdictEvent",
     "consumer",
+    "hints",
 ]
 
 
@@ -78,3 +91,11 @@ def consumer(
     except BaseException:
         log.close()
         raise
+
+
+def hints(url: str, *, client_options: Mapping[str, str] | None = None) -> Hints:
+    """Open the hints of a writer, for the length of a `with` block: `give` tells the mirror of a commit that it publishes at once.
+
+    Arguments as for `consumer`. Raises `InvalidInput` for a URL that is none.
+    """
+    return Hints(open_event_log(url, client_options=client_options))

@@ -71,6 +71,19 @@ def conjuncts(condition: exp.Expr) -> Iterable[exp.Expr]:
     return tuple(unnested.flatten()) if isinstance(unnested, exp.And) else (unnested,)
 
 
+def _operands(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the parts of a condition that AND, OR and NOT join."""
+    from sqlglot import exp
+
+    unnested = condition.unnest()
+    if isinstance(unnested, exp.And | exp.Or | exp.Xor | exp.Not):
+        for part in (unnested.args.get("this"), unnested.args.get("expression")):
+            if part is not None:
+                yield from _operands(part)
+    else:
+        yield condition
+
+
 def without_table(expression: exp.Expr, names: Sequence[str]) -> exp.Expr:
     """Return a copy whose columns are not qualified by a table named in `names`."""
     from sqlglot import exp
@@ -91,6 +104,8 @@ class Evaluator:
 
     views: Mapping[str, object] = field(default_factory=dict)
     _connection: duckdb.DuckDBPyConnection | None = field(default=None, repr=False)
+    _checked: set[tuple[str, str, pa.Schema]] = field(default_factory=set, repr=False)
+    """Conditions of which `mask` knows that they are conditions, with the table's name and the schema of its rows."""
 
     def query(self, text: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the rows of a query over `tables` and `views`. Raises `InvalidPredicate` with what DuckDB says."""
@@ -122,8 +137,28 @@ class Evaluator:
 
     def mask(self, rows: pa.Table, condition: exp.Expr, name: str = TARGET) -> pa.Array:
         """Return for each row whether `condition` is true. The rows are the table `name`."""
-        found = self.values(rows, {"met": f"({condition.sql(DIALECT)}) is true"}, name)
+        text = condition.sql(DIALECT)
+        if (asked := (text, name, rows.schema)) not in self._checked:  # once, not for each file
+            self.check_conditions([condition], {name: (ROWS, numbered(rows.slice(0, 0)))})
+            self._checked.add(asked)
+        found = self.values(rows, {"met": f"({text}) is true"}, name)
         return found.column("met").combine_chunks().cast(pa.bool_())
+
+    def check_conditions(self, conditions: Iterable[exp.Expr], tables: Mapping[str, tuple[str, pa.Table]]) -> None:
+        """Raise `InvalidPredicate` for a number or text that stands where a condition belongs: DuckDB takes 5 for true.
+
+        `tables`: what the conditions may name, each as the name by which its rows are registered and its rows (none are needed).
+        """
+        parts = [part.sql(DIALECT) for condition in conditions for part in _operands(condition)]
+        if not parts:
+            return
+        chosen = ", ".join(f"({part}) as c{number}" for number, part in enumerate(parts))
+        places = ", ".join(f"{place} as {quoted(name)}" for name, (place, _) in tables.items())
+        text = f"select column_type from (describe (select {chosen} from {places}))"  # noqa: S608 - parsed, quoted names
+        kinds = self.query(text, dict(tables.values())).column(0).to_pylist()
+        for part, kind in zip(parts, kinds, strict=True):
+            if kind not in {"BOOLEAN", '"NULL"'}:
+                raise InvalidPredicate(f"{part[:80]!r} as a condition", expected=f"a comparison: the expression is of type {kind}")
 
     def values(self, rows: pa.Table, expressions: Mapping[str, str], name: str = TARGET) -> pa.Table:
         """Return the values of expressions for each row, in order. The rows are the table `name`."""

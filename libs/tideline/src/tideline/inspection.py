@@ -14,6 +14,7 @@ from tideline_table import action
 from tideline_table import table as engine
 from tideline_table.action import TableStatus
 from tideline_table.checked import checked_methods
+from tideline_table.coordination import observed_uid
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import Point
 from tideline_table.metadata_table import Finding
@@ -30,6 +31,11 @@ class Inspection:
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
+
+    @property
+    def uid(self) -> str:
+        """What events name the table by; it stays if the table is renamed."""
+        return self._table.uid or observed_uid(self._table.storage.root)
 
     @property
     def type(self) -> str:

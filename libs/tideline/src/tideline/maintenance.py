@@ -187,9 +187,10 @@ class Maintenance:
     ) -> dict[str, str]:
         """Share this table between Apache Hudi's writers and Tideline's under one lock; return the options for each Hudi writer.
 
-        `lock` is `filesystem`, `storage` or `zookeeper`, by default what fits the storage; `zookeeper` also takes `lock_place`,
-        `host:port,host:port/base/path/key`. A table that is already shared keeps its lock. Services wait until each
-        writer of Apache Hudi was seen with the lock.
+        `lock` is `filesystem`, `storage`, `zookeeper`, `hive-metastore` or `dynamodb`, by default what fits the storage. The last
+        three also take `lock_place`: `host:port,host:port/base/path/key`, `host:port,host:port/database/table` and
+        `region/table/key`. A table that is already shared keeps its lock. Services wait until each writer of Apache Hudi
+        was seen with the lock.
         `index` names the bucket index of a table that Apache Hudi created, where its rows leave that open.
         """
         if self._table.sharing is None or lock:

@@ -23,7 +23,7 @@ from tideline.expressions import (
 )
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption
-from tideline_table.schema import META_FIELDS
+from tideline_table.schema import META_FIELDS, with_meta_fields
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -83,6 +83,8 @@ def match_of(table: engine.Table, source: pa.Table, on: str | Sequence[str], eva
     else:
         parts = list(conjuncts(parsed(on, "condition")))
         pairs = [pair for part in parts if (pair := _equality(part, names, known, source.column_names)) is not None]
+        own_rows, others = numbered(with_meta_fields(table.schema).empty_table()), numbered(source.slice(0, 0))
+        evaluator.check_conditions(parts, {names[0]: (ROWS, own_rows), names[1]: (SOURCE_ROWS, others)})
     # A column of the source may have the name of a nested column of the target.
     arrow, _ = arrow_part([part for part in parts if not _names(part, names[1])], table.schema, names[0])
     for own, other in pairs:

@@ -147,8 +147,15 @@ class _Run:
 
     def _chosen(self, clauses: list[Clause], target: pa.Table | None, source: pa.Table) -> pa.ChunkedArray:
         """Return for each pair (or source row) the number of the first clause whose condition is true, null for none."""
-        if not clauses or not source.num_rows:
-            return pa.chunked_array([pa.nulls(source.num_rows, pa.int32())])
+        none = pa.chunked_array([pa.nulls(source.num_rows, pa.int32())])
+        if not clauses:
+            return none
+        tables = {self.match.names[1]: (SOURCE_ROWS, numbered(source.slice(0, 0)))}
+        if target is not None:
+            tables[self.match.names[0]] = (ROWS, numbered(target.slice(0, 0)))
+        self.match.evaluator.check_conditions([c.condition for c in clauses if c.condition is not None], tables)
+        if not source.num_rows:
+            return none
         cases = [f"when {c.condition.sql(DIALECT) if c.condition is not None else 'true'} then {n}" for n, c in enumerate(clauses)]
         found = self._evaluated({"clause": f"case {' '.join(cases)} end"}, target, source)
         return found.column("clause").cast(pa.int32())

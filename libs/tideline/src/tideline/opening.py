@@ -29,7 +29,8 @@ def create(
     schema: Schema,
     key: str | Iterable[str] = (),
     partition: str | Iterable[str] = (),
-    ordering: str = "",
+    ordering: str | Iterable[str] = "",
+    merge: str = "",
     type: str = "cow",  # noqa: A002 - the option's name in Hudi
     name: str = "",
     hive_style: bool = False,
@@ -46,8 +47,10 @@ def create(
 
     `schema` is an Arrow schema, or rows whose schema is taken; no rows are written. Any library with the Arrow PyCapsule interface
     can make it. `key` names the columns of the record key, `partition` those of the partition path. Of two versions of a row, the
-    one with the larger value in the column `ordering` wins; without `ordering`, the later write wins. `type` is `"cow"`
-    (copy-on-write) or `"mor"` (merge-on-read). `name` is by default the last part of `path`.
+    one with the larger value in the column `ordering` wins (of several columns, which tables of version 9 may have, the first one
+    that differs decides); without `ordering`, the later write wins. `merge` names another rule by which versions become one, such
+    as `"partial_update"` or `"aws_dms"` (docs/merging.md). `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is
+    by default the last part of `path`.
 
     `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without
     it, each writer chooses by `hoodie.index.type`.
@@ -70,7 +73,8 @@ def create(
         "name": name,
         "key_fields": column_list(key),
         "partition_fields": column_list(partition),
-        "ordering_field": ordering,
+        "ordering_field": ",".join(column_list(ordering)),
+        "merge": merge,
         "type": engine.TableType[type.upper()] if type.upper() != _DEFAULT_TYPE else "",
         "hive_style": hive_style,
         "url_encode": url_encode,

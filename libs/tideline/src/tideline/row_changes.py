@@ -87,7 +87,7 @@ def with_values(rows: pa.Table, assigned: Mapping[str, object], selection: Selec
     """Return the rows with the values assigned, computed from the rows as they are."""
     texts = {name: value for name, value in assigned.items() if isinstance(value, str)}
     columns: dict[str, pa.ChunkedArray] = {}
-    if texts and rows.num_rows:
+    if texts:  # also without rows: a wrong text is refused whatever the condition selects
         kinds = selection.evaluator.kinds(rows)
         sql = {
             name: f"cast(({parsed(text, f'value of column {name!r}').sql(DIALECT)}) as {kinds[name]})"

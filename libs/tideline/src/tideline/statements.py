@@ -23,7 +23,7 @@ from tideline_table.extras import extra
 if TYPE_CHECKING:
     from sqlglot import exp
 
-Named: TypeAlias = Mapping[str, str | Table]
+Named: TypeAlias = Mapping[str, "str | Table | pa.Table"]
 POSSIBLE = "SELECT, INSERT INTO, UPDATE, DELETE FROM or MERGE INTO"
 _FILE = re.compile(r"\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
 """Names of files that DuckDB reads by itself."""
@@ -35,8 +35,9 @@ def sql(
 ) -> Commit | pa.RecordBatchReader:
     """Run one SQL statement. A change is one commit; of a query, the rows are returned as a stream.
 
-    A table is named by its path in double quotes, or by a key of `tables`, whose value is its path or the open table. Raises
-    `InvalidStatement` for what is no such statement, and the errors of the methods of `Table`.
+    A table is named by its path in double quotes, or by a key of `tables`, whose value is its path, the open table, or rows in
+    memory (an Arrow table), which a statement reads. Raises `InvalidStatement` for what is no such statement, and the errors of the
+    methods of `Table`.
     """
     found = _parsed(statement)
     return _Session(dict(tables or {}), options, locks).run(found)
@@ -67,7 +68,7 @@ def _parsed(statement: str) -> exp.Expr:
 class _Session:
     """The tables of one statement, each opened when it is met."""
 
-    named: dict[str, str | Table]
+    named: dict[str, str | Table | pa.Table]
     options: Options
     locks: str | None
     opened: dict[str, Table] = field(default_factory=dict)
@@ -168,6 +169,8 @@ class _Session:
                 raise InvalidOption(
                     f"table {name!r}", expected=f'a named table ({known}), or a path in double quotes such as "./{name}"'
                 )
+            if isinstance(given, pa.Table):
+                raise InvalidOption(f"{name!r}, rows in memory, as a table that is changed", expected="the path of a table")
             self.opened[name] = (
                 given if isinstance(given, Table) else open_table(given or name, options=self.options, locks=self.locks)
             )
@@ -179,7 +182,7 @@ class _Session:
 
     def _reads(self, evaluator: Evaluator, table: Table) -> bool:
         """Return whether a statement also reads the table that it changes."""
-        return any(self._table(name).path == table.path for name in evaluator.views)
+        return any(self._table(name).path == table.path for name, rows in evaluator.views.items() if not isinstance(rows, pa.Table))
 
     def _evaluator(self, statement: exp.Expr) -> Evaluator:
         """Return an evaluator that knows the tables that a statement reads."""
@@ -188,7 +191,8 @@ class _Session:
             other = known.setdefault(name.casefold(), name)
             if self._key(other) != self._key(name):
                 raise InvalidStatement(f"the tables {other!r} and {name!r}", expected="names that differ by more than case")
-        return Evaluator({name: self._table(name).dataset() for name in known.values()})
+        rows = {name: self.named.get(self._key(name)) for name in known.values()}
+        return Evaluator({name: held if isinstance(held, pa.Table) else self._table(name).dataset() for name, held in rows.items()})
 
     def _read(self, statement: exp.Expr) -> Iterator[str]:
         from sqlglot import exp

@@ -14,14 +14,15 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from tideline_console import pauses
 from tideline_console.follower import Follower
 from tideline_console.model import Row
+from tideline_console.repairs import repair_of
 from tideline_console.settings import ConsoleSettings
 from tideline_events import ActionEvent
 from tideline_locks.table_lock import LOCKS_VARIABLE
@@ -33,15 +34,19 @@ from tideline_table.errors import Conflict, InstantNotFound, InvalidOption, Tide
 from tideline_table.table import Table, given_up_plans
 
 _log = get_logger(__name__)
-CANCEL, RETRY, PLAN, PAUSE, RESUME = "cancel", "retry", "plan", "pause", "resume"
-KINDS = (CANCEL, RETRY, PLAN, PAUSE, RESUME)
+CANCEL, RETRY, PLAN, PAUSE, RESUME, REPAIR = "cancel", "retry", "plan", "pause", "resume", "repair"
+KINDS = (CANCEL, RETRY, PLAN, PAUSE, RESUME, REPAIR)
 PREVIEW_S = 600.0
 """Time for which a preview can be confirmed."""
 MOST_PREVIEWS = 1000
 WAIT_S = 120.0
 """Time for which a page waits for a command. It goes on after that."""
 _MOST_TEXT = 2000
-Record = Callable[[ActionEvent], None]
+_NO_REASON = "the reason that you give"
+_Looked = tuple[list[str], list[str], tuple[object, ...]]
+"""What an action touches, its command, and what it depends on."""
+Record = Callable[..., None]
+"""Publishes events of actions, all or none of them as far as is known."""
 
 
 @dataclass(slots=True)
@@ -84,8 +89,26 @@ class Actions:
         """Return what an action on a table would do now. Raises `InvalidOption` and the errors of opening the table."""
         if kind not in KINDS or not row["uid"]:
             raise InvalidOption(f"action {kind!r}", expected=f"one of {', '.join(KINDS)}, of a table that can be opened")
-        touches, command, seen = self._look(row, kind, instant, service)
-        found = Preview(
+        found = self.previewed(row, kind, instant, service, by)
+        with self._guard:
+            self._previews[found.token] = found
+            while len(self._previews) > MOST_PREVIEWS:
+                self._previews.popitem(last=False)
+        return found
+
+    def previewed(self, row: Row, kind: str, instant: str, service: str, by: str) -> Preview:
+        """As `preview`; its token confirms nothing."""
+        return self._made(row, kind, instant, service, by, self._look(row, kind, instant, service))
+
+    def previewed_rules(self, rows: Sequence[Row], kind: str, by: str) -> tuple[list[Preview], bytes]:
+        """Return previews of pauses, or of their ends, that are one change of the policy file, and the file as it is now."""
+        edit = self.edit(kind, [row["base_path"] for row in rows], _NO_REASON, None)
+        looked = self._looked_at_file(kind, edit, "the rule that pauses it")
+        return [self._made(row, kind, "", "", by, looked) for row in rows], edit.before
+
+    def _made(self, row: Row, kind: str, instant: str, service: str, by: str, looked: _Looked) -> Preview:
+        touches, command, seen = looked
+        return Preview(
             secrets.token_urlsafe(18),
             kind,
             row["key"],
@@ -99,11 +122,6 @@ class Actions:
             by,
             self._clock.monotonic_s(),
         )
-        with self._guard:
-            self._previews[found.token] = found
-            while len(self._previews) > MOST_PREVIEWS:
-                self._previews.popitem(last=False)
-        return found
 
     def known(self, token: str) -> Preview | None:
         """Return the preview or action of a token; None for one that is forgotten."""
@@ -119,17 +137,17 @@ class Actions:
         found = self.known(token)
         if found is None or found.by != by or found.key != row["key"]:
             raise InvalidOption("a preview that is not known", expected="one of the last ten minutes", remedy="look again")
-        reason = " ".join(reason.split())[:_MOST_TEXT]
-        if not reason:
-            raise InvalidOption("no reason", expected="the reason of the action, for the record", remedy="enter a few words")
+        reason = reason_of(reason)
+        self.carry_out(found, row, reason, hours)
+        return found
+
+    def carry_out(self, found: Preview, row: Row, reason: str, hours: float | None = None) -> None:
+        """Carry out what a preview says, if that was not begun. Raises as `confirm`; then nothing was done."""
         with self._guard:
             of_table = self._by_table.setdefault(found.base_path, threading.Lock())
-        with found.guard:
-            if found.state != "previewed":
-                return found
-            with of_table:
+        with found.guard, of_table:
+            if found.state == "previewed":
                 self._carry_out(found, row, reason, hours)
-        return found
 
     def _carry_out(self, found: Preview, row: Row, reason: str, hours: float | None) -> None:
         if self._clock.monotonic_s() - found.made_s > PREVIEW_S:
@@ -137,7 +155,7 @@ class Actions:
         *_, seen = self._look(row, found.kind, found.instant, found.service)
         if seen != found.seen:
             raise Conflict("the table is not as it was previewed", expected="what the preview showed", remedy="look again")
-        self._publish(found, reason, "asked", None)
+        self.publish([found], reason, "asked")
         found.state = "asked"
         try:
             found.outcome = self._done(found, reason, hours)[:_MOST_TEXT]
@@ -149,25 +167,30 @@ class Actions:
             found.state, found.outcome = "failed", f"unexpected {type(error).__name__}: {error}"[:_MOST_TEXT]
         self._follower.hint(found.base_path)
         try:
-            self._publish(found, reason, found.state, found.outcome)
+            self.publish([found], reason, found.state)
         except TidelineError as error:
             _log.error("the end of an action is not recorded", action_id=found.token, state=found.state, reason=str(error))
             found.outcome += f" (The end is not in the record: {error})"
 
-    def _publish(self, found: Preview, reason: str, state: str, outcome: str | None) -> None:
+    def publish(self, found: Iterable[Preview], reason: str, state: str) -> None:
+        """Record that actions are asked for, or ended with their outcome. Raises the errors of the event log."""
         # The token confirms; the record, which others read, has another name for it.
+        now = self._clock.now()
         self._record(
-            ActionEvent(
-                found.uid,
-                found.base_path,
-                f"{found.kind} {found.service}".strip(),
-                action_id_of(found.token),
-                state,
-                found.by,
-                reason,
-                self._clock.now(),
-                found.instant or None,
-                outcome,
+            *(
+                ActionEvent(
+                    one.uid,
+                    one.base_path,
+                    f"{one.kind} {one.service}".strip(),
+                    action_id_of(one.token),
+                    state,
+                    one.by,
+                    reason,
+                    now,
+                    one.instant or None,
+                    None if state == "asked" else one.outcome,
+                )
+                for one in found
             )
         )
 
@@ -176,35 +199,41 @@ class Actions:
             return ran(found.command, self._settings.locks)
         file = self._settings.policy_file
         assert file is not None, "previewed"
-        until = None if hours is None else (self._clock.now() + timedelta(hours=hours)).replace(microsecond=0)
-        edit = self._edit(found.kind, found.base_path, reason, until)
+        edit = self.edit(found.kind, [found.base_path], reason, hours)
         pauses.replace(file, edit)
         return f"{'added to' if found.kind == PAUSE else 'removed from'} {file}: {edit.line}"
 
-    def _edit(self, kind: str, base_path: str, reason: str, until: datetime | None) -> pauses.Edit:
+    def policy_content(self) -> bytes:
+        """Return the policy file. Raises `InvalidOption` if there is none."""
         if self._settings.policy_file is None:
             raise InvalidOption("no policy file", expected="the setting policy_file", remedy="pauses are rules of that file")
-        content = read_file(self._settings.policy_file)
-        if kind == RESUME:
-            return pauses.resumed(content, base_path)
-        return pauses.paused(content, base_path, reason, until)
+        return read_file(self._settings.policy_file)
 
-    def _look(self, row: Row, kind: str, instant: str, service: str) -> tuple[list[str], list[str], tuple[object, ...]]:
-        """Return what an action touches, its command, and what it depends on."""
+    def edit(self, kind: str, base_paths: Sequence[str], reason: str, hours: float | None) -> pauses.Edit:
+        """Return the change of the policy file that pauses or resumes tables. Raises as the functions of `pauses`."""
+        content = self.policy_content()
+        if kind == RESUME:
+            return pauses.resumed(content, base_paths)
+        until = None if hours is None else (self._clock.now() + timedelta(hours=hours)).replace(microsecond=0)
+        return pauses.paused(content, base_paths, reason, until)
+
+    def _looked_at_file(self, kind: str, edit: pauses.Edit, rule: str) -> _Looked:
+        what = "a rule of one line, for this table alone, is added to" if kind == PAUSE else f"{rule} is removed from"
+        return [f"{what} {self._settings.policy_file}; services read it within their next visit"], [], (edit.before,)
+
+    def _look(self, row: Row, kind: str, instant: str, service: str) -> _Looked:
         path = row["base_path"]
         if kind in (PAUSE, RESUME):
-            edit = self._edit(kind, path, "the reason that you give", None)
-            what = (
-                "a rule of one line, for this table alone, is added to"
-                if kind == PAUSE
-                else f"the rule {edit.line} is removed from"
-            )
-            return [f"{what} {self._settings.policy_file}; services read it within their next visit"], [], (edit.before,)
+            edit = self.edit(kind, [path], _NO_REASON, None)
+            return self._looked_at_file(kind, edit, f"the rule {edit.line}")
         table = self._follower.opened(path)
         if kind == CANCEL:
             return _cancelled(table, path, instant)
         if kind == RETRY:
             return _retried(table, path, instant)
+        if kind == REPAIR:
+            repair, found = repair_of(table, self._follower.fleet().examine_table(table), service)
+            return [*found, repair.effect], [*repair.command, path], tuple(found)
         return self._planned(table, path, service)
 
     def _options(self, table: Table) -> list[str]:
@@ -212,19 +241,19 @@ class Actions:
         given = self._follower.fleet().options_of(table.storage)
         return [text for name, value in sorted(given.items()) for text in ("--option", f"{name}={value}")]
 
-    def _planned(self, table: Table, path: str, service: str) -> tuple[list[str], list[str], tuple[object, ...]]:
+    def _planned(self, table: Table, path: str, service: str) -> _Looked:
         if service not in [name for name in TableService if SERVICES[name].has_plans]:
             raise InvalidOption(f"service {service!r}", expected="a service that has plans")
         status = self._follower.fleet().examine_table(table)
         (verdict,) = [v for v in status.verdicts if v.service == service]
         texts = [
             f"a plan of {service} is published on the timeline, if its strategy finds work; the launcher runs it",
-            f"now: {verdict.outcome}: {verdict.reason}",
+            f"now: {verdict.outcome.replace('_', ' ')}: {verdict.reason}",
         ]
         return texts, ["plan", "--json", *self._options(table), "--", service, path], ()
 
 
-def _cancelled(table: Table, path: str, instant: str) -> tuple[list[str], list[str], tuple[object, ...]]:
+def _cancelled(table: Table, path: str, instant: str) -> _Looked:
     job = next((job for job in pending_jobs(table) if job.instant == instant), None)
     if job is None:
         raise InstantNotFound(f"no pending plan {instant}", expected="a plan that is pending now", remedy="it ended meanwhile")
@@ -234,7 +263,7 @@ def _cancelled(table: Table, path: str, instant: str) -> tuple[list[str], list[s
     return texts, ["job", "cancel", "--json", "--", path, instant], (instant, str(job.state))
 
 
-def _retried(table: Table, path: str, instant: str) -> tuple[list[str], list[str], tuple[object, ...]]:
+def _retried(table: Table, path: str, instant: str) -> _Looked:
     given_up = given_up_plans(table.storage).get(instant)
     if given_up is None or not table.state.is_pending(instant):
         raise InstantNotFound(f"no plan {instant} that a launcher gave up", expected="a pending plan that was given up")
@@ -264,6 +293,14 @@ def ran(command: tuple[str, ...], locks: str) -> str:
         found = failure.strip() or printed.strip() or f"exit code {process.returncode}"
         raise InvalidOption(found, expected="a command that ends well")
     return printed.strip()
+
+
+def reason_of(given: str) -> str:
+    """Return a reason as one line. Raises `InvalidOption` for none."""
+    reason = " ".join(given.split())[:_MOST_TEXT]
+    if not reason:
+        raise InvalidOption("no reason", expected="the reason of the action, for the record", remedy="enter a few words")
+    return reason
 
 
 def action_id_of(token: str) -> str:

@@ -14,11 +14,11 @@ from starlette.routing import Route
 
 from tideline_console import queries
 from tideline_console.follower import Follower
-from tideline_console.instants import KeptInstants
+from tideline_console.instants import MOST_INSTANTS, KeptInstants
 from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import all_instants, opened
 from tideline_console.openapi import OPENAPI, PREFIX
-from tideline_console.table_page import facts_document, facts_of
+from tideline_console.table_page import KeptFiles, facts_document, facts_of
 from tideline_table.action import verdict_document
 from tideline_table.clock import Clock
 from tideline_table.errors import TidelineError
@@ -51,8 +51,8 @@ _COLUMNS = [
 class Api:
     """Answers the requests of the API."""
 
-    def __init__(self, model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants) -> None:
-        self._instants = instants
+    def __init__(self, model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants, files: KeptFiles) -> None:
+        self._instants, self._files = instants, files
         self._model, self._follower, self._clock = model, follower, clock
 
     def overview(self, _request: Request) -> Any:
@@ -81,7 +81,7 @@ class Api:
         facts = None
         if table is not None:
             try:
-                facts = facts_document(facts_of(table, self._follower.fleet()))
+                facts = facts_document(facts_of(table, self._follower.fleet(), self._files))
             except TidelineError as error:
                 failure = str(error)
         return {"key": row["key"], "status": row["document"], "facts": facts, "failure": failure or None}
@@ -103,7 +103,7 @@ class Api:
         """Return the instants of a table, the newest first."""
         row = self._row(request)
         table, _ = opened(row, self._follower)
-        limit = _whole(request.query_params, "limit", 100, 20_000)
+        limit = _whole(request.query_params, "limit", 100, MOST_INSTANTS)
         found = all_instants(row, table, self._instants)
         return {"key": row["key"], "total": len(found), "instants": [one.to_json() for one in reversed(found[-limit:])]}
 
@@ -141,9 +141,9 @@ class Api:
         return row
 
 
-def api_routes(model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants) -> list[Route]:
+def api_routes(model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants, files: KeptFiles) -> list[Route]:
     """Return the routes of the API."""
-    api = Api(model, follower, clock, instants)
+    api = Api(model, follower, clock, instants, files)
     by_path: Mapping[str, Callable[[Request], Any]] = {
         "/overview": api.overview,
         "/tables": api.tables,

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from tideline_console.text import bytes_text, short_text
 
+WIDEST = 14.0
+"""Percent of a chart that a bar is wide at most: one alone is no wall."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -42,7 +45,7 @@ def bars(
     """Return bars of equal width. `labels` are places in percent and texts under the axis, `looks` the class of single bars."""
     top = _round_up(max([*values, 1]), 2.0 if sizes else 10.0)
     width = 100 / max(1, len(values))
-    inner = width * (0.82 if len(values) < 80 else 1.0)
+    inner = min(width * (0.82 if len(values) < 80 else 1.0), WIDEST)
     drawn = [
         Bar(
             round(at * width + (width - inner) / 2, 3),

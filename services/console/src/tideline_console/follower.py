@@ -145,7 +145,9 @@ class Follower:
             self._scan_at_s = now_s + self._settings.tables_rescan_s
         if self._open_log is not None:
             self._read_events(self._open_log, wait_s if self.is_complete else 0.0)
-        for _ in self._pool.map(lambda path: self._looked(fleet, path), list(self._known)):
+        now_s = self._clock.monotonic_s()
+        wanted = [path for path, known in list(self._known.items()) if self._is_wanted(known, fleet, now_s)]
+        for _ in self._pool.map(lambda path: self._looked(fleet, path), wanted):
             self._beat()
         if self._stopping.is_set():
             return
@@ -217,17 +219,21 @@ class Follower:
         if tail is not None:
             tail.close()
 
+    def _is_old(self, known: _Known, now_s: float) -> bool:
+        interval_s = self._settings.examine_interval_s
+        return now_s - known.examined_s >= (min(interval_s, LOOK_AT_PENDING_S) if known.is_pending else interval_s)
+
+    def _is_wanted(self, known: _Known, fleet: Fleet, now_s: float) -> bool:
+        """Return whether a table is looked at now: all of them if no event tells which have changed."""
+        looks_itself = self._open_log is None or bool(self.events_failure)
+        return known.is_hinted or looks_itself or known.policies is not fleet.policies or self._is_old(known, now_s)
+
     def _looked(self, fleet: Fleet, base_path: str) -> None:
         """Examine a table if it changed, an event names it, or the last examination is old. Not once a stop is asked for."""
         if self._stopping.is_set():
             return
         known, now_s = self._known[base_path], self._clock.monotonic_s()
-        interval_s = self._settings.examine_interval_s
-        is_old = now_s - known.examined_s >= (min(interval_s, LOOK_AT_PENDING_S) if known.is_pending else interval_s)
-        has_other_policies = known.policies is not fleet.policies
-        looks_itself = self._open_log is None or bool(self.events_failure)
-        if not (known.is_hinted or is_old or looks_itself or has_other_policies):
-            return
+        is_old, has_other_policies = self._is_old(known, now_s), known.policies is not fleet.policies
         is_named, known.is_hinted, sequence = known.is_hinted, False, -1
         table = None if has_other_policies else known.table
         try:

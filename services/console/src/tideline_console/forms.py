@@ -32,7 +32,7 @@ def is_own(request: Request) -> bool:
     return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
 
 
-async def form_of(request: Request) -> dict[str, str]:
+async def form_of(request: Request, most_bytes: int = MOST_BYTES) -> dict[str, str]:
     """Return the fields of a form, each once. Raises `HTTPException` 400, 413, and 403 for one that is no form of this session."""
     if not is_own(request):
         raise HTTPException(403, "The request does not come from a page of this console.")
@@ -41,7 +41,7 @@ async def form_of(request: Request) -> dict[str, str]:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BYTES:
+        if len(body) > most_bytes:
             raise HTTPException(413, "The form is too large.")
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=10)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
+from tideline_cli.costs import Counted, counted_facts
 from tideline_console.model import ReadModel
 from tideline_console.settings import ConsoleSettings
 from tideline_runtime.running import Running, read_running
@@ -39,6 +41,8 @@ class Service:
     """Requests to storage since the start, by kind."""
     lag_s: float | None = None
     """Mean time from a log entry to its publication."""
+    month: float | None = None
+    """Money of a month for its requests and processor seconds, at the rate since its start and the console's setting `prices`."""
 
 
 class HealthWatch:
@@ -61,7 +65,7 @@ class HealthWatch:
                     httpx2.Client(headers=self._headers, timeout=ANSWER_S, trust_env=False) as client,
                     ThreadPoolExecutor(8, "health") as pool,
                 ):
-                    found = list(pool.map(lambda place: asked(client, *place), places))
+                    found = list(pool.map(lambda place: asked(client, self._settings.prices, *place), places))
                 self._kept = now_s, sorted(found, key=lambda one: (one.outcome == "ready", one.name, one.address))
             return self._kept[1]
 
@@ -72,7 +76,7 @@ class HealthWatch:
                 yield running.service, running.url, running.started
 
 
-def asked(client: httpx2.Client, name: str, address: str, started: str) -> Service:
+def asked(client: httpx2.Client, prices: Mapping[str, float], name: str, address: str, started: str) -> Service:
     """Return how the service at an address is. Never raises for what the service answers."""
     try:
         ready = client.get(f"{address}/readyz")
@@ -81,7 +85,7 @@ def asked(client: httpx2.Client, name: str, address: str, started: str) -> Servi
         version = client.get(f"{address}/version")
         about = version.json() if version.status_code == 200 else {}
         metrics = client.get(f"{address}/metrics")
-        facts = facts_of(metrics.text) if metrics.status_code == 200 else {}
+        facts = facts_of(metrics.text, prices) if metrics.status_code == 200 else {}
     except (httpx2.HTTPError, ValueError, AttributeError) as error:
         return Service(name, address, "no answer", (f"{type(error).__name__}: {error}",), started=started)
     if metrics.status_code == 401:
@@ -90,22 +94,23 @@ def asked(client: httpx2.Client, name: str, address: str, started: str) -> Servi
     return Service(about.get("service", name), address, outcome, reasons, about.get("version", ""), started, **facts)
 
 
-def facts_of(text: str) -> dict[str, Any]:
-    """Return `tables`, `requests` and `lag_s` of the metrics of a service. Raises `ValueError` for text that is no metrics."""
+def facts_of(text: str, prices: Mapping[str, float]) -> dict[str, Any]:
+    """Return `tables`, `requests`, `lag_s` and `month` of the metrics of a service.
+
+    Raises `ValueError` for text that is no metrics.
+    """
     tables: float | None = None
-    requests: dict[str, float] = {}
     lag: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "tideline_runtime_tables":
                 tables = (tables or 0.0) + sample.value
-            elif sample.name == "tideline_runtime_storage_requests_total":
-                kind = sample.labels.get("kind", "")
-                requests[kind] = requests.get(kind, 0.0) + sample.value
             elif sample.name in ("tideline_mirror_lag_seconds_sum", "tideline_mirror_lag_seconds_count"):
                 lag[sample.name[-3:]] = lag.get(sample.name[-3:], 0.0) + sample.value
     mean = lag["sum"] / lag["unt"] if lag.get("unt") else None
-    return {"tables": tables, "requests": tuple(sorted(requests.items())), "lag_s": mean}
+    counted = Counted("", "", **counted_facts(text, time.time()))
+    month = counted.day().month(prices)
+    return {"tables": tables, "requests": tuple(sorted(counted.requests.items())), "lag_s": mean, "month": month}
 
 
 def health_context(watch: HealthWatch, model: ReadModel, now_s: float) -> dict[str, Any]:
@@ -117,4 +122,5 @@ def health_context(watch: HealthWatch, model: ReadModel, now_s: float) -> dict[s
         shards.append({**row, **document, "age_s": age_s, "is_late": age_s > LATE * document["interval_s"]})
     services = watch.services(now_s)
     kinds = sorted({kind for one in services for kind, _ in one.requests})
-    return {"title": "Health", "services": services, "shards": shards, "kinds": kinds}
+    month = sum(one.month or 0.0 for one in services)
+    return {"title": "Health", "services": services, "shards": shards, "kinds": kinds, "month": month}

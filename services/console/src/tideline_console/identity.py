@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tideline_console.people import Person, SignInRefused, named
+from tideline_console.people import Person, SignInRefused, is_safe, named
 from tideline_console.settings import SignInSettings
 from tideline_runtime.logging import get_logger
 from tideline_table.extras import extra
@@ -53,8 +53,8 @@ class Provider:
             raise _unreachable(error) from error
         return answer
 
-    async def person(self, request: Request) -> Person:
-        """Return who came back from the provider, with the role of the claims. Raises `SignInRefused`."""
+    async def person(self, request: Request) -> tuple[Person, str]:
+        """Return the person that the provider signed in, with the role of the claims, and the ID token. Raises `SignInRefused`."""
         settings = self._settings
         try:
             await self._metadata()
@@ -72,15 +72,31 @@ class Provider:
         claims = answer.get("userinfo")
         if not claims:
             raise SignInRefused("The identity provider sent no ID token.", 400)
-        return person_of_claims(claims, settings)
+        return person_of_claims(claims, settings), str(answer["id_token"])
 
-    async def _metadata(self) -> None:
-        found = await self._client.load_server_metadata()
+    async def end_address(self, id_token: str, back: str) -> str:
+        """Return where a browser ends the session at the provider, which sends it `back`; empty if there is no such place.
+
+        Raises `SignInRefused` if the provider does not answer.
+        """
+        try:
+            place = str((await self._metadata()).get("end_session_endpoint") or "")
+            if not place or not is_safe(place):
+                _log.info("the identity provider names no place where sessions end", place=place[:500])
+                return ""
+            found = await self._client.create_logout_url(back, id_token, client_id=self._settings.client_id)
+        except (httpx2.HTTPError, RuntimeError, ValueError) as error:
+            raise _unreachable(error) from error
+        return str(found["url"])
+
+    async def _metadata(self) -> Mapping[str, Any]:
+        found: dict[str, Any] = await self._client.load_server_metadata()
         if found.get("issuer") != self._settings.issuer:
             found.pop("_loaded_at", None)  # Asked again at the next attempt.
             raise ValueError(f"the provider names itself {found.get('issuer')!r}, not {self._settings.issuer!r}")
         offered = found.get("id_token_signing_alg_values_supported") or ["RS256"]
         found["id_token_signing_alg_values_supported"] = [name for name in offered if name in _ALGORITHMS] or ["RS256"]
+        return found
 
 
 def person_of_claims(claims: Mapping[str, Any], settings: SignInSettings) -> Person:

@@ -18,7 +18,7 @@ from tideline_table.table import Table
 WRITES = frozenset(("commit", "deltacommit", "replacecommit"))
 SERVICES = frozenset(service.value for service in TableService)
 DONE, RUNNING, PLANNED, UNDONE = "completed", "running", "planned", "rolled back"
-MOST_INSTANTS = 20_000
+MOST_INSTANTS = 10_000
 KEPT_TABLES = 8
 
 
@@ -62,12 +62,11 @@ class KeptInstants:
     def __init__(self, model: ReadModel) -> None:
         self.model = model
         self._guard = threading.Lock()
-        self._kept: OrderedDict[str, tuple[tuple[int, int], list[Instant]]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, list[Instant]]] = OrderedDict()
 
     def of(self, uid: str) -> list[Instant]:
-        """Return what `instants_of` returns; callers do not change it. Steps are only added, so their number tells a change."""
-        found = self.model.query("SELECT count(*) AS n, COALESCE(max(sequence), 0) AS last FROM steps WHERE uid = ?", uid)[0]
-        stamp = found["n"], found["last"]
+        """Return what `instants_of` returns; callers do not change it."""
+        stamp = self.model.steps_stamp(uid)
         with self._guard:
             kept = self._kept.get(uid)
             if kept is None or kept[0] != stamp:
@@ -79,16 +78,14 @@ class KeptInstants:
         return kept[1]
 
 
-def instants_of(model: ReadModel, uid: str, since_s: float = 0.0, until_s: float = 1e12) -> list[Instant]:
-    """Return the instants with a step in a range of time, or pending, in order of their begin: the newest `MOST_INSTANTS`."""
+def instants_of(model: ReadModel, uid: str) -> list[Instant]:
+    """Return the instants of a table in order of their begin: the newest `MOST_INSTANTS`."""
+    newest = "SELECT DISTINCT instant FROM steps INDEXED BY steps_by_instant WHERE uid = ? ORDER BY instant DESC LIMIT 1 OFFSET ?"
+    cut = model.query(newest, uid, MOST_INSTANTS - 1)
     steps = model.query(
-        "SELECT * FROM steps WHERE uid = ? AND instant IN (SELECT DISTINCT instant FROM steps WHERE uid = ? AND +time_s >= ? AND "
-        "requested_s <= ? ORDER BY instant DESC LIMIT ?) ORDER BY sequence",
+        "SELECT * FROM steps INDEXED BY steps_by_instant WHERE uid = ? AND instant >= ? ORDER BY sequence",
         uid,
-        uid,
-        since_s,
-        until_s,
-        MOST_INSTANTS,
+        cut[0]["instant"] if cut else "",
     )
     # A savepoint has the instant of the write that it protects.
     found: dict[tuple[str, bool], list[Row]] = {}

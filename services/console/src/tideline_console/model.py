@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tideline_events import Transition
 from tideline_runtime.state_folder import PRIVATE_FILE
 from tideline_table.action import TableService
 
+SERVICE_LIST = ", ".join(f"'{service}'" for service in sorted(TableService))
+"""The actions of services for statements: SQLite uses a partial index only if the list has the same order."""
 _PRAGMAS = "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;"
 _SCHEMA = """
 CREATE TABLE tables (
@@ -79,7 +82,7 @@ CREATE TABLE events (
   id TEXT PRIMARY KEY, uid TEXT NOT NULL, base_path TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, instant TEXT NOT NULL,
   text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
 CREATE INDEX events_by_time ON events (time_s);
-""".replace("%s", ", ".join(f"'{service}'" for service in TableService))
+""".replace("%s", SERVICE_LIST)
 _ADD_SIZE = """
 INSERT OR REPLACE INTO sizes SELECT ?1, ?2, ?3, ?4, ?5 WHERE (?3, ?4, ?5) IS NOT
   (SELECT size_bytes, file_groups, log_bytes FROM sizes WHERE base_path = ?1 ORDER BY at_s DESC LIMIT 1)
@@ -118,6 +121,7 @@ class ReadModel:
         self._connection.executescript(_PRAGMAS + _SCHEMA)
         self.revision = 0
         """A number that grows with each change."""
+        self._added: Counter[str] = Counter()
 
     def close(self) -> None:
         """Close the file."""
@@ -158,6 +162,13 @@ class ReadModel:
         rows = [tuple(_text(value) for value in step_row(one).values()) for one in transitions]
         if rows:
             self._write((f"INSERT OR IGNORE INTO steps VALUES ({_marks(rows[0])})", rows))  # noqa: S608 - only marks
+            with self._guard:
+                self._added.update({row[0] for row in rows})
+
+    def steps_stamp(self, uid: str) -> int:
+        """Return a number that is another one after steps of a table were added: they are not counted for it."""
+        with self._guard:
+            return self._added[uid]
 
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Store events with the columns of `events`; the oldest beyond `MOST_EVENTS` are forgotten."""

@@ -8,10 +8,11 @@ from urllib.parse import urlencode
 
 from tideline_console.follower import Follower
 from tideline_console.history import trends_of
-from tideline_console.instants import Instant, KeptInstants, instants_on_timeline
+from tideline_console.instants import MOST_INSTANTS, Instant, KeptInstants, instants_on_timeline
 from tideline_console.model import Row
 from tideline_console.queries import aged
-from tideline_console.table_page import facts_of, kept_of
+from tideline_console.repairs import REPAIRS
+from tideline_console.table_page import KeptFiles, facts_of, kept_of
 from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
@@ -39,14 +40,16 @@ def opened(row: Row, follower: Follower) -> tuple[Table | None, str]:
         return None, f"unexpected {type(error).__name__}: {error}"
 
 
-def table_context(row: Row, known: KeptInstants, follower: Follower, given: Mapping[str, str], now_s: float) -> dict[str, Any]:
+def table_context(
+    row: Row, known: KeptInstants, files: KeptFiles, follower: Follower, given: Mapping[str, str], now_s: float
+) -> dict[str, Any]:
     """Return what the template of a table's page shows."""
     table, failure = opened(row, follower)
     facts: dict[str, Any] | None = None
     kept: list[Kept] = []
     if table is not None:
         try:
-            facts, kept = facts_of(table, follower.fleet()), kept_of(table)
+            facts, kept = facts_of(table, follower.fleet(), files), kept_of(table)
         except TidelineError as error:
             failure = str(error)
         except Exception as error:  # noqa: BLE001 - as in `opened`
@@ -85,12 +88,14 @@ def table_context(row: Row, known: KeptInstants, follower: Follower, given: Mapp
         "kept": kept,
         "instants": [one for one in reversed(instants) if one.begun_s <= span.end_s][:SHOWN],
         "instant_total": len(instants),
+        "most_instants": MOST_INSTANTS,
         "chosen": chosen,
         "chosen_text": given.get("instant", "") if chosen is None else "",
         "link": lambda **changes: _link(window, until_s, given, changes),
         "earlier_s": span.end_s - (span.end_s - span.begin_s) / 2,
         "later_s": until_s + (span.end_s - span.begin_s) / 2 if until_s is not None else None,
         "until_s": until_s,
+        "repairs": REPAIRS,
         "trends": trends_of(known.model, row, instants, now_s),
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,58 +31,68 @@ class Edit:
     before: bytes
     after: bytes
     line: str
-    """The rule that comes or goes."""
+    """The rules that come or go, each a line."""
 
 
-def paused(content: bytes, base_path: str, reason: str, until: datetime | None) -> Edit:
-    """Return the edit that pauses a table. Raises `InvalidOption` for a file that cannot take a rule, and `PolicyRefused`."""
+def paused(content: bytes, base_paths: Sequence[str], reason: str, until: datetime | None) -> Edit:
+    """Return the edit that pauses tables. Raises `InvalidOption` for a file that cannot take a rule, and `PolicyRefused`."""
     pause: dict[str, Any] = {"reason": reason} | ({"until": until.isoformat()} if until is not None else {})
-    rule = {"name": f"{NAME}{base_path}", "match": {"tables": [base_path]}, "pause": pause}
-    line = json.dumps(rule, ensure_ascii=False)
+    rules = [{"name": f"{NAME}{base_path}", "match": {"tables": [base_path]}, "pause": pause} for base_path in base_paths]
+    lines = [json.dumps(rule, ensure_ascii=False) for rule in rules]
     text = _text(content)
     root = _root(text)
     found = _rules(root)
     if found is None and root.flow_style:
         raise _unfit("its rules are missing from a mapping in braces")
     if found is None:
-        after = f"{text}{'' if text.endswith(chr(10)) else chr(10)}rules:\n  - {line}\n"
+        after = f"{text}{'' if text.endswith(chr(10)) else chr(10)}rules:\n"
+        after += "".join(f"  - {line}\n" for line in lines)
     elif not isinstance(found, yaml.SequenceNode):
         raise _unfit("its rules are no list")
     elif found.flow_style:
         at = found.start_mark.index + 1
-        after = f"{text[:at]}{line}{', ' if found.value else ''}{text[at:]}"
+        after = f"{text[:at]}{', '.join(lines)}{', ' if found.value else ''}{text[at:]}"
     else:
         at, column = found.start_mark.index, found.start_mark.column
-        after = f"{text[:at]}- {line}\n{' ' * column}{text[at:]}"
-    return _checked(content, after, line)
+        after = f"{text[:at]}{''.join(f'- {line}{chr(10)}{chr(32) * column}' for line in lines)}{text[at:]}"
+    return _checked(content, after, lines)
 
 
-def resumed(content: bytes, base_path: str) -> Edit:
-    """Return the edit that removes the pause that a page gave a table.
+def given_by_pages(content: bytes) -> frozenset[str]:
+    """Return the base paths of the tables that a page paused. Raises `InvalidOption` and `PolicyRefused`."""
+    names = (_name(rule) for rule in _listed(_rules(_root(_text(content)))))
+    return frozenset(name.removeprefix(NAME) for name in names if name.startswith(NAME))
 
-    Raises `InvalidOption` if there is none: another rule pauses it.
+
+def resumed(content: bytes, base_paths: Sequence[str]) -> Edit:
+    """Return the edit that removes the pauses that a page gave tables.
+
+    Raises `InvalidOption` for a table without one: another rule pauses it.
     """
-    text = _text(content)
+    text = after = _text(content)
     rules = _rules(_root(text))
-    for number, rule in enumerate(rules.value if isinstance(rules, yaml.SequenceNode) else ()):
-        named = {key.value: value.value for key, value in rule.value} if isinstance(rule, yaml.MappingNode) else {}
-        if named.get("name") != f"{NAME}{base_path}":
-            continue
+    by_name = {_name(rule): (number, rule) for number, rule in enumerate(_listed(rules))}
+    for base_path in base_paths:
+        if f"{NAME}{base_path}" not in by_name:
+            raise InvalidOption(
+                f"no pause that a page gave {base_path}",
+                expected=f"a rule named {NAME + base_path!r}",
+                remedy="an operator removes the rule that pauses the table from the policy file",
+            )
+    chosen = [by_name[f"{NAME}{base_path}"] for base_path in base_paths]
+    lines = [text[rule.start_mark.index : rule.end_mark.index] for _, rule in chosen]
+    for number, rule in sorted(chosen, key=lambda one: -one[0]):  # From the last on: places before a removed rule stay.
         begin, end = rule.start_mark.index, rule.end_mark.index
-        line = text[begin:end]
         if rules.flow_style:
-            comma = text.find(",", end) + 1 if number + 1 < len(rules.value) else 0
-            return _checked(content, text[:begin] + text[max(end, comma) :].lstrip(" " if comma else ""), line)
-        first = text.rfind("\n", 0, begin) + 1
-        last = text.find("\n", end) + 1 or len(text)
-        if len(rules.value) == 1:  # A list in lines cannot be empty.
-            return _checked(content, f"{text[:first]}{' ' * (begin - first - 2)}[]\n{text[last:]}", line)
-        return _checked(content, text[:first] + text[last:], line)
-    raise InvalidOption(
-        f"no pause that a page gave {base_path}",
-        expected=f"a rule named {NAME + base_path!r}",
-        remedy="who wrote the rule that pauses the table removes it from the policy file",
-    )
+            comma = after.find(",", end) + 1 if number + 1 < len(rules.value) else 0
+            after = after[:begin] + after[max(end, comma) :].lstrip(" " if comma else "")
+            continue
+        first = after.rfind("\n", 0, begin) + 1
+        last = after.find("\n", end) + 1 or len(after)
+        # A list in lines cannot be empty.
+        empty = f"{' ' * (begin - first - 2)}[]\n" if number == 0 and len(chosen) == len(rules.value) else ""
+        after = after[:first] + empty + after[last:]
+    return _checked(content, after, lines)
 
 
 def replace(path: Path, edit: Edit) -> None:
@@ -115,9 +126,9 @@ def _text(content: bytes) -> str:
         raise _unfit("it is not text in UTF-8") from error
 
 
-def _checked(before: bytes, after: str, line: str) -> Edit:
+def _checked(before: bytes, after: str, lines: Sequence[str]) -> Edit:
     parse_policies(after, "the policy file with this change")
-    return Edit(before, after.encode(), line)
+    return Edit(before, after.encode(), "\n".join(lines))
 
 
 def _root(text: str) -> Any:
@@ -130,6 +141,16 @@ def _root(text: str) -> Any:
 
 def _rules(root: Any) -> Any:
     return next((value for key, value in root.value if key.value == "rules"), None)
+
+
+def _listed(rules: Any) -> list[Any]:
+    return rules.value if isinstance(rules, yaml.SequenceNode) else []
+
+
+def _name(rule: Any) -> str:
+    named = {key.value: value.value for key, value in rule.value} if isinstance(rule, yaml.MappingNode) else {}
+    name = named.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def _unfit(why: str) -> TidelineError:

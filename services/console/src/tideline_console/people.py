@@ -10,10 +10,12 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from starlette.requests import Request
 
+from tideline_runtime.http import is_loopback
 from tideline_table.clock import Clock
 
 MOST_SESSIONS = 10_000
@@ -49,6 +51,12 @@ def named(name: str, *, is_operator: bool) -> Person:
     return Person(" ".join("".join(c if c.isprintable() else " " for c in name).split())[:_MOST_NAME] or "unknown", is_operator)
 
 
+def is_safe(address: str) -> bool:
+    """Return whether an address is a URL of https, or of http on this machine."""
+    where = urlsplit(address)
+    return where.scheme == "https" or (where.scheme == "http" and is_loopback(where.hostname or ""))
+
+
 def local_user() -> Person:
     """Return who acts where no one signs in: the user of the process, on a loopback address."""
     try:
@@ -67,14 +75,14 @@ class Sessions:
 
     def __init__(self, clock: Clock, length_s: float) -> None:
         self._clock, self._length_s = clock, length_s
-        self._open: OrderedDict[str, tuple[Person, float]] = OrderedDict()
+        self._open: OrderedDict[str, tuple[Person, float, str]] = OrderedDict()
         self._guard = threading.Lock()
 
-    def begin(self, person: Person) -> str:
-        """Open a session, and return its id. The oldest beyond `MOST_SESSIONS` end."""
+    def begin(self, person: Person, id_token: str = "") -> str:
+        """Open a session, and return its id. `id_token` is the provider's. The oldest beyond `MOST_SESSIONS` end."""
         session_id = secrets.token_urlsafe(24)
         with self._guard:
-            self._open[session_id] = person, self._clock.monotonic_s() + self._length_s
+            self._open[session_id] = person, self._clock.monotonic_s() + self._length_s, id_token
             while len(self._open) > MOST_SESSIONS:
                 self._open.popitem(last=False)
         return session_id
@@ -82,14 +90,14 @@ class Sessions:
     def person(self, session_id: object) -> Person | None:
         """Return whose session it is; None if it ended."""
         with self._guard:
-            person, ends_s = self._open.get(session_id, (None, 0.0)) if isinstance(session_id, str) else (None, 0.0)
+            person, ends_s, _ = (self._open.get(session_id) if isinstance(session_id, str) else None) or (None, 0.0, "")
         return person if self._clock.monotonic_s() < ends_s else None
 
-    def end(self, session_id: object) -> None:
-        """End a session; its cookie is worth nothing from now on."""
+    def end(self, session_id: object) -> str:
+        """End a session, and return the ID token that it began with; its cookie is worth nothing from now on."""
         with self._guard:
-            if isinstance(session_id, str):
-                self._open.pop(session_id, None)
+            ended = self._open.pop(session_id, None) if isinstance(session_id, str) else None
+        return ended[2] if ended else ""
 
 
 class Attempts:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from tideline_console.instants import SERVICES, WRITES
-from tideline_console.model import URGENCY, ReadModel, Row
+from tideline_console.model import SERVICE_LIST, URGENCY, ReadModel, Row
 
 PAGE = 50
 MOST_SQUARES = 4000
@@ -74,6 +74,11 @@ class Asked:
             order == "desc" if order in ("asc", "desc") else sort in _DESCENDING,
             min(whole(given.get("page", "")) or 1, 1_000_000),
         )
+
+    def given(self) -> list[tuple[str, Any]]:
+        """Return the parameters that choose the tables of this view, without its page and order."""
+        given = {"q": self.query, **self.filters, **self.least}
+        return [(name, value) for name, value in given.items() if value != ""]
 
     def address(self, **changes: Any) -> str:
         """Return the parameters of this view with `changes`; an empty value removes one. A change goes back to the first page."""
@@ -242,6 +247,18 @@ def commits_per_hour(model: ReadModel, uids: list[str], now_s: float, hours: int
     return found
 
 
+def movers(model: ReadModel, now_s: float, days: int = 7, limit: int = 8) -> list[Row]:
+    """Return the tables to which writers committed most bytes in the last days, with commits and changed rows."""
+    return model.query(
+        "SELECT m.*, t.key, t.name, t.folder FROM (SELECT uid, sum(steps) AS commits, sum(bytes) AS bytes, sum(rows) AS rows "
+        "FROM writers WHERE day > ? AND uid != '' AND uid IN (SELECT uid FROM tables) "
+        "GROUP BY uid ORDER BY bytes DESC, uid LIMIT ?) m "
+        "JOIN tables t ON t.uid = m.uid ORDER BY m.bytes DESC, m.uid",
+        int(now_s // 86_400) - days,
+        limit,
+    )
+
+
 def aged(document: Mapping[str, Any], passed_s: float) -> Row:
     """Return a finding, a plan or a last run `passed_s` seconds after it was examined: it is older, and nearer to its end."""
     passed_s = max(0.0, passed_s)
@@ -279,12 +296,11 @@ def due(model: ReadModel, limit: int = MOST_WORK) -> list[Row]:
 
 def done(model: ReadModel, since_s: float, limit: int = MOST_WORK) -> list[Row]:
     """Return what services completed and what was rolled back, newest first."""
-    actions = ", ".join(f"'{service}'" for service in sorted(SERVICES))
     return model.query(
         "SELECT s.*, t.key, t.name, t.folder, "  # noqa: S608 - own text
-        "(SELECT min(time_s) FROM steps b WHERE b.uid = s.uid AND b.instant = s.instant) AS begun_s "
+        "(SELECT min(time_s) FROM steps b INDEXED BY steps_by_instant WHERE b.uid = s.uid AND b.instant = s.instant) AS begun_s "
         "FROM (SELECT * FROM steps WHERE time_s >= ? AND to_state IN ('completed', 'rolledback') "
-        f"AND action IN ({actions}) ORDER BY time_s DESC LIMIT ?) s "
+        f"AND action IN ({SERVICE_LIST}) ORDER BY time_s DESC LIMIT ?) s "
         "JOIN tables t ON t.uid = s.uid GROUP BY s.uid, s.sequence ORDER BY s.time_s DESC",
         since_s,
         limit,
@@ -293,9 +309,9 @@ def done(model: ReadModel, since_s: float, limit: int = MOST_WORK) -> list[Row]:
 
 def done_total(model: ReadModel, since_s: float) -> int:
     """Return how many rows `done` has without a limit; above `MOST_COUNTED` one more than that."""
-    actions = ", ".join(f"'{service}'" for service in sorted(SERVICES))
-    where = f"time_s >= ? AND to_state IN ('completed', 'rolledback') AND action IN ({actions})"
-    rows = f"SELECT 1 FROM steps WHERE {where} AND uid IN (SELECT uid FROM tables) LIMIT ?"  # noqa: S608 - own text
+    where = f"time_s >= ? AND to_state IN ('completed', 'rolledback') AND action IN ({SERVICE_LIST})"
+    where += " AND uid IN (SELECT uid FROM tables)"
+    rows = f"SELECT 1 FROM steps INDEXED BY steps_of_services WHERE {where} LIMIT ?"  # noqa: S608 - own text
     return int(model.query(f"SELECT count(*) AS n FROM ({rows})", since_s, MOST_COUNTED + 1)[0]["n"])  # noqa: S608 - own text
 
 

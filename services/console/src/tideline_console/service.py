@@ -129,14 +129,14 @@ class ConsoleService:
         if self._log is not None:
             self._log.close()
 
-    def record(self, event: ActionEvent) -> None:
-        """Publish the event of an action. Raises the errors of the event log; then nothing is recorded, or that is unknown."""
+    def record(self, *events: ActionEvent) -> None:
+        """Publish events of actions. Raises the errors of the event log; then nothing is recorded, or that is unknown."""
         # A log and a publisher of its own: threads of pages call this, and another console may have taken over the writer id.
         with (
             closing(self._opened_log()) as log,
             closing(log.publisher(self._context.name_in_events(self._settings, "console-actions"))) as publisher,
         ):
-            publisher.publish(encode(event))
+            publisher.publish(*(encode(event) for event in events))
 
     def _event_log(self) -> EventLog:
         if self._log is None:

@@ -130,6 +130,6 @@ class ConsoleSettings(ServiceSettings):
     actions: bool = setting(
         False,
         unit="-",
-        description="Whether operators can pause, resume, plan, cancel and retry. Without `sign_in` who can open a page is an "
-        'operator; so it is then refused beside `host_names`. It needs `source = "events"`, because each action is recorded.',
+        description="Whether operators can pause, resume, plan, cancel, retry and repair. Without `sign_in` who can open a page is "
+        'an operator; so it is then refused beside `host_names`. It needs `source = "events"`, because each action is recorded.',
     )

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tideline_console.forms import form_of
-from tideline_console.people import Attempts, Person, Sessions, SignInRefused, holder_of, local_user, named
+from tideline_console.people import Attempts, Person, Sessions, SignInRefused, holder_of, is_safe, local_user, named
 from tideline_console.settings import ConsoleSettings, SignInSettings
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.http import is_loopback
@@ -90,17 +90,18 @@ class SignIn:
         self.attempts.succeeded(address)
         return named(f"holder of the {role} token", is_operator=role == "operator"), 0.0
 
-    def enter(self, request: Request, person: Person) -> None:
-        """Begin a session, with a new id and new tokens of forms."""
+    def enter(self, request: Request, person: Person, id_token: str = "") -> None:
+        """Begin a session, with a new id and new tokens of forms; the provider's `id_token` is kept for its end."""
         self.sessions.end(request.session.get(_SESSION))
         request.session.clear()
-        request.session[_SESSION] = self.sessions.begin(person)
+        request.session[_SESSION] = self.sessions.begin(person, id_token)
         _log.info("signed in", name=person.name, role=person.role, address=address_of(request))
 
-    def leave(self, request: Request) -> None:
-        """End the session."""
-        self.sessions.end(request.session.get(_SESSION))
+    def leave(self, request: Request) -> str:
+        """End the session, and return the ID token with which it began; empty for another way of sign-in."""
+        id_token = self.sessions.end(request.session.get(_SESSION))
         request.session.clear()
+        return id_token
 
 
 class Gate:
@@ -201,24 +202,36 @@ class SignInPages:
         if wait_s := self._sign_in.attempts.begin(address):
             return await self._form(request, wanted, f"Too many attempts. Try again in {wait_s:.0f} seconds.", 429)
         try:
-            person = await provider.person(request)
+            person, id_token = await provider.person(request)
         except SignInRefused as refused:
             return await self._form(request, wanted, str(refused), refused.status)
         self._sign_in.attempts.succeeded(address)
-        self._sign_in.enter(request, person)
+        self._sign_in.enter(request, person, id_token)
         return RedirectResponse(wanted, 303)
 
     async def out(self, request: Request) -> Response:
-        """End the session."""
+        """End the session, and that at the provider, if people can end it there."""
         await form_of(request)
-        self._sign_in.leave(request)
+        id_token, provider = self._sign_in.leave(request), self._sign_in.provider
+        if id_token and provider is not None:
+            try:
+                place = await provider.end_address(id_token, self._own(request, SIGN_IN))
+            except SignInRefused:
+                text = "You are signed out of the console, and perhaps not at the identity provider, which does not answer."
+                return await self._form(request, "", text, 200)
+            if place:
+                # No redirect: the policy of pages lets no form lead to another host, not even by one.
+                return await run_in_threadpool(self._respond, "signed_out.html", request, {"title": "Sign out", "place": place})
         return RedirectResponse(f"{self._prefix}{SIGN_IN}", 303)
 
     def _callback(self, request: Request) -> str:
+        return self._own(request, f"{SIGN_IN}/callback")
+
+    def _own(self, request: Request, path: str) -> str:
         # The host is one of host_names or a loopback name, as was checked. Only on the latter is there no TLS.
         host = request.headers["host"]
         scheme = "http" if is_loopback(urlsplit(f"//{host}").hostname or "") else "https"
-        return f"{scheme}://{host}{self._prefix}{SIGN_IN}/callback"
+        return f"{scheme}://{host}{self._prefix}{path}"
 
     def _next(self, wanted: str) -> str:
         """Return the page to show after sign-in: one of this console, whatever the address of the sign-in page said."""
@@ -259,6 +272,5 @@ def check_sign_in(settings: ConsoleSettings) -> None:
     if own.issuer and not (own.operators or own.viewers):
         expected = "values of the claim in sign_in.operators or sign_in.viewers"
         refuse("sign_in.operators", "setting 'sign_in.issuer' without roles: no person could sign in", expected, "name groups")
-    where = urlsplit(own.issuer)
-    if own.issuer and where.scheme != "https" and not (where.scheme == "http" and is_loopback(where.hostname or "")):
+    if own.issuer and not is_safe(own.issuer):
         refuse("sign_in.issuer", f"setting 'sign_in.issuer' is {own.issuer!r}", "an https URL", "give the provider's issuer")

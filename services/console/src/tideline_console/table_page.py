@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -9,17 +11,18 @@ from typing import Any
 
 from tideline_cli.fleet import Fleet
 from tideline_cli.inspection import mode_of
-from tideline_cli.policy_program import explained, value_text
+from tideline_cli.policy_program import explained
 from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents
 from tideline_console.charts import BarChart, bars, quantile, size_histogram
-from tideline_console.text import bytes_text, count_text
+from tideline_console.instants import KEPT_TABLES
+from tideline_console.text import bytes_text, count_text, policy_text
 from tideline_console.timeline import Kept
 from tideline_table.config import MAX_FILE_SIZE, SMALL_FILE_LIMIT
 from tideline_table.errors import TidelineError
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import time_from_instant
-from tideline_table.table import Lease, Table, leases_of
+from tideline_table.table import Lease, Table, TableView, leases_of
 
 MOST_PARTITIONS = 90
 """Partitions that the chart draws."""
@@ -77,15 +80,9 @@ def kept_of(table: Table) -> list[Kept]:
     return kept
 
 
-def facts_of(table: Table, fleet: Fleet) -> dict[str, Any]:
+def facts_of(table: Table, fleet: Fleet, kept: KeptFiles) -> dict[str, Any]:
     """Return what the page of a table shows beside its status and timeline. Raises `StorageError`."""
-    slices = table.state.latest_slices()
-    partitions = partitions_of(slices)
-    base_sizes = [s.size_bytes for s in slices if s.base_file]
-    limit, target = table.options[SMALL_FILE_LIMIT], table.options[MAX_FILE_SIZE]
     definition = table.definition
-    sizes = [one.size_bytes for one in partitions]
-    median = quantile(sizes, 0.5) or 0
     policy = explained(fleet.policies, fleet.policies.of(table.storage.root, table.uid))
     return {
         "mode": mode_of(table),
@@ -94,6 +91,45 @@ def facts_of(table: Table, fleet: Fleet) -> dict[str, Any]:
         "key": definition.keygen.key_fields,
         "partitioned_by": definition.keygen.partition_fields,
         "ordering": definition.ordering_field,
+        "has_metadata": table.state.metadata is not None,
+        **kept.of(table),
+        "columns": column_documents(table.schema) if table.schema_json else [],
+        "properties": sorted(definition.properties.items()),
+        "policy": {**policy, "values": [{**one, "text": policy_text(one["field"], one["value"])} for one in policy["values"]]},
+    }
+
+
+class KeptFiles:
+    """What the files of the tables are that pages asked for last: a page of many files asks every two seconds. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._kept: OrderedDict[str, tuple[TableView, dict[str, Any]]] = OrderedDict()
+
+    def of(self, table: Table) -> dict[str, Any]:
+        """Return what `_files_of` returns, which a table finds once for each state that it opens or refreshes to."""
+        view, place = table.view(), table.storage.root
+        with self._guard:
+            known = self._kept.get(place)
+        if known is None or known[0] is not view:
+            known = view, _files_of(table)
+        with self._guard:
+            self._kept[place] = known
+            self._kept.move_to_end(place)
+            while len(self._kept) > KEPT_TABLES:
+                self._kept.popitem(last=False)
+        return known[1]
+
+
+def _files_of(table: Table) -> dict[str, Any]:
+    """Return the facts that the newest file slices give."""
+    slices = table.state.latest_slices()
+    partitions = partitions_of(slices)
+    base_sizes = [s.size_bytes for s in slices if s.base_file]
+    limit, target = table.options[SMALL_FILE_LIMIT], table.options[MAX_FILE_SIZE]
+    sizes = [one.size_bytes for one in partitions]
+    median = quantile(sizes, 0.5) or 0
+    return {
         "files": sum(len(s.paths) for s in slices),
         "rows": None if any(s.rows < 0 or s.log_files for s in slices) else sum(s.rows for s in slices),
         "slices": len(slices),
@@ -103,13 +139,11 @@ def facts_of(table: Table, fleet: Fleet) -> dict[str, Any]:
         "target": target,
         "partitions": partitions[:LISTED],
         "partition_count": len(partitions),
+        "partitions_drawn": min(len(partitions), MOST_PARTITIONS),
         "skew": sizes[0] / median if median else None,
         "partition_chart": _partition_chart(partitions),
         "most_logs": [slice_row(s) for s in sorted(slices, key=lambda s: -len(s.log_files))[:8] if s.log_files],
         "log_chart": _log_chart(slices),
-        "columns": column_documents(table.schema) if table.schema_json else [],
-        "properties": sorted(definition.properties.items()),
-        "policy": {**policy, "values": [{**one, "text": value_text(one["value"])} for one in policy["values"]]},
     }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
+from tideline_cli.policy_program import value_text
 from tideline_cli.report import size_text
 
 NONE = "–"  # noqa: RUF001 - the dash of an empty cell
@@ -54,6 +56,15 @@ def time_text(at_s: float | None) -> str:
 def time_iso(at_s: float | None) -> str:
     """Return a time as ISO 8601 with milliseconds, for `<time datetime>`."""
     return "" if at_s is None else _utc(at_s).isoformat(timespec="milliseconds")
+
+
+def policy_text(field: str, value: Any) -> str:
+    """Return the value of a policy's field with its unit: policies hold seconds and bytes."""
+    if isinstance(value, int | float) and field == "objectives.unmerged_log_age":
+        return duration_text(value)
+    if isinstance(value, int) and field == "budget.bytes_per_day":
+        return bytes_text(value)
+    return value_text(value)
 
 
 def _utc(at_s: float) -> datetime:

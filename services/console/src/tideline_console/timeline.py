@@ -159,6 +159,7 @@ def draw(instants: Iterable[Instant], kept: Sequence[Kept], span: Span) -> Drawi
             before.title = f"{before.count} instants until {mark.instant}"
             before.instant = mark.instant
         else:
+            mark.title = _title(one)  # Not of those that are drawn together: there may be many.
             marks.append(mark)
             last[lane_y, mark.look] = mark
     ties = [
@@ -217,12 +218,12 @@ def _lane_of(one: Instant, places: dict[str, int]) -> str:
 def _mark(one: Instant, span: Span, y: int) -> Mark:
     begin, end = span.x(one.begun_s), span.x(span.now_s if one.ended_s is None else one.ended_s)
     if one.outcome == PLANNED:
-        return Mark("planned", begin, 0.0, y, "planned", _title(one), one.instant)
+        return Mark("planned", begin, 0.0, y, "planned", "", one.instant)
     if one.action in ("rollback", "restore"):
-        return Mark("point", end if one.outcome == DONE else begin, 0.0, y, "bad", _title(one), one.instant)
+        return Mark("point", end if one.outcome == DONE else begin, 0.0, y, "bad", "", one.instant)
     look = {UNDONE: "lost", RUNNING: "running"}.get(one.outcome, "write" if one.is_write else "service")
     width = max(end - begin, _LEAST_WIDTH)
-    return Mark("bar", min(begin, 100 - width), round(width, 3), y, look, _title(one), one.instant)
+    return Mark("bar", min(begin, 100 - width), round(width, 3), y, look, "", one.instant)
 
 
 def _title(one: Instant) -> str:

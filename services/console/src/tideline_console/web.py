@@ -31,12 +31,16 @@ from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
 from tideline_console.health import HealthWatch, health_context
 from tideline_console.instants import KeptInstants
-from tideline_console.model import ReadModel
+from tideline_console.many import ManyTables
+from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import table_context
 from tideline_console.people import person_of
-from tideline_console.policies import policies_context
+from tideline_console.policies import Matches, policies_context
 from tideline_console.settings import ConsoleSettings
+from tideline_console.shared import SharedAnswers
 from tideline_console.sign_in import SignIn
+from tideline_console.table_page import KeptFiles
+from tideline_console.what_if import WhatIfPages
 from tideline_console.writers import writers_context
 from tideline_runtime.logging import get_logger
 from tideline_table.clock import Clock
@@ -45,6 +49,8 @@ _log = get_logger(__name__)
 _HERE = Path(__file__).parent
 SERIES_S = 5.0
 """Age that the series of the overview may have."""
+MOVERS_S = 60.0
+"""Age that the list of the week's most written tables may have."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _CSV = [
     "base_path",
@@ -71,12 +77,21 @@ class Pages:
     """Renders the pages from the read model and the tables."""
 
     def __init__(
-        self, settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants
+        self,
+        settings: ConsoleSettings,
+        model: ReadModel,
+        follower: Follower,
+        clock: Clock,
+        instants: KeptInstants,
+        files: KeptFiles,
     ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
-        self._instants = instants
+        self._instants, self._files = instants, files
         self._health = HealthWatch(settings)
+        self._shared = SharedAnswers(clock.monotonic_s)
+        self._matches = Matches()
         self._series: tuple[float, dict[str, list[float]]] = (0.0, {})
+        self._movers: tuple[float, list[Row]] = (0.0, [])
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -121,20 +136,26 @@ class Pages:
         return page
 
     def _rendered(self, template: str, of: Callable[[Request], Context], request: Request) -> Response:
+        if request.headers.get("hx-request") and "gzip" in request.headers.get("accept-encoding", ""):
+            # A live page asks for its parts again. They hold nothing of the person but what the role may see.
+            person = person_of(request)
+            asked = (request.url.path, request.url.query, person is not None and person.is_operator)
+            body = self._shared.of(asked, lambda: _encoded(self.render(template, request, of(request), is_refresh=True)))
+            return HTMLResponse(body, headers={"content-encoding": "gzip", "vary": "Accept-Encoding"})
         return _html(self.render(template, request, of(request)))
 
-    def render(self, template: str, request: Request, context: Context) -> str:
-        """Return a page."""
+    def render(self, template: str, request: Request, context: Context, *, is_refresh: bool = False) -> str:
+        """Return a page; one for a refresh names no person and has no form of a session."""
         # A person without a session learns nothing of the fleet, also from pages of errors.
         shell = {} if person_of(request) is None else self._shell(request)
-        return self._templates.get_template(template).render({**self._frame(request), **shell, **context})
+        return self._templates.get_template(template).render({**self._frame(request, is_refresh=is_refresh), **shell, **context})
 
-    def _frame(self, request: Request) -> Context:
+    def _frame(self, request: Request, *, is_refresh: bool) -> Context:
         return {
             "path": request.url.path.removeprefix(self._settings.path_prefix),
-            "person": person_of(request),
-            "has_session": self._settings.sign_in.is_set,
-            "csrf": csrf_of(request),
+            "person": None if is_refresh else person_of(request),
+            "has_session": self._settings.sign_in.is_set and not is_refresh,
+            "csrf": "" if is_refresh else csrf_of(request),
             "asset": lambda name: f"{self._settings.path_prefix}/static/{name}",
         }
 
@@ -155,6 +176,7 @@ class Pages:
             "policy_refusal": follower.policy_refusal,
             "source": self._settings.source,
             "patterns": self._settings.tables,
+            "is_operator": person is not None and person.is_operator,
             "can_act": self._settings.actions and person is not None and person.is_operator,
             "q": request.query_params.get("q", "") if request.url.path.endswith("/tables") else "",
         }
@@ -170,6 +192,14 @@ class Pages:
             series = queries.hourly(self._model, now_s)
             self._series = now_s + SERIES_S, series
         return series
+
+    def _moved(self, now_s: float) -> list[Row]:
+        """Return the tables that were written most in seven days, at most a minute old."""
+        until_s, movers = self._movers
+        if not until_s - MOVERS_S <= now_s < until_s or not movers:
+            movers = queries.movers(self._model, now_s)
+            self._movers = now_s + MOVERS_S, movers
+        return movers
 
     def overview(self, _request: Request) -> Context:
         """Return what the overview shows."""
@@ -191,6 +221,7 @@ class Pages:
             "due": queries.due(model, 8),
             "done": queries.done(model, now_s - 86_400, 8),
             "series": series,
+            "movers": self._moved(now_s),
             "commits_chart": chart("commits"),
             "bytes_chart": chart("bytes", sizes=True),
             "rows_chart": chart("rows"),
@@ -220,7 +251,7 @@ class Pages:
         row = queries.table_by_key(self._model, request.path_params["key"])
         if row is None:
             raise HTTPException(404, "There is no such table among those that this console shows.")
-        return table_context(row, self._instants, self._follower, request.query_params, self.now_s())
+        return table_context(row, self._instants, self._files, self._follower, request.query_params, self.now_s())
 
     def work(self, _request: Request) -> Context:
         """Return what the page of work shows."""
@@ -239,7 +270,7 @@ class Pages:
     def policies(self, _request: Request) -> Context:
         """Return what the page of policies shows."""
         follower = self._follower
-        return policies_context(self._model, follower.policies(), follower.policy_refusal, self._clock)
+        return policies_context(self._model, follower.policies(), follower.policy_refusal, self._clock, self._matches)
 
     def events(self, request: Request) -> Context:
         """Return what the page of events shows."""
@@ -279,7 +310,11 @@ class Pages:
 
 def _html(page: str, status: int = 200) -> HTMLResponse:
     """Return a page. Halves of characters, which JSON and properties of others may hold, become marks: no encoding has them."""
-    return HTMLResponse(page.encode(errors="replace"), status)
+    return HTMLResponse(_encoded(page), status)
+
+
+def _encoded(page: str) -> bytes:
+    return page.encode(errors="replace")
 
 
 def _cell(value: Any) -> Any:
@@ -296,9 +331,10 @@ def console_app(
     settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock, actions: Actions | None = None
 ) -> ASGIApp:
     """Return the ASGI application of the pages and the API; without `actions` it only reads."""
-    instants = KeptInstants(model)
-    pages = Pages(settings, model, follower, clock, instants)
+    instants, files = KeptInstants(model), KeptFiles()
+    pages = Pages(settings, model, follower, clock, instants, files)
     sign_in = SignIn(settings, clock)
+    many = ManyTables(actions, settings, follower, clock) if actions is not None else None
 
     def respond(template: str, request: Request, context: Context, status: int = 200) -> Response:
         return _html(pages.render(template, request, context), status)
@@ -323,9 +359,10 @@ def console_app(
 
     routes = [
         *pages.routes(),
-        *ActionPages(actions, model, respond).routes(),
+        *ActionPages(actions, many, model, respond, settings.path_prefix).routes(),
+        *WhatIfPages(settings, model, clock, respond).routes(),
         *sign_in.routes(respond),
-        *api_routes(model, follower, clock, instants),
+        *api_routes(model, follower, clock, instants, files),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
     inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes

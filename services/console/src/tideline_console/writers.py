@@ -57,7 +57,8 @@ def running(model: ReadModel, now_s: float, limit: int = LISTED) -> list[Row]:
         "SELECT s.*, t.key, t.name, t.folder FROM (SELECT * FROM "  # noqa: S608 - own text
         "(SELECT * FROM steps WHERE time_s >= ? ORDER BY time_s DESC LIMIT ?) "
         f"WHERE to_state = 'inflight' AND action IN ({_WRITES})) s JOIN tables t ON t.uid = s.uid "
-        "WHERE NOT EXISTS (SELECT 1 FROM steps l WHERE l.uid = s.uid AND l.instant = s.instant AND l.sequence > s.sequence) "
+        "WHERE NOT EXISTS (SELECT 1 FROM steps l INDEXED BY steps_by_instant "
+        "WHERE l.uid = s.uid AND l.instant = s.instant AND l.sequence > s.sequence) "
         "AND NOT EXISTS (SELECT 1 FROM steps r WHERE r.uid = s.uid AND r.undone = s.instant AND r.to_state = 'completed') "
         "ORDER BY s.time_s LIMIT ?",
         now_s - DAYS * 86_400,
@@ -73,7 +74,8 @@ def undone(model: ReadModel, now_s: float, limit: int = LISTED) -> list[Row]:
         "FROM (SELECT * FROM steps WHERE action = 'rollback' AND to_state = 'completed' AND time_s >= ? "
         "ORDER BY time_s DESC LIMIT ?) r "
         "JOIN tables t ON t.uid = r.uid LEFT JOIN steps b ON b.uid = r.uid AND b.sequence = "
-        "(SELECT min(sequence) FROM steps f WHERE f.uid = r.uid AND f.instant = r.undone) ORDER BY r.time_s DESC",
+        "(SELECT min(sequence) FROM steps f INDEXED BY steps_by_instant "
+        "WHERE f.uid = r.uid AND f.instant = r.undone) ORDER BY r.time_s DESC",
         now_s - DAYS * 86_400,
         limit,
     )

@@ -1,4 +1,4 @@
-"""Batches of records, and the rows of a batch that a later tombstone of the same key removes."""
+"""Batches of records, and what rows and deletions of the same keys in a batch come to."""
 
 from __future__ import annotations
 
@@ -48,33 +48,46 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The consequences of the order of rows and tombstones of the same keys in a batch.
+    """The consequences of the order of rows and deletions of the same keys in a batch.
 
-    `cut`: offsets by partition. A key that reappears after its tombstone waits for the next batch, with all later records of
-    its partition, because one commit cannot hold both. `stays`: False for rows that a later tombstone of the batch removes.
-    With a `cut`, `stays` is meaningless.
+    `cut`: offsets by partition. A key that reappears after its deletion waits for the next batch, with all later records of
+    its partition, if one commit cannot hold both. `stays`: False for rows that a later deletion of the batch removes. `removes`:
+    False for deletions that a later row makes needless. With a `cut`, the other two are meaningless.
     """
 
     cut: Mapping[Place, int]
     stays: np.ndarray
+    removes: np.ndarray
 
 
 def order_of(
-    records: Sequence[Received], rows: Sequence[int], row_ids: pa.ChunkedArray, removed: Sequence[int], removed_ids: pa.ChunkedArray
+    records: Sequence[Received],
+    rows: Sequence[int],
+    row_ids: pa.ChunkedArray,
+    removed: Sequence[int],
+    removed_ids: pa.ChunkedArray,
+    *,
+    last_wins: bool = False,
 ) -> Order:
     """Return the consequences of the order of `records`.
 
-    `rows` and `removed` are the positions of rows and tombstones in `records`; `row_ids` and `removed_ids` identify the table
-    row of each.
+    `rows` and `removed` are the positions of rows and deletions in `records`; `row_ids` and `removed_ids` identify the table
+    row of each. With `last_wins`, a written row is what the table holds, whatever it held before, so that nothing is cut.
     """
-    first: dict[str, int] = {}
-    for position, identity in zip(removed, removed_ids.to_pylist(), strict=True):
-        first.setdefault(identity, position)
     touched = np.asarray(pc.is_in(row_ids, value_set=pc.unique(removed_ids)))
+    deleted = list(zip(removed_ids.to_pylist(), removed, strict=True))
+    later = [(at, row_ids[at].as_py()) for at in np.flatnonzero(touched).tolist()]
+    if last_wins:
+        last = dict(deleted)
+        stays = ~touched
+        revived = {identity for at, identity in later if rows[at] > last[identity]}
+        for at, identity in later:
+            stays[at] = rows[at] > last[identity]
+        return Order({}, stays, np.array([identity not in revived for identity, _ in deleted], np.bool_))
+    first = dict(reversed(deleted))
     cut: dict[Place, int] = {}
-    for at in np.flatnonzero(touched).tolist():
-        position = rows[at]
-        if position > first[row_ids[at].as_py()]:
-            record = records[position]
+    for at, identity in later:
+        if rows[at] > first[identity]:
+            record = records[rows[at]]
             cut[record.place] = min(cut.get(record.place, record.offset), record.offset)
-    return Order(cut, ~touched)
+    return Order(cut, ~touched, np.ones(len(deleted), np.bool_))

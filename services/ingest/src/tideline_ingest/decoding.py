@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tideline_ingest.errors import Undecodable
+from tideline_ingest.forms import Form, first_line
 from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable, parsing
 from tideline_table.log_format import decode_datums, parse_schema, row_schema
 
+_UNREADABLE = (CorruptMetadata, UnsupportedTable, pa.ArrowInvalid)
 _SINGLE_OBJECT = b"\xc3\x01"
 _HEADER_BYTES = 10
 _SHOWN = 60
@@ -40,16 +42,19 @@ class JsonDecoder:
     """One JSON object per value, with fields according to `schema`.
 
     Dates and timestamps are ISO 8601 text, times of day integers in the unit of their column, decimals text or numbers. A missing
-    field is null, an unknown one is an error unless `ignores_unknown`. Raises `InvalidOption` for maps, which have no form here.
+    field is null, an unknown one is an error unless `ignores_unknown`. `forms` has other forms of values, by column. Raises
+    `InvalidOption` for maps, which have no form here.
     """
 
-    def __init__(self, schema: pa.Schema, *, ignores_unknown: bool = False) -> None:
+    def __init__(self, schema: pa.Schema, forms: Mapping[str, Form] | None = None, *, ignores_unknown: bool = False) -> None:
         self._schema = schema
-        self._wire = pa.schema([("v", pa.struct([_wire_field(f) for f in schema]))])
+        self._forms = forms or {}
+        wire = [pa.field(f.name, self._forms[f.name].wire) if f.name in self._forms else _wire_field(f) for f in schema]
+        self._wire = pa.schema([("v", pa.struct(wire))])
         self._ignores_unknown = ignores_unknown
         try:
             self._parsed([b"{}"]).column(0).combine_chunks().flatten()
-            pa.table([pa.nulls(0, f.type) for f in self._wire.field("v").type], schema.names).cast(schema)
+            self._restored([pa.nulls(0, f.type) for f in self._wire.field("v").type])
         except pa.ArrowNotImplementedError as error:
             raise InvalidOption(f"a schema that JSON cannot represent ({error})", expected="columns without maps") from None
 
@@ -68,15 +73,21 @@ class JsonDecoder:
             objects = objects.chunk(0) if isinstance(objects, pa.ChunkedArray) else objects
             if objects.null_count:
                 raise Undecodable("null", expected="a JSON object")
-            decoded = pa.Table.from_arrays(objects.flatten(), names=self._schema.names)
-            decoded.validate(full=True)
-            return decoded.cast(self._schema)
+            columns = objects.flatten()
+            for column in columns:
+                column.validate(full=True)
+            return self._restored(columns)
         except (pa.ArrowInvalid, ValueError, RecursionError) as error:
             # The screening decodes a value alone to learn why it does not fit.
             named = self._misfit(values[0]) if len(values) == 1 else ""
             raise Undecodable(
-                f"a value that is not JSON of the schema ({named or _first_line(error)})", expected="a JSON object of the schema"
+                f"a value that is not JSON of the schema ({named or first_line(error)})", expected="a JSON object of the schema"
             ) from None
+
+    def _restored(self, columns: Sequence[pa.Array]) -> pa.Table:
+        named = zip(self._schema.names, columns, strict=True)
+        restored = [self._forms[name].restore(column) if name in self._forms else column for name, column in named]
+        return pa.Table.from_arrays(restored, names=self._schema.names).cast(self._schema)
 
     def _misfit(self, value: bytes) -> str:
         """Return which field of an object does not fit the schema, empty if this is no object, or if each field fits alone."""
@@ -92,7 +103,8 @@ class JsonDecoder:
             return f"unexpected field {above + unknown[0][:_SHOWN]!r}"
         for field in self._schema:
             found = document.get(field.name)
-            alone = JsonDecoder(pa.schema([field]), ignores_unknown=self._ignores_unknown)
+            own = {field.name: self._forms[field.name]} if field.name in self._forms else {}
+            alone = JsonDecoder(pa.schema([field]), own, ignores_unknown=self._ignores_unknown)
             try:
                 alone.decode(2 * [json.dumps({field.name: found}).encode()])  # twice: not to be asked for the reason again
             except Undecodable:
@@ -101,7 +113,8 @@ class JsonDecoder:
                     members = JsonDecoder(pa.schema(list(field.type)), ignores_unknown=self._ignores_unknown)
                     if inner := members._misfit_in(found, f"{path}."):
                         return inner
-                return f"field {path!r} has the value {json.dumps(found)[:_SHOWN]}, which is no {field.type}"
+                form = f" as {own[field.name].name}" if own else ""
+                return f"field {path!r} has the value {json.dumps(found)[:_SHOWN]}, which is no {field.type}{form}"
         return ""
 
     def _parsed(self, values: Sequence[bytes]) -> pa.Table:
@@ -128,17 +141,34 @@ class AvroDecoder:
         """See `Decoder.decode`."""
         if not values:
             return self.schema.empty_table()
+        try:
+            return self._decoded(values, self.schema)
+        except _UNREADABLE as error:
+            # The screening decodes a value alone to learn why it does not fit.
+            named = self._misfit(values[0]) if len(values) == 1 else ""
+            raise Undecodable(
+                f"a value that is not an Avro datum of the schema ({named}{first_line(error)})", expected="one complete datum"
+            ) from None
+
+    def _decoded(self, values: Sequence[bytes], wanted: pa.Schema) -> pa.Table:
+        """Decode the columns `wanted`, the first ones of the schema."""
         ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
         begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-        try:
-            columns = decode_datums(b"".join(values), begins, ends, self._node, self.schema, set(self.schema.names))
-            decoded = pa.Table.from_arrays(columns, schema=self.schema)
-            decoded.validate(full=True)
-        except (CorruptMetadata, UnsupportedTable, pa.ArrowInvalid) as error:
-            raise Undecodable(
-                f"a value that is not an Avro datum of the schema ({_first_line(error)})", expected="one complete datum"
-            ) from None
+        columns = decode_datums(b"".join(values), begins, ends, self._node, self.schema, set(wanted.names))
+        decoded = pa.Table.from_arrays(columns, schema=wanted)
+        decoded.validate(full=True)
         return decoded
+
+    def _misfit(self, value: bytes) -> str:
+        """Return the first field that cannot be read from a value; empty if each can, and the value goes on after the last one."""
+        for count in range(1, len(self.schema) + 1):
+            try:
+                self._decoded([value], pa.schema(list(self.schema)[:count]))
+            except _UNREADABLE as error:
+                if count == len(self.schema) and "longer than its fields" in str(error):
+                    return ""
+                return f"field {self.schema.names[count - 1]!r}: "
+        return ""
 
 
 class SingleObjectDecoder:
@@ -156,7 +186,7 @@ class SingleObjectDecoder:
             unified = pa.unify_schemas(schemas, promote_options="permissive")
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             raise InvalidOption(
-                f"schemas that do not fit into one table ({_first_line(error)})",
+                f"schemas that do not fit into one table ({first_line(error)})",
                 expected="one type for each field, or types that widen to it",
             ) from None
         lacking = {name for name in unified.names for schema in schemas if name not in schema.names}
@@ -176,7 +206,7 @@ class SingleObjectDecoder:
             return in_order([self._widened(part) for part in parts], positions) if parts else self._schema.empty_table()
         except pa.ArrowInvalid as error:
             raise Undecodable(
-                f"values of schemas that do not fit together ({_first_line(error)})", expected="values that fit the wider types"
+                f"values of schemas that do not fit together ({first_line(error)})", expected="values that fit the wider types"
             ) from None
 
     def _widened(self, rows: pa.Table) -> pa.Table:
@@ -219,7 +249,7 @@ def text_keys(keys: Sequence[bytes | None], field: pa.Field) -> pa.Table:
         return pa.table({field.name: pc.cast(texts, field.type)})
     except (UnicodeDecodeError, pa.ArrowInvalid) as error:
         raise Undecodable(
-            f"a key that is not of type {field.type} ({_first_line(error)})", expected="the record key as text"
+            f"a key that is not of type {field.type} ({first_line(error)})", expected="the record key as text"
         ) from None
 
 
@@ -235,7 +265,3 @@ def _wire_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_wire_field(kind.value_field))
     return kind
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0][:300]

@@ -52,3 +52,9 @@ class RegistryUnavailable(TidelineError):
 
 class RegistryRefused(TidelineError):
     """The schema registry refused the request, or the server is not a registry: credentials, permissions or the URL are wrong."""
+
+
+class TablesSetAside(TidelineError):
+    """Of several tables in one process, some are not fed."""
+
+    recovery = Recovery.RETRY

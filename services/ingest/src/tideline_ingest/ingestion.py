@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tideline_events.kafka_options import accepted_options
+from tideline_ingest.choice import is_registered
 from tideline_ingest.dead_letters import DeadLetters
 from tideline_ingest.errors import OffsetsLost
-from tideline_ingest.intake import Intake, TableIntake, is_registered
+from tideline_ingest.intake import Intake, TableIntake
 from tideline_ingest.metrics import BATCH_TIME, COMMITS, GAPS, LAG, MOVED, RECORDS, VALUE_BYTES, WRITE_TIME
 from tideline_ingest.offsets import Offsets, Place, starting_points
 from tideline_ingest.schema_registry import SchemaRegistry
@@ -22,7 +23,7 @@ from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
 from tideline_runtime.storage_requests import StorageRequests
 from tideline_table.action import write_rows
-from tideline_table.config import PRIORITY_WAIT_S, SET_NULL_FOR_MISSING_COLUMNS
+from tideline_table.config import PRIORITY_WAIT_S, SCHEMA_EVOLUTION, SET_NULL_FOR_MISSING_COLUMNS
 from tideline_table.errors import InvalidOption, ProgressMoved
 from tideline_table.log import ProgressStep
 from tideline_table.storage import Storage, open_storage
@@ -35,6 +36,17 @@ _log = get_logger(__name__)
 def progress_key(application_id: str) -> str:
     """Return the key under which the table keeps the offsets of an application."""
     return f"ingest.{application_id}"
+
+
+def client_options(settings: IngestSettings) -> dict[str, str]:
+    """Return the options of librdkafka for the clients of an application."""
+    given = {name: secret.get_secret_value() for name, secret in settings.kafka_options.items()}
+    return {**given, "bootstrap.servers": settings.brokers, "client.id": "tideline-ingest"}
+
+
+def _usual_options(settings: IngestSettings) -> dict[str, str]:
+    evolves = {SCHEMA_EVOLUTION.key: "evolve"} if settings.unknown_fields == "evolve" else {}
+    return {SET_NULL_FOR_MISSING_COLUMNS.key: "true", **evolves}
 
 
 class IngestService:
@@ -60,14 +72,10 @@ class IngestService:
         self._instance = f"ingest-{settings.application_id}-{uuid.uuid4().hex[:12]}"
         self._key = progress_key(settings.application_id)
         self._locks = LockProviders(settings.locks, context.clock)
-        self._client = {
-            **{name: secret.get_secret_value() for name, secret in settings.kafka_options.items()},
-            "bootstrap.servers": settings.brokers,
-            "client.id": "tideline-ingest",
-        }
+        self._client = client_options(settings)
         self._registry: SchemaRegistry | None = None
         self._storage = storage
-        self._requests = StorageRequests(context.metrics)
+        self._requests = StorageRequests(context.metrics, settings.prices)
         self._reader = reader
         self._dead_letters: DeadLetters | None = None
         self._held: str | None = None
@@ -87,7 +95,7 @@ class IngestService:
         settings, clock = self._settings, self._context.clock
         table = Table.open(
             settings.table,
-            options={SET_NULL_FOR_MISSING_COLUMNS.key: "true", **settings.options},
+            options={**_usual_options(settings), **settings.options},
             clock=clock,
             writer_id=self._instance,
             storage=self._requests.counted(self._storage or open_storage(settings.table)),
@@ -252,7 +260,7 @@ class IngestService:
         if intake is not None:
             for kind, count in (
                 ("row", intake.rows.num_rows),
-                ("tombstone", intake.tombstones),
+                ("tombstone", intake.deletions),
                 ("superseded", intake.superseded),
                 ("dead_letter", len(intake.rejected)),
             ):

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_ingest.batch import Batch, Received, order_of
-from tideline_ingest.decoding import AvroDecoder, Decoder, JsonDecoder, SingleObjectDecoder, text_keys
+from tideline_ingest.changes import ChangeDecoder, Changes
+from tideline_ingest.choice import Choice
+from tideline_ingest.debezium import check_told
+from tideline_ingest.errors import Undecodable
+from tideline_ingest.offsets import Place
 from tideline_ingest.schema_registry import SchemaRegistry
-from tideline_ingest.screening import Rejected, rejected_among
+from tideline_ingest.screening import REFUSALS, Rejected, rejected_among
 from tideline_ingest.settings import IngestSettings
-from tideline_ingest.wire_format import FramedDecoder, KeyTarget, TableTarget
 from tideline_runtime.errors import InvalidSetting
 from tideline_table.action import TargetSchema, target_schema
-from tideline_table.errors import CorruptMetadata, InvalidOption, InvalidRecord, SchemaMismatch, UnsafePath
+from tideline_table.errors import InvalidRecord, SchemaMismatch, UnsafePath
 from tideline_table.index import KeyScope
-from tideline_table.log_format import row_schema
+from tideline_table.merge import MergeMode, OpenCells
 from tideline_table.schema import MetaField, fit_rows, named_field
 from tideline_table.storage import exists
 from tideline_table.table import Table
@@ -27,9 +30,6 @@ from tideline_table.writer import Operation, PreparedInput, prepare_input
 
 _PLAIN_BYTES = 200
 """Length of names, in bytes, that every storage accepts."""
-_SCHEMA_FILES = {"json": (0, 1), "avro": (1, 1), "avro_single_object": (1, None), "avro_registry": (0, 0)}
-"""Minimum and maximum number of schema files per format."""
-_REGISTERED = "avro_registry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Intake:
     batch: Batch
     rows: pa.Table
     removed: pa.Table | None
-    """Keys of tombstones; None if there are none."""
+    """Keys of deleted rows; None if there are none."""
     rejected: tuple[Rejected, ...]
     superseded: int
-    """Number of rows of the batch that a later tombstone of the batch removes."""
-    tombstones: int
+    """Number of rows of the batch that a later deletion of the batch removes."""
+    deletions: int
 
 
 class TableIntake:
@@ -52,14 +52,20 @@ class TableIntake:
     `registry` holds the schemas of `avro_registry`. Raises `InvalidSetting` for settings that do not fit the table.
     """
 
+    _decoder: ChangeDecoder
+    """Set by `_follow_schema`, like the others."""
+    _schema: pa.Schema
+    """The columns of the table, and those that it gets from the batch."""
+    _schema_json: str
+
     def __init__(self, settings: IngestSettings, table: Table, registry: SchemaRegistry | None = None) -> None:
         self._settings = settings
         self._table = table
         self._registry = registry
         self._operation = Operation(settings.operation)
-        self._deletes = settings.tombstones == "delete"
-        self._check_settings()
-        self._texts = [_schema_text(path) for path in settings.schema_files]
+        self._refused: Mapping[tuple[Place, int], str] = {}
+        """Why records of the batch cannot get columns for their fields."""
+        self._choice = Choice(settings, table, registry, self._target)
         self._follow_schema()
 
     def take(self, batch: Batch) -> Intake:
@@ -74,49 +80,83 @@ class TableIntake:
         self._table.refresh()
         if self._table.schema_json != self._schema_json:
             self._follow_schema()
+        growth = self._choice.growth(batch.records)
+        self._refused = growth.refused if growth else {}
+        if self._schema != (wanted := growth.schema if growth else self._table.schema):
+            self._decoder, self._schema = self._choice.decoder(wanted), wanted
         while True:
-            rejected, good = self._screened(batch)
-            rows_at = [i for i, r in enumerate(good) if r.value is not None]
-            removed_at = [i for i, r in enumerate(good) if r.value is None]
-            rows = self._decoded([good[i] for i in rows_at])
-            if not removed_at:
-                return Intake(batch, rows, None, tuple(rejected), 0, 0)
-            keys = self._decoded_keys([good[i] for i in removed_at])
-            order = order_of(good, rows_at, self._prepared(rows).identities, removed_at, self._prepared_keys(keys).identities)
+            rejected, good, found = self._screened(batch)
+            changes = self._without_empty(found)
+            if changes.removed is None:
+                return Intake(batch, changes.rows, None, tuple(rejected), 0, 0)
+            row_ids, removed, removed_at, removed_ids = self._identified(changes, changes.removed)
+            order = order_of(good, changes.rows_at, row_ids, removed_at, removed_ids, last_wins=self._last_wins)
             if not order.cut:
-                superseded = int((~order.stays).sum())
-                return Intake(batch, rows.filter(pa.array(order.stays)), keys, tuple(rejected), superseded, len(removed_at))
+                rows, superseded = changes.rows.filter(pa.array(order.stays)), int((~order.stays).sum())
+                keys = removed.filter(pa.array(order.removes))
+                return Intake(batch, rows, keys if keys.num_rows else None, tuple(rejected), superseded, removed.num_rows)
             batch = batch.without(order.cut)
 
+    def _without_empty(self, changes: Changes) -> Changes:
+        """Return `changes` without new columns that have no values: the records that had them cannot be ingested."""
+        known = self._table.schema.names
+        empty = [
+            n for n in changes.rows.column_names if n not in known and changes.rows.column(n).null_count == changes.rows.num_rows
+        ]
+        return replace(changes, rows=changes.rows.drop_columns(empty)) if empty and self._schema != self._table.schema else changes
+
+    def _identified(self, changes: Changes, removed: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, Sequence[int], pa.ChunkedArray]:
+        """Return the identities of rows, and the deletions with their positions and identities.
+
+        A record that moved a row deletes it where it was, unless that is the same place for the table.
+        """
+        row_ids, removed_ids = self._prepared(changes.rows).identities, self._prepared_keys(removed).identities
+        both = set(changes.rows_at) & set(changes.removed_at)
+        if not both:
+            return row_ids, removed, changes.removed_at, removed_ids
+        own = {(at, found) for at, found in zip(changes.rows_at, row_ids.to_pylist(), strict=True) if at in both}
+        places = zip(changes.removed_at, removed_ids.to_pylist(), strict=True)
+        kept = np.array([n for n, place in enumerate(places) if place not in own], np.int64)
+        return row_ids, removed.take(pa.array(kept)), [changes.removed_at[n] for n in kept], removed_ids.take(pa.array(kept))
+
     def _follow_schema(self) -> None:
-        self._values = self._value_decoder()
-        self._keys = self._key_decoder() if self._deletes else None
+        self._decoder, self._schema = self._choice.decoder(), self._table.schema
         try:
-            self._prepared(self._values.decode([]))
+            self._prepared(self._decoder.changes([]).rows)
         except SchemaMismatch as error:
-            raise _wrong(
-                "schema_files", f"rows of the declared schema do not fit the table: {error}", "a schema that fits"
+            raise InvalidSetting(
+                f"rows of the declared schema do not fit the table: {error}",
+                name="ingest.transform" if self._settings.transform else "ingest.schema_files",
+                origin="settings",
+                expected="a schema that fits",
             ) from error
         self._schema_json = self._table.schema_json
 
-    def _screened(self, batch: Batch) -> tuple[list[Rejected], list[Received]]:
-        with_value = [r for r in batch.records if r.value is not None]
-        without = [r for r in batch.records if r.value is None]
-        stops = self._settings.poison == "fail"
-        at_most = 1 if stops else None
-        rejected = rejected_among(with_value, lambda records: self._prepared(self._decoded(records)), at_most)
-        if self._deletes:
-            rejected += rejected_among(without, lambda records: self._prepared_keys(self._decoded_keys(records)), at_most)
-        else:
-            rejected += [Rejected(r, "the record has no value, and tombstones = 'refuse'") for r in without]
-        rejected.sort(key=lambda found: (found.record.place, found.record.offset))
+    def _screened(self, batch: Batch) -> tuple[list[Rejected], Sequence[Received], Changes]:
+        """Return the records that cannot be ingested, the others, and what the others do."""
+        try:
+            return [], batch.records, self._accept(batch.records)
+        except REFUSALS:
+            stops = self._settings.poison == "fail"
+            rejected = rejected_among(batch.records, self._accept, 1 if stops else None)
         if rejected and stops:
             raise rejected[0].error()
         aside = {(found.record.place, found.record.offset) for found in rejected}
-        return rejected, [r for r in batch.records if (r.place, r.offset) not in aside]
+        good = [r for r in batch.records if (r.place, r.offset) not in aside]
+        return rejected, good, self._decoder.changes(good)
 
-    def _decoded(self, records: Sequence[Received]) -> pa.Table:
-        return self._values.decode([r.value for r in records if r.value is not None])
+    def _accept(self, records: Sequence[Received]) -> Changes:
+        if self._refused:
+            reason = next((self._refused[r.place, r.offset] for r in records if (r.place, r.offset) in self._refused), None)
+            if reason is not None:
+                raise Undecodable(reason)
+        changes = self._decoder.changes(records)
+        if self._needs_values:
+            check_told(changes.rows)
+        self._prepared(changes.rows)
+        if changes.removed is not None:
+            self._prepared_keys(changes.removed)
+        return changes
 
     def _prepared(self, rows: pa.Table) -> PreparedInput:
         """Prepare rows as the write does.
@@ -153,10 +193,6 @@ class TableIntake:
                     f"partition path {name[:_PLAIN_BYTES]!r}", expected=error.expected or "a folder name that the storage allows"
                 ) from None
 
-    def _decoded_keys(self, records: Sequence[Received]) -> pa.Table:
-        assert self._keys is not None
-        return self._keys([r.key for r in records])
-
     def _prepared_keys(self, keys: pa.Table) -> PreparedInput:
         # Not prepared like a delete, which keeps only one of several tombstones of a key.
         keygen, schema = self._table.definition.keygen, self._table.schema
@@ -165,81 +201,18 @@ class TableIntake:
         return PreparedInput(prepared, keygen.partition_paths(fitted), self._scope)
 
     @property
+    def _needs_values(self) -> bool:
+        """Whether events of Debezium may lack values that the table does not keep by its merge rule."""
+        partial = self._table.definition.merging.partial
+        return self._settings.envelope == "debezium" and (partial is None or partial.cells is not OpenCells.MARKED)
+
+    @property
+    def _last_wins(self) -> bool:
+        """Whether a written row replaces whatever its place held, so that a deletion just before it changes nothing."""
+        merging = self._table.definition.merging
+        is_plain = merging.mode is MergeMode.COMMIT_TIME and merging.partial is None and merging.deletion is None
+        return is_plain and not merging.combining_field and self._scope is KeyScope.PARTITION
+
+    @property
     def _scope(self) -> KeyScope:
         return KeyScope.of(self._table.options)
-
-    def _check_settings(self) -> None:
-        settings, keygen = self._settings, self._table.definition.keygen
-        if settings.poison == "dead_letter" and not settings.dead_letter_topic:
-            raise _wrong("dead_letter_topic", "setting 'dead_letter_topic' is unset", "a topic, because poison = 'dead_letter'")
-        if settings.dead_letter_topic in settings.topics:
-            raise _wrong("dead_letter_topic", f"setting 'dead_letter_topic' is {settings.dead_letter_topic!r}", "none of `topics`")
-        if self._deletes and self._operation is not Operation.UPSERT:
-            raise _wrong("tombstones", f"tombstones = 'delete' with operation = '{self._operation}'", "the operation upsert")
-        if self._deletes and settings.key_format == "text" and (len(keygen.key_fields) > 1 or keygen.partition_fields):
-            raise _wrong(
-                "key_format",
-                "setting 'key_format' is 'text', which cannot name rows of this table",
-                f"json: an object of {', '.join((*keygen.key_fields, *keygen.partition_fields))}",
-            )
-        inside = [name for name in (*keygen.key_fields, *keygen.partition_fields) if name not in self._table.schema.names]
-        if (
-            self._deletes
-            and settings.key_format == _REGISTERED
-            and inside
-            and len({*keygen.key_fields, *keygen.partition_fields}) > 1
-        ):
-            raise _wrong(
-                "key_format",
-                f"setting 'key_format' is {_REGISTERED!r}, and the row is named by fields of structs ({', '.join(inside)})",
-                "json: an object with their dotted names, which no Avro record can have",
-            )
-        if is_registered(settings) and not settings.schema_registry:
-            raise _wrong("schema_registry", "setting 'schema_registry' is unset", f"a URL, because of {_REGISTERED!r}")
-        count, (least, most) = len(settings.schema_files), _SCHEMA_FILES[settings.format]
-        if count < least or (most is not None and count > most):
-            expected = f"{least}" if most == least else f"{least} to {most}" if most else f"at least {least}"
-            raise _wrong("schema_files", f"setting 'schema_files' names {count} for format {settings.format!r}", expected)
-
-    def _value_decoder(self) -> Decoder:
-        settings, texts, table = self._settings, self._texts, self._table
-        if settings.format == _REGISTERED:
-            assert self._registry is not None
-            return FramedDecoder(self._registry, TableTarget(table.schema_json, table.schema, self._target))
-        try:
-            if settings.format == "json":
-                schema = row_schema(texts[0]) if texts else self._table.schema
-                return JsonDecoder(schema, ignores_unknown=settings.unknown_fields == "ignore")
-            return AvroDecoder(texts[0]) if settings.format == "avro" else SingleObjectDecoder(texts)
-        except (CorruptMetadata, InvalidOption) as error:
-            raise _wrong("schema_files", str(error), "an Avro record schema that Arrow can hold") from error
-
-    def _key_decoder(self) -> Callable[[Sequence[bytes | None]], pa.Table]:
-        keygen, schema = self._table.definition.keygen, self._table.schema
-        if self._settings.key_format == "text":
-            field = named_field(schema, keygen.key_fields[0])
-            return lambda keys: text_keys(keys, field)
-        named = [named_field(schema, name).with_nullable(nullable=True) for name in (*keygen.key_fields, *keygen.partition_fields)]
-        if self._settings.key_format == _REGISTERED:
-            assert self._registry is not None
-            # A key can be a bare value only if one column identifies the row.
-            framed = FramedDecoder(self._registry, KeyTarget(pa.schema(named)), named[0].name if len(named) == 1 else None)
-            return lambda keys: framed.decode([key if key is not None else b"" for key in keys])
-        decoder = JsonDecoder(pa.schema(named), ignores_unknown=self._settings.unknown_fields == "ignore")
-        return lambda keys: decoder.decode([key if key is not None else b"null" for key in keys])
-
-
-def is_registered(settings: IngestSettings) -> bool:
-    """Return whether the settings need a schema registry."""
-    return settings.format == _REGISTERED or (settings.tombstones == "delete" and settings.key_format == _REGISTERED)
-
-
-def _schema_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _wrong("schema_files", f"setting 'schema_files': {path} ({error})", "a readable Avro schema") from None
-
-
-def _wrong(name: str, found: str, expected: str) -> InvalidSetting:
-    return InvalidSetting(found, name=f"ingest.{name}", origin="settings", expected=expected)

@@ -6,7 +6,7 @@ COMMITS = Counter("tideline_ingest_commits_total", unit="commits", doc="Batches 
 RECORDS = Counter(
     "tideline_ingest_records_total",
     unit="records",
-    doc="Records committed, by kind: row, tombstone, superseded (removed again in the same batch) or dead_letter.",
+    doc="Records committed, by kind: row, tombstone (a deletion), superseded (removed again in the same batch) or dead_letter.",
     labels=("kind",),
 )
 VALUE_BYTES = Counter("tideline_ingest_value_bytes_total", unit="bytes", doc="Bytes of the values of committed records.")
@@ -24,4 +24,10 @@ GAPS = Counter(
     "tideline_ingest_gaps_total",
     unit="partitions",
     doc="Gaps that were skipped: records that left the topic before they were ingested.",
+)
+TABLES = Gauge(
+    "tideline_ingest_tables",
+    unit="tables",
+    doc="Tables of a process with several, by state: running, or set_aside after an error until it is tried again.",
+    labels=("state",),
 )

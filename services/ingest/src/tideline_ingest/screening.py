@@ -9,6 +9,8 @@ from tideline_ingest.batch import Received
 from tideline_ingest.errors import PoisonRecord, Undecodable
 from tideline_table.errors import InvalidRecord, SchemaMismatch
 
+REFUSALS = (Undecodable, SchemaMismatch, InvalidRecord)
+"""Errors that say that a record cannot be ingested."""
 Accept = Callable[[Sequence[Received]], object]
 """Raises `Undecodable`, `SchemaMismatch` or `InvalidRecord` if any of the records cannot be ingested."""
 
@@ -34,7 +36,7 @@ def rejected_among(records: Sequence[Received], accept: Accept, at_most: int | N
         try:
             if start < end:
                 accept(records[start:end])
-        except (Undecodable, SchemaMismatch, InvalidRecord) as error:
+        except REFUSALS as error:
             if end - start == 1:
                 found.append(Rejected(records[start], str(error)))
                 continue

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
+from tideline_ingest.changes import DELETES, MOVED_FROM
 from tideline_ingest.decoding import AvroDecoder, in_order, positions_by_header
 from tideline_ingest.errors import Undecodable
 from tideline_ingest.schema_registry import SchemaRegistry
@@ -43,6 +45,23 @@ class TableTarget:
         self._admitted.append(incoming)
 
 
+class SourceTarget:
+    """The fields that a transformation reads. Values that a writer's schema lacks are null."""
+
+    def __init__(self, schema: pa.Schema, *, ignores_unknown: bool) -> None:
+        self.schema = schema
+        self._ignores_unknown = ignores_unknown
+
+    def admit(self, incoming: pa.Schema) -> None:
+        """Check the schema of a writer. Raises `SchemaMismatch` if its rows do not fit, or for a field that is unknown."""
+        unknown = [name for name in incoming.names if name not in self.schema.names]
+        if unknown and not self._ignores_unknown:
+            raise SchemaMismatch(
+                f"unexpected field {unknown[0]!r}", expected="a field in `transform_fields`, or unknown_fields = 'ignore'"
+            )
+        fit_rows(incoming.empty_table().drop_columns(unknown), self.schema)
+
+
 class KeyTarget:
     """The columns that identify a row. All of them are required."""
 
@@ -57,18 +76,37 @@ class KeyTarget:
         fit_rows(incoming.empty_table(), self.schema)
 
 
+class Writer(Protocol):
+    """A decoder of values with one writer's schema; `schema` has the columns that it writes to the table."""
+
+    schema: pa.Schema
+
+    def decode(self, values: Sequence[bytes]) -> pa.Table:
+        """See `Decoder.decode`."""
+        ...
+
+
 class FramedDecoder:
     """Decodes values that name their writer's schema by its registry id. The rows fit the columns of `target`.
+
+    `reader` makes the decoder of values from the text of an Avro schema; it raises the errors of `AvroDecoder`.
 
     Each schema is checked once, at its first value, so that the other values of a batch do not decide whether a value can be
     ingested. With `bare`, a schema that is not a record is the type of the column `bare`.
     """
 
-    def __init__(self, registry: SchemaRegistry, target: TableTarget | KeyTarget, bare: str | None = None) -> None:
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        target: TableTarget | SourceTarget | KeyTarget,
+        bare: str | None = None,
+        reader: Callable[[str], Writer] = AvroDecoder,
+    ) -> None:
         self._registry = registry
         self._target = target
         self._bare = bare
-        self._writers: dict[int, AvroDecoder | str] = {}
+        self._reader = reader
+        self._writers: dict[int, Writer | str] = {}
         """The decoder by schema id, or the reason why values of the schema cannot be ingested."""
 
     def decode(self, values: Sequence[bytes]) -> pa.Table:
@@ -87,12 +125,17 @@ class FramedDecoder:
         return in_order(parts, positions) if parts else self._target.schema.empty_table()
 
     def _fitted(self, rows: pa.Table) -> pa.Table:
-        fitted = fit_rows(rows, self._target.schema)
-        if IS_DELETED in rows.column_names and IS_DELETED not in fitted.column_names:
-            return fitted.append_column(IS_DELETED, rows.column(IS_DELETED))
+        schema, beside = self._target.schema, [n for n in (IS_DELETED, DELETES, MOVED_FROM) if n in rows.column_names]
+        if DELETES in beside:
+            # What the table requires is checked when rows are prepared: the image of a deleted row may have its key only.
+            schema = pa.schema([field.with_nullable(nullable=True) for field in schema])
+        fitted = fit_rows(rows.select([n for n in rows.column_names if n in schema.names]), schema)
+        for name in beside:
+            if name not in fitted.column_names:
+                fitted = fitted.append_column(name, rows.column(name))
         return fitted
 
-    def _writer(self, header: bytes) -> AvroDecoder | str:
+    def _writer(self, header: bytes) -> Writer | str:
         """Return the decoder for values with this header, or the reason why they cannot be read."""
         if len(header) < _HEADER_BYTES or header[0]:
             return f"a value that begins with {header.hex() or 'nothing'}; expected 00 and the four bytes of a schema id"
@@ -105,9 +148,9 @@ class FramedDecoder:
             self._writers[schema_id] = self._judged(schema_id, text)
         return self._writers[schema_id]
 
-    def _judged(self, schema_id: int, text: str) -> AvroDecoder | str:
+    def _judged(self, schema_id: int, text: str) -> Writer | str:
         try:
-            decoder = AvroDecoder(text if self._bare is None else _as_record(text, self._bare))
+            decoder = self._reader(text if self._bare is None else _as_record(text, self._bare))
             self._target.admit(decoder.schema)
         except (CorruptMetadata, UnsupportedTable, SchemaMismatch, ValueError, RecursionError) as error:
             return f"schema {schema_id} of the registry: {error}"

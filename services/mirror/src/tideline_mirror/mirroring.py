@@ -51,6 +51,8 @@ HEAL_AFTER_S = 5.0
 """If a writer has not created the timeline files of its entry after this time, the mirror creates them."""
 CHECK_EVERY_S = 15.0
 """Interval at which the mirror asks the event log for its topics."""
+EVENT_LOG = "event log"
+"""Why the mirror is not ready, from a failed request to the event log until it answers."""
 DEFINITION_EVERY_S = 300.0
 """Interval at which the mirror reads the properties of an open table again: one request."""
 SCRUB_EVERY_S = 60.0
@@ -121,6 +123,10 @@ class MirrorService:
         self._is_behind = False
         try:
             return self._visit(visit)
+        except (EventLogUnavailable, PublishUnknown) as error:
+            self._context.health.obstruct(EVENT_LOG, str(error))
+            self._check_at_s = self._context.clock.monotonic_s()
+            raise
         finally:
             if self._batches.dropped():
                 self._positions.doubt()  # the visit ended early: the cursors of these tables are read again
@@ -146,6 +152,7 @@ class MirrorService:
             first=lambda: self._hinted(visit),
         )
         self._flush()
+        self._context.health.clear(EVENT_LOG)
         if visit.is_full and not self._context.stopping.is_set():
             self._notices.know(self._tables.known())
             self._check_absent()
@@ -321,13 +328,8 @@ class MirrorService:
         """Create deleted topics again, and notice an event log that does not answer although nothing is to be published."""
         if self._context.clock.monotonic_s() < self._check_at_s:
             return
-        try:
-            created = self._events.check()
-            self._lost |= created & {TABLES.name, TIMELINE.name}
-        except EventLogUnavailable as error:
-            self._context.health.obstruct("event log", str(error))
-            raise
-        self._context.health.clear("event log")
+        created = self._events.check()
+        self._lost |= created & {TABLES.name, TIMELINE.name}
         self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
         if created:
             _log.error("topics were deleted, and are created again", topics=sorted(created))

@@ -52,7 +52,7 @@ def open_source(url: str, options: Mapping[str, str]) -> NotificationSource:
         from tideline_mirror.kafka_notifications import KafkaNotifications  # noqa: PLC0415 - needs the extra kafka
 
         return KafkaNotifications(parts.netloc, parts.path.strip("/"), options)
-    from tideline_mirror.sqs_notifications import SqsNotifications  # noqa: PLC0415 - needs the extra sqs
+    from tideline_mirror.sqs_notifications import SqsNotifications  # noqa: PLC0415 - needs the extra aws
 
     given = dict(parse_qsl(parts.query))
     scheme = "http" if given.get("tls") == "off" else "https"

@@ -37,8 +37,8 @@ class ObservedTables:
 
     def __init__(self, context: ServiceContext, fleet: str, publishers: ShardPublishers) -> None:
         self._context, self._fleet, self._publishers = context, fleet, publishers
-        self._seen: dict[str, tuple[int, frozenset[str]]] = {}
-        """By uid: the number of the publisher, and the timeline files whose steps are published."""
+        self._seen: dict[str, tuple[int, frozenset[str], frozenset[str]]] = {}
+        """By uid: the number of the publisher, the timeline files whose steps are published, and instants without content yet."""
 
     def mirror(
         self, table: Table, uid: str, shard: int, number: int, last: Callable[[], TableRecord | None], limit: int
@@ -50,8 +50,8 @@ class ObservedTables:
         """
         form = table.definition.format
         listed = ListedTimeline.read(table.storage, form)
-        paths = frozenset(listed.modified)
-        if self._seen.get(uid) == (number, paths):
+        seen = number, frozenset(listed.modified), listed.unwritten
+        if self._seen.get(uid) == seen:
             return Mirrored()
         check_as_opened(table.storage, form)
         known, now = last(), self._context.clock.now()
@@ -79,7 +79,7 @@ class ObservedTables:
             self._context.metrics.increment(ENTRIES, len(transitions), table=uid)
             _log.info("published", table=uid, name=identity.name, entries=len(transitions), sequence=record.sequence)
         if found.is_complete:
-            self._seen[uid] = number, paths
+            self._seen[uid] = seen
         return Mirrored(record, not found.is_complete)
 
     def retain(self, uids: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from tideline_mirror.notification_port import NotificationsUnavailable
 from tideline_table.extras import extra
 
-with extra("sqs"):
+with extra("aws"):
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError

@@ -79,7 +79,8 @@ class _Standing:
         if now_s - self.refused_at_s >= (standing_s if self.refused is None else LOOK_AGAIN_S):
             found = replace(found, refused=why_refused(table), refused_at_s=now_s)
         if now_s - self.damage_at_s >= (LOOK_AGAIN_S if self.damage else files_s):
-            found = replace(found, damage=damage_of(table), damage_at_s=now_s)
+            # Damage that was found ends when no file is missing, not when it is the turn of other partitions.
+            found = replace(found, damage=damage_of(table, everywhere=bool(self.damage)), damage_at_s=now_s)
         return found
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import uuid
 from collections.abc import Mapping
 from contextlib import closing
 
-from tideline_events import DeadLetter, EventLog, Publisher, PublisherFenced, PublishUnknown, Record, encode
+from tideline_events import EventLog, GroupPublisher, PublisherFenced, PublishUnknown, Record
 from tideline_events.positions import position_record
 from tideline_table.clock import Clock
 
@@ -15,16 +13,12 @@ BEGUN = "begun"
 """Key of the position that says that a group has begun, so that tables without a position are new ones."""
 
 
-class Ledger:
+class Ledger(GroupPublisher):
     """Positions and dead letters of the consumer group `group`. Thread-safe. All methods raise errors of the event log."""
 
     def __init__(self, log: EventLog, group: str, clock: Clock, *, from_oldest: bool) -> None:
-        self._log = log
-        self._group = group
-        self._clock = clock
+        super().__init__(log, group, clock)
         self._from_oldest = from_oldest
-        self._publisher: Publisher | None = None
-        self._turn = threading.Lock()
 
     def positions(self) -> Mapping[str, int]:
         """Return the last delivered sequence of each table. A group that begins now has what was published before behind it."""
@@ -54,47 +48,7 @@ class Ledger:
 
     def store(self, positions: Mapping[str, int]) -> None:
         """Store positions of tables."""
-        self._publish(*self._records(positions))
-
-    def give_up(self, record: Record, reason: str) -> None:
-        """Publish a dead letter for an event."""
-        letter = DeadLetter(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            group=self._group,
-            reason=reason,
-            time=self._clock.now(),
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-        )
-        self._publish(encode(letter))
-
-    def close(self) -> None:
-        """Close the publisher."""
-        with self._turn:
-            self._drop()
+        self.publish(*self._records(positions))
 
     def _records(self, positions: Mapping[str, int]) -> list[Record]:
         return [position_record(self._group, uid, sequence) for uid, sequence in sorted(positions.items())]
-
-    def _publish(self, *records: Record) -> None:
-        with self._turn:
-            for is_last in (False, True):
-                try:
-                    if self._publisher is None:
-                        self._publisher = self._log.publisher(f"{self._group}-{uuid.uuid4()}")
-                    self._publisher.publish(*records)
-                except (PublisherFenced, PublishUnknown):
-                    # Published again, the records say the same.
-                    self._drop()
-                    if is_last:
-                        raise
-                else:
-                    return
-
-    def _drop(self) -> None:
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            publisher.close()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, InvalidHeader
 
 from tideline_webhooks.messages import Message
@@ -14,6 +20,8 @@ from tideline_webhooks.subscriptions import Subscription
 
 MAX_ANSWER_BYTES = 64 * 1024
 """A longer answer is not read: its connection is closed."""
+HEAD_TIMEOUTS = 2.0
+"""The head of an answer is complete after so many times `timeout_s`, however short its pauses are."""
 MAX_RETRY_AFTER_S = 3600.0
 _RETRIED = frozenset({408, 425, 429})
 """Statuses of 4xx that another attempt may cure."""
@@ -36,6 +44,39 @@ class Attempt:
     retry_after_s: float = 0.0
 
 
+class _Bounded(HTTPConnection):
+    """Ends when the head of an answer is not complete in time: a timeout of the socket begins anew with each byte."""
+
+    def getresponse(self) -> Any:
+        """See `HTTPConnection`. Raises as for a lost connection."""
+        assert self.sock is not None, "the request is sent"
+        cut = threading.Timer(HEAD_TIMEOUTS * float(self.timeout or 0.0), _cut, [self.sock])
+        cut.daemon = True
+        cut.start()
+        try:
+            return super().getresponse()
+        finally:
+            cut.cancel()
+
+
+class _BoundedTls(_Bounded, HTTPSConnection):
+    """See `_Bounded`."""
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Bounded
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _BoundedTls
+
+
+def _cut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        # Of the plain socket below TLS: the thread that reads is in the middle of TLS.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
 class Sender:
     """Sends messages of one subscription. Thread-safe."""
 
@@ -44,6 +85,7 @@ class Sender:
         self._pool = urllib3.PoolManager(
             num_pools=1, maxsize=connections, block=False, retries=False, ca_certs=subscription.ca_file or None
         )
+        self._pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
         self._timeout = urllib3.Timeout(connect=min(10.0, subscription.timeout_s), read=subscription.timeout_s)
 
     def send(self, message: Message, seconds: int) -> Attempt:

@@ -10,6 +10,7 @@ import pytest
 from tideline_table.errors import InvalidOption
 from tideline_table.hudi.formats import CREATED, UPGRADED, WRITTEN, format_of, format_to_create
 from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.merge_rules import MERGE_RULES
 
 ROOT = Path(__file__).parents[4]
 ROOM = "libs/table/src/tideline_table/hudi/"
@@ -99,10 +100,11 @@ def test_a_pending_clustering_has_names_of_its_own():
 
 @pytest.mark.parametrize("version", CREATED)
 @pytest.mark.parametrize("ordering", ["", "ts"])
-def test_a_format_is_found_by_the_properties_that_it_gives_to_a_new_table(version, ordering):
+@pytest.mark.parametrize("rule", MERGE_RULES, ids=lambda rule: rule.name)
+def test_a_format_is_found_by_the_properties_that_it_gives_to_a_new_table(version, rule, ordering):
     form = format_to_create(version)
     assert form.version == version
-    assert format_of({**form.version_properties(), **form.merge_properties(ordering)}) == form
+    assert format_of({**form.version_properties(), **form.merge_properties(rule, ordering)}) == form
 
 
 def test_no_table_of_another_version_is_created():

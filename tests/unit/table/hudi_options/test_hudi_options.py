@@ -29,6 +29,8 @@ from tideline_table.writer import Operation
 SCHEMA = pa.schema([("id", pa.string()), ("city", pa.string()), ("ts", pa.int64())])
 TRIPS = {"hoodie.table.name": "trips", W + "recordkey.field": "id", W + "partitionpath.field": "city", W + "precombine.field": "ts"}
 OVERWRITE = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+DMS = "org.apache.hudi.common.model.AWSDmsAvroPayload"
+MODE = "hoodie.write.record.merge.mode"
 
 
 @pytest.mark.parametrize("key", COMMON)
@@ -88,16 +90,16 @@ def test_a_secret_of_an_ignored_option_is_not_logged(caplog: pytest.LogCaptureFi
         ({W + "operation": "bootstrap"}, "upsert or insert"),
         ({"hoodie.datasource.query.type": "newest"}, "snapshot or incremental"),
         ({"hoodie.table.name": "a", W + "table.name": "b"}, "both keys mean the same"),
-        ({W + "precombine.field": "ts,city"}, "expected one column"),
         ({W + "table.type": "COW"}, "COPY_ON_WRITE or MERGE_ON_READ"),
         ({W + "keygenerator.class": "com.example.Keys"}, "code that cannot run here"),
         ({W + "keygenerator.class": "org.apache.hudi.keygen.GlobalDeleteKeyGenerator"}, "code that cannot run here"),
         ({W + "hive_style_partitioning": "yes"}, "true or false"),
         ({"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "many"}, "a whole number"),
         ({"hoodie.index.type": "BUCKET", "hoodie.index.bucket.engine": "ring"}, "SIMPLE or CONSISTENT_HASHING"),
-        ({W + "payload.class": "com.example.Payload"}, "merged by EVENT_TIME_ORDERING"),
-        ({W + "payload.class": OVERWRITE}, "merged by EVENT_TIME_ORDERING"),
-        ({"hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING"}, "merged by EVENT_TIME_ORDERING"),
+        ({W + "payload.class": "com.example.Payload"}, "code that cannot run here"),
+        ({W + "payload.class": OVERWRITE, MODE: "EVENT_TIME_ORDERING"}, "merged by commit_time; expected COMMIT_TIME_ORDERING"),
+        ({W + "payload.class": OVERWRITE, "hoodie.compaction.payload.class": DMS}, "expected one merge rule"),
+        ({MODE: "CUSTOM"}, "without a payload class"),
     ],
 )
 def test_what_would_change_rows_is_refused_by_name(given: dict[str, str], told: str) -> None:
@@ -199,7 +201,7 @@ def test_the_query_of_a_read() -> None:
         ({W + "precombine.field": "city"}, "expected ts, as"),
         ({W + "hive_style_partitioning": "true"}, "expected false, as"),
         ({W + "keygenerator.class": "org.apache.hudi.keygen.ComplexKeyGenerator"}, "expected SIMPLE, as"),
-        ({W + "payload.class": OVERWRITE}, "merged by EVENT_TIME_ORDERING"),
+        ({W + "payload.class": OVERWRITE}, "whose rows are merged by event_time"),
     ],
 )
 def test_a_table_that_exists_is_compared(tmp_path: Path, given: dict[str, str], told: str) -> None:

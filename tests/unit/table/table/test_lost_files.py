@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.table.counting import NotingStorage
 from tests.unit.table.shared import opened, put, shared_table
 from tests.unit.table.tables import contents, create, listing, new_table, open_table, write
 
@@ -14,11 +15,13 @@ from tideline_table.action import check_table
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TableExists, TableFrozen, TableIncomplete, TableNotFound
 from tideline_table.hudi import properties as p
+from tideline_table.log import packed
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, RESTORE_LOG
 from tideline_table.log.entry import LOG_FOLDER, entry_path
+from tideline_table.log.packed import PackedSlices
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import IDENTITY_PATH, Table, TableType, renew_identity
-from tideline_table.table.standing import why_refused
+from tideline_table.table import IDENTITY_PATH, Table, TableType, renew_identity, standing
+from tideline_table.table.standing import lost_files, why_refused
 
 PLAIN = {"tideline.log.checkpoint.interval": 4}
 ROWS = [(f"k{n}", f"p{n % 2}", n, "x") for n in range(6)]
@@ -118,8 +121,10 @@ def _without_the_newest_entries(table, count: int) -> Table:
 
 def test_the_timeline_shows_that_the_newest_entry_was_lost(table):
     """The next write would take the entry's place, and its row would be gone for good."""
+    rows = contents(table)
     again = _without_the_newest_entries(table, 1)
     before = listing(table.storage)
+    assert contents(again) == rows, "an acknowledged row stays readable"
     with pytest.raises(TableIncomplete, match="completed on the timeline and inflight in the table log") as caught:
         write(again, [("k9", "p0", 9, "x")])
     assert "delete no instant" in caught.value.remedy
@@ -130,10 +135,14 @@ def test_the_timeline_shows_that_the_newest_entry_was_lost(table):
 
 
 def test_whoever_finds_an_unknown_instant_learns_that_entries_may_be_lost(table):
+    rows = contents(table)
     again = _without_the_newest_entries(table, 2)
     with pytest.raises(TableFrozen, match="that no Tideline writer made") as caught:
         write(again, [("k9", "p0", 9, "x")])
     assert RESTORE_LOG in caught.value.remedy
+    assert contents(again) == rows, "the rows of another writer are read, and so are those of lost entries"
+    again.timeline.leave()
+    assert contents(open_table(table.storage, table.clock)) == rows
 
 
 def test_a_lost_checkpoint_of_a_trimmed_log_is_refused(table):
@@ -228,3 +237,44 @@ def test_a_hudi_written_table_without_timeline_is_not_empty(table):
         if path != p.PROPERTIES_PATH:
             table.storage.delete(path)
     refused(table.storage, table.clock, "timeline in .hoodie is empty, and there are")
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 1000])
+def test_lost_files_of_many_partitions_are_found_in_few_tasks(monkeypatch, tasks):
+    monkeypatch.setattr(standing, "_MOST_TASKS", tasks)
+    _, storage, clock = new_table(ManualClock())
+    found = open_table(storage, clock)
+    write(found, [(f"k{n}", f"p{n}", n, "x") for n in range(5)])
+    assert lost_files(found) == ()
+    gone = [str(one.applied.paths[0]) for one in found.state.latest_slices()][1:4]
+    for path in gone:
+        storage.delete(path)
+    assert [next(path for path in gone if path in str(error)) for error in lost_files(found)] == gone
+
+
+def test_a_table_of_many_parts_is_looked_at_in_turns(monkeypatch):
+    monkeypatch.setattr(packed, "PART_GROUPS", 2)
+    monkeypatch.setattr(standing, "_ALL_PARTS", 3)
+    monkeypatch.setattr(standing, "_PARTS_IN_TURN", 2)
+    storage = NotingStorage()
+    clock = ManualClock()
+    new_table(clock, storage=storage)
+    found = open_table(storage, clock)
+    write(found, [(f"k{n}", f"p{n:02d}", n, "x") for n in range(24)])
+    found.state.slices = PackedSlices.of(found.state.slices)
+    write(found, [("new", "p99", 1, "x")])
+    gone = [str(one.applied.paths[0]) for one in found.state.latest_slices()]
+    gone = [gone[3], gone[-1]]
+    for path in gone:
+        storage.delete(path)
+    seen = set()
+    assert len(found.state.slices.parts) <= 14
+    for _ in range(7):  # two parts at a time
+        storage.requests.clear()
+        errors = [str(error) for error in lost_files(found)]
+        assert sum(kind == "list" and path.startswith("p") for kind, path, _ in storage.requests) <= 7
+        assert any(gone[1] in error for error in errors), "what was written last is looked at each time"
+        seen |= {path for path in gone if any(path in error for error in errors)}
+        clock.advance(3600)
+    assert seen == set(gone)
+    assert len(lost_files(found, everywhere=True)) == 2

@@ -349,12 +349,16 @@ def test_what_is_missing_is_refused_by_name():
         request_log_compaction(table)
     with pytest.raises(UnsupportedTable, match="consistent hashing in a table of version 8"):
         new_table(version=8, type=TableType.MOR, index=BucketIndex(4, consistent=True))
-    with pytest.raises(UnsupportedTable, match="has version 9"):
-        share_table(table, SHARING, open_hudi_lock)
-    planned = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": 1})
-    with pytest.raises(UnsupportedTable, match="has version 9"):
-        leave(table, open_hudi_lock)
-    assert [record.instant for record in table.refresh().pending()] == [planned]
+    buckets, _, _ = new_table(version=9, type=TableType.MOR, index=BucketIndex(2))
+    write(buckets, [("1", "a", 1, "x")])
+    write(buckets, [("1", "a", 2, "y")])
+    with pytest.raises(UnsupportedTable, match="a bucket index that Apache Hudi's writers use, too, in a table of version 9"):
+        share_table(buckets, SHARING, open_hudi_lock)
+    planned = schedule_compaction(buckets, {"hoodie.compact.inline.max.delta.commits": 1})
+    assert planned is not None
+    with pytest.raises(UnsupportedTable, match="a bucket index that Apache Hudi's writers use, too, in a table of version 9"):
+        leave(buckets, open_hudi_lock)
+    assert [record.instant for record in buckets.refresh().pending()] == [planned]
     with pytest.raises(InvalidOption, match="table version 7"):
         new_table(version=7)
 

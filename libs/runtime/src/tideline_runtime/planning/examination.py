@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -20,6 +21,7 @@ from tideline_table.action import (
     TableService,
     Trigger,
     backlog_of,
+    has_logs,
     pending_bytes,
     plan_bytes,
     service_of,
@@ -33,14 +35,21 @@ from tideline_table.table import TableView
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """File groups with writes from before the last plan, and the time (UTC) from which a plan with one of these groups is due."""
+    """What the last completed plan of a service left over: file groups with writes from before it (`is_named`)."""
 
-    groups: frozenset[FileGroupId]
+    service: TableService
+    since: int
+    """The entry of the log with that plan."""
     due_at: datetime
+    """The time (UTC) from which a plan with one of these groups is due."""
+
+    def is_named(self, state: TableState, groups: Iterable[FileGroupId]) -> bool:
+        """Return whether one of the groups is left over."""
+        return any(REWRITES[self.service].waited(state, found, self.since) for found in state.latest_among(groups))
 
 
 def left_over(service: TableService, state: TableState, interval_s: float) -> LeftOver | None:
-    """Return the file groups that the last completed plan of a service left over.
+    """Return what the last completed plan of a service left over.
 
     None if the service has no completed plan, if a plan is pending, and if no group is left over. The next plan must name one
     of these groups: then each plan leaves fewer groups over, and without further writes the plans come to an end.
@@ -53,9 +62,10 @@ def left_over(service: TableService, state: TableState, interval_s: float) -> Le
     ended = ended_at(last)
     if ended is None:
         return None
-    waiting = (s for s in state.latest_slices() if REWRITES[service].waited(state, s, last.started_sequence))
-    groups = frozenset(file_slice.group for file_slice in waiting)
-    return LeftOver(groups, ended + timedelta(seconds=interval_s)) if groups else None
+    slices = state.each_latest(has_logs if REWRITES[service].is_for_logs else None)
+    if not any(REWRITES[service].waited(state, found, last.started_sequence) for found in slices):
+        return None
+    return LeftOver(service, last.started_sequence, ended + timedelta(seconds=interval_s))
 
 
 def plans_of(service: TableService, state: TableState) -> list[ActionRecord]:
@@ -182,7 +192,7 @@ def _demand(
             return Held(HeldBy.NOT_DUE, f"{found.reason}; {when}", rest.due_at)
         at_once = replace(trigger, min_commits=0)
         again = rewrite.due(view, at_once, now)
-        if isinstance(again, NotDue) or rest.groups.isdisjoint(again.body.groups):  # type: ignore[union-attr]
+        if isinstance(again, NotDue) or not rest.is_named(view.state, again.body.groups):  # type: ignore[union-attr]
             return Held(HeldBy.NOT_DUE, found.reason)
         found, trigger = replace(again, reason=f"{again.reason}; the last plan left file groups over"), at_once
     why = f"{found.reason}; {pressure.reason}" if is_urgent else found.reason

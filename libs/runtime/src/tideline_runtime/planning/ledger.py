@@ -15,6 +15,8 @@ from tideline_table.log import Entry, Published, TableState
 from tideline_table.table import Table
 
 DAY = timedelta(days=1)
+_START_WITHIN = 200
+"""Log entries of others in which the start of a rewrite is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,31 @@ def rewrite_in(entry: Entry) -> tuple[datetime, int] | None:
     if not is_rewrite or entry.after is not State.COMPLETED or not isinstance(entry.body, Published):
         return None
     return datetime.fromisoformat(entry.recorded), sum(stat.file_size_bytes for stat in entry.body.metadata.stats)
+
+
+def rewriting_of(table: Table, now: datetime) -> tuple[int, float]:
+    """Return the bytes that rewrites of the 24 hours before `now` wrote, and the seconds that they ran, each from its last start.
+
+    Costs a request for each rewrite and for each of the few log entries between its start and its end. The start of a rewrite
+    that lies further back is not searched. Raises `StorageError` if the log cannot be read.
+    """
+    size, seconds = 0, 0.0
+    for entry in _entries_since(table, 0, now):
+        rewrite = rewrite_in(entry)
+        if rewrite is not None and rewrite[0] > now - DAY:
+            size += rewrite[1]
+            seconds += _run_s(table, entry)
+    return size, seconds
+
+
+def _run_s(table: Table, completed: Entry) -> float:
+    for sequence in range(completed.sequence - 1, max(0, completed.sequence - 1 - _START_WITHIN), -1):
+        entry = table.timeline.log.read(sequence)
+        if entry is None:
+            return 0.0
+        if entry.instant == completed.instant and entry.after is State.INFLIGHT:
+            return (datetime.fromisoformat(completed.recorded) - datetime.fromisoformat(entry.recorded)).total_seconds()
+    return 0.0
 
 
 @dataclass(slots=True)

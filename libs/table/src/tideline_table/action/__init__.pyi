@@ -11,7 +11,7 @@ from .clustering.run import cluster_here, request_clustering, run_clustering
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
 from .compaction.run import request_compaction, run_compaction
-from .decision import Check, Due, NotDue, TableService, Trigger, action_name, service_of, why_stopped
+from .decision import Check, Due, NotDue, TableService, Trigger, action_name, has_logs, service_of, why_stopped
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
     find_log_compaction_conflict,
@@ -140,6 +140,7 @@ __all__ = [
     "expired_partitions",
     "failure_document",
     "find_log_compaction_conflict",
+    "has_logs",
     "has_metadata_table",
     "hold_back",
     "in_buckets",

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from tideline_table.action.decision import oldest_of, small_file_limit
 from tideline_table.config import CLUSTERING_TARGET_FILE_SIZE, Options
 from tideline_table.log.state import TableState
-from tideline_table.table.findings import most_log_files
 
 EARLY = 0.8
 """Used-up part of an objective from which the service is due, so that its plan ends before the bound is reached."""
@@ -51,17 +50,9 @@ class Backlog:
 
 def backlog_of(state: TableState, options: Options, zone: tzinfo = UTC) -> Backlog:
     """Return the backlog of a state with instants in `zone`."""
-    slices, limit = state.latest_slices(), small_file_limit(options)
-    logs = [log for file_slice in slices for log in file_slice.applied.log_files]
-    return Backlog(
-        file_groups=len(slices),
-        small_files=sum(file_slice.total_bytes < limit for file_slice in slices),
-        base_bytes=sum(file_slice.size_bytes for file_slice in slices),
-        log_files=len(logs),
-        log_bytes=sum(log.size_bytes for log in logs),
-        most_log_files=most_log_files(state),
-        oldest_log=oldest_of((log.instant for file_slice in slices for log in file_slice.log_files), zone),
-    )
+    whole, small = state.totals(small_file_limit(options))
+    oldest = oldest_of([whole.oldest_log], zone)
+    return Backlog(whole.groups, small, whole.base_bytes, whole.log_files, whole.log_bytes, whole.most_log_files, oldest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,7 @@ def managing_gain(state: TableState, options: Options) -> ManagingGain:
     target, limit = options[CLUSTERING_TARGET_FILE_SIZE], small_file_limit(options)
     saved = log_files = log_bytes = rewritten = 0
     small: dict[str, list[int]] = {}
-    for found in state.latest_slices():
+    for found in state.each_latest():
         logs = found.applied.log_files
         if logs:
             saved += len(logs)

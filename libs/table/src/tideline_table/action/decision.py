@@ -13,8 +13,8 @@ from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, State, time_from_instant
 from tideline_table.log.action import ActionRecord
+from tideline_table.log.part_summary import PartSummary
 from tideline_table.log.plan import Plan
-from tideline_table.log.sharing import PROBATION_ENDS
 from tideline_table.log.state import TableState
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ def why_stopped(state: TableState) -> NotDue | None:
     So they do on probation, while a writer was not yet seen with the lock.
     """
     if not state.unlocked:
-        return NotDue(state.probation, PROBATION_ENDS) if state.probation else None
+        return NotDue(state.probation, state.sharing.probation_ends) if state.sharing and state.probation else None
     instant, writer = list(state.unlocked.items())[-1]
     found = f"write {instant} of Apache Hudi completed without the lock of the table ({writer})"
     return NotDue(found, "its job takes the lock, and then: tideline share PATH --resume")
@@ -151,6 +151,11 @@ def _write_of_hudi(state: TableState) -> ActionRecord | None:
     if state.sharing is None:
         return None
     return next((a for a in state.pending() if a.is_by_hudi and a.action in WRITE_ACTIONS and not a.is_clustering), None)
+
+
+def has_logs(part: PartSummary, _crowd: int) -> bool:
+    """Return whether a slice of a part has log files (`TableState.each_latest`)."""
+    return part.log_files > 0
 
 
 def small_file_limit(options: Options) -> int:

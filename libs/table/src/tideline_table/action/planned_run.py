@@ -5,12 +5,23 @@ Choose a plan, begin an attempt, delete the files of superseded attempts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tideline_table.action.decision import TableService, action_name
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
+from tideline_table.coordination import roll_back
+from tideline_table.coordination.conflict import check_still_own
 from tideline_table.coordination.heartbeat import is_dead, is_given_up
-from tideline_table.errors import InstantNotFound, TransactionRolledBack, UnsupportedTable, WriteConflict
+from tideline_table.errors import (
+    CommitUnknown,
+    InstantNotFound,
+    ObjectNotFound,
+    TidelineError,
+    TransactionRolledBack,
+    UnsupportedTable,
+    WriteConflict,
+)
 from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.write_stats import WriteStat
@@ -91,6 +102,38 @@ def is_run_by_hudi(table: Table, record: ActionRecord, options: Options) -> bool
     if not record.is_by_hudi or record.state is not State.INFLIGHT:
         return False
     return record.is_clustering or not is_given_up(table.storage, record, table.clock, options, table.timeline.format)
+
+
+@contextmanager
+def rolled_back_if_failed(
+    table: Table, instant: str, attempt: int, service: TableService, *written: Sequence[WriteStat]
+) -> Iterator[None]:
+    """Roll the plan back if the context raises; delete the files of the attempt, `written`, if another process has ended it.
+
+    Not if only the log knows whether the attempt committed (`CommitUnknown`). For plans that no file of a writer depends on.
+    """
+    try:
+        yield
+    except CommitUnknown:
+        raise
+    except TidelineError as error:
+        is_ended = isinstance(error, TransactionRolledBack)
+        if is_ended or roll_back(table.timeline, instant, force=True, attempt=attempt) is None:
+            delete_lost_attempt(table, instant, attempt, [stat for stats in written for stat in stats])
+            if isinstance(error, ObjectNotFound):
+                raise lost_attempt(service, instant) from error
+        raise
+
+
+def check_own_attempt(state: TableState, instant: str, attempt: int, service: TableService) -> None:
+    """Raise `TransactionRolledBack` if the plan was ended, or if another attempt than `attempt` was the last to begin."""
+    check_still_own(state, instant)
+    if state.actions[instant].sequence != attempt:
+        raise TransactionRolledBack(
+            f"{service} {instant} was taken over by {state.actions[instant].writer_id}",
+            expected=f"attempt {attempt}",
+            remedy="its heartbeat had expired; the other process continues it",
+        )
 
 
 def delete_lost_attempt(table: Table, instant: str, attempt: int, stats: Sequence[WriteStat]) -> None:

@@ -26,9 +26,9 @@ SHARED_METADATA = Option(
     "tideline.shared.metadata",
     "off",
     "What Tideline's writers do with the metadata table of a table that Apache Hudi also writes: turn it off, or keep the "
-    "partitions in this comma-separated list if the table is copy-on-write. `files` is always one of them. All of Tideline's "
-    "writers of a table need the same value (docs/design/shared-metadata.md).",
-    choices=("off", "files", "column_stats", "bloom_filters", "record_index"),
+    "partitions in this comma-separated list if the table is copy-on-write, or of version 8 or 9. `files` is always one of them. "
+    "All of Tideline's writers of a table need the same value (docs/design/shared-metadata.md).",
+    choices=("off", "files", "column_stats", "partition_stats", "bloom_filters", "record_index"),
     is_list=True,
 )
 INDEX_TYPE = Option(

@@ -14,6 +14,7 @@ import tenacity
 
 from tideline_table.coordination import leftovers
 from tideline_table.coordination.capabilities import EXCLUSIVE, SHARED, Capabilities
+from tideline_table.coordination.completion import completion_after
 from tideline_table.coordination.conflict import check_not_restoring
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import forget_silent
@@ -33,7 +34,7 @@ from tideline_table.log.metadata import two_times
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import HEAL_DEADLINE_S, Draft, PlaceTrimmed
-from tideline_table.log.timeline_files import check_encodable, timeline_files, timeline_paths
+from tideline_table.log.timeline_files import ENCODABLE, check_encodable, timeline_files, timeline_paths
 from tideline_table.metadata_table import (
     LogRecords,
     PreparedDelta,
@@ -140,7 +141,8 @@ class ExclusiveTimeline(ActiveTimeline):
             state.check(draft)
             self.replica.check_clock(draft)
             self._heal_head()
-            check_encodable(draft.entry(state.sequence + 1, self.time.now()), self.format)
+            if not isinstance(draft.body, ENCODABLE):
+                check_encodable(draft.entry(state.sequence + 1, self.time.now()), self.format)
             try:
                 entry = self.log.append(draft, state.sequence + 1)
             except PlaceTrimmed as late:
@@ -160,8 +162,7 @@ class ExclusiveTimeline(ActiveTimeline):
         if not self.format.has_completion_times or draft.action is Action.ARCHIVAL:
             return draft
         if draft.after is State.COMPLETED or isinstance(draft.body, RestoreBegun):
-            # An index is created by one entry, so the log does not have its instant yet.
-            minted = next_instant(self.time.now(), max(state.last_instant, draft.instant))
+            minted = completion_after(state, draft, self.time.now())
             return replace(draft, completion=minted if draft.after is State.COMPLETED else two_times(minted))
         held = state.savepoints.get(draft.instant) if draft.action is Action.SAVEPOINT else None
         return replace(draft, completion=held.completion) if held is not None else draft

@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from tideline_table.coordination.capabilities import HUDI_ONLY, Capabilities
-from tideline_table.coordination.other_writers import check_not_upgraded
+from tideline_table.coordination.exclusive import ExclusiveTimeline
+from tideline_table.coordination.other_writers import check_no_other_writer, check_not_upgraded
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.shared.leaving import is_leaving, remove_tideline
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import TableFrozen, UnsupportedTable
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import WRITTEN
-from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.properties import PROPERTIES_FOLDER, read_properties
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.log.entry import IDENTITY_PATH
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table import listed_by_metadata
+from tideline_table.metadata_table import HudiStatistics, listed_by_metadata
 from tideline_table.storage import Folder, exists
 
 
@@ -28,11 +29,17 @@ class HudiTimeline(ActiveTimeline):
     """The timeline of a table with these properties, as of the last `refresh_view`. Read-only."""
 
     def __init__(self, replica: LogReplica, properties: Mapping[str, str], created: TableFormat | None = None) -> None:
-        """`created`: the format of a table that was Tideline's alone until Apache Hudi changed its version."""
+        """`created`: the format of a table that had a table log until Apache Hudi wrote it without one or changed its version."""
         super().__init__(replica)
         self._created = created
         self._properties = properties
         self._state = hudi_written_state(replica.storage, properties, listed_by_metadata)
+        self._statistics = HudiStatistics(replica.storage, format_of(properties))
+
+    @property
+    def statistics(self) -> HudiStatistics:
+        """See `ActiveTimeline.statistics`: those in the metadata table."""
+        return self._statistics
 
     @property
     def capabilities(self) -> Capabilities:
@@ -52,13 +59,16 @@ class HudiTimeline(ActiveTimeline):
         return self._state
 
     def check_not_upgraded(self) -> None:
+        if self._created is None:
+            return
+        properties = read_properties(self.storage)
         if self.replica.state.sharing is not None:
-            check_version(read_properties(self.storage), WRITTEN)
-        elif self._created is not None:
-            properties = read_properties(self.storage)
+            check_version(properties, self._created)
+        else:
             check_not_upgraded(properties, self._created)
+            check_no_other_writer(ExclusiveTimeline(self.replica), self.storage.list_folder(PROPERTIES_FOLDER), repairs=False)
             raise TableFrozen(
-                "a table that was upgraded when it was opened, and has been downgraded since",
+                "a table that Apache Hudi had upgraded or written when it was opened, and that is Tideline's again",
                 expected="a table that was opened as it is",
                 remedy="open it again",
             )

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from tideline_table.config import MOST_LEASE_S
 from tideline_table.coordination.heartbeat import store_time
 from tideline_table.errors import CorruptMetadata, InvalidOption, ObjectNotFound, WriteConflict, parsing
-from tideline_table.file_group.slice import FileSlice
+from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action
 from tideline_table.json_text import parse_json
 from tideline_table.log.plan import ArchivalPlanned, CleanPlanned
@@ -161,13 +161,10 @@ def leased_instant(state: TableState, as_of: str = "") -> str:
     return completed[-1] if completed else as_of
 
 
-def needed_by(state: TableState, instant: str) -> list[FileSlice]:
-    """Return the slices that queries as of `instant`, just before it and later read."""
-    return [
-        slices[at]
-        for group, slices in state.slices.items()
-        for at in sorted(kept_since(slices, state.replaced.get(group), instant))
-    ]
+def needed_by(state: TableState, instant: str, groups: Iterable[FileGroupId]) -> list[FileSlice]:
+    """Return the slices of these file groups that queries as of `instant`, just before it and later read."""
+    known = {group: state.slices[group] for group in sorted(groups) if group in state.slices}
+    return [slices[at] for group, slices in known.items() for at in sorted(kept_since(slices, state.replaced.get(group), instant))]
 
 
 def kept_since(slices: Mapping[str, FileSlice], replaced_by: str | None, since: str) -> frozenset[str]:
@@ -187,7 +184,7 @@ def kept_since(slices: Mapping[str, FileSlice], replaced_by: str | None, since: 
 
 def check_lease(state: TableState, lease: Lease) -> None:
     """Raise `WriteConflict` if a pending clean or archival takes what the lease is to keep."""
-    needed = {path for file_slice in needed_by(state, lease.instant) for path in file_slice.paths}
+    needed = {path for file_slice in needed_by(state, lease.instant, state.slices) for path in file_slice.paths}
     for record in state.pending():
         plan = state.plans.get(record.instant)
         takes = (isinstance(plan, CleanPlanned) and not needed.isdisjoint(plan.paths)) or (

@@ -15,6 +15,7 @@ from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.checkpoint import RESTORE_LOG
 from tideline_table.log.entry import entry_path
+from tideline_table.log.state import TableState
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import Folder, ObjectStat, Storage, exists
 
@@ -61,9 +62,45 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
         raise TableFrozen(
             f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
             expected="an exclusive table: all writers are Tideline's",
-            remedy="stop the other writer and remove its instant, or stop using Tideline's writers here; if Tideline made the "
-            f"instant, entries of the table log were lost: {RESTORE_LOG}",
+            remedy="stop the other writer; then keep its rows by tideline leave PATH and tideline share PATH, or remove its "
+            f"instant; if Tideline made the instant, entries of the table log were lost: {RESTORE_LOG}",
         )
+
+
+def first_unlogged(timeline: ActiveTimeline) -> Instant | None:
+    """Return a completed instant on the timeline that the table log lacks or holds as pending; None if there is none.
+
+    Another writer made it, or the newest entries of the log were lost: either way the log says less than the table holds.
+    Only reads: one listing, and refreshes the state if the listing has what the state has not.
+    """
+    listing = _listing(timeline, None)
+    ends = [each for each in listing.instants if each.state is State.COMPLETED and each.action is not Action.SAVEPOINT]
+    ends = [each for each in ends if not _is_ended(timeline.state, each)]
+    if not ends:
+        return None
+    # A completed file is created after its entry, so a state that is read after the listing has the entry.
+    timeline.refresh()
+    if timeline.is_outdated:
+        return None  # Apache Hudi's writers joined in this moment; the first use of the table says so.
+    return next((each for each in ends if not _ended_in_log(timeline, each, listing)), None)
+
+
+def _is_ended(state: TableState, instant: Instant) -> bool:
+    record = state.actions.get(instant.time)
+    return (
+        record is not None
+        and instant.action in (record.action, completed_as(record.action))
+        and record.state not in (State.REQUESTED, State.INFLIGHT)
+    )
+
+
+def _ended_in_log(timeline: ActiveTimeline, instant: Instant, listing: TimelineListing) -> bool:
+    """Return whether a completed instant is one of the log's, was archived, or was deleted since the listing."""
+    if instant.time in timeline.state.actions:
+        logged = _is_ended(timeline.state, instant)
+    else:
+        logged = _is_known(timeline, instant, listing, repairs=False)
+    return logged or not exists(timeline.storage, listing.paths[instant])
 
 
 def check_log_ends(timeline: ActiveTimeline) -> None:

@@ -35,8 +35,10 @@ from tideline_table.log.checkpoint import (
     write_checkpoint,
     write_tail,
 )
+from tideline_table.log.checkpoint_parts import KEPT_FOR
 from tideline_table.log.entry import Entry, entry_path
 from tideline_table.log.known_statistics import KnownStatistics
+from tideline_table.log.packed import PackedSlices
 from tideline_table.log.retention import Mark, Retention, trim, trim_floor
 from tideline_table.log.state import TableState
 from tideline_table.log.statistics import ReadEntry, keep_statistics
@@ -279,6 +281,10 @@ class LogReplica:
         self._statistics: KnownStatistics | None = None
         self._end = LogEnd(self.log, clock)
         self._reached = 0
+        self._opened: datetime | None = None
+        """When this process first looked for news of a packed state, which it does as soon as it has read a checkpoint."""
+        self._held = False
+        """Whether all parts of the state were read since."""
 
     @property
     def statistics(self) -> KnownStatistics:
@@ -305,6 +311,8 @@ class LogReplica:
     def refresh(self) -> list[Entry]:
         """Read the new entries and return them; from the checkpoint on, if older entries were trimmed since the last refresh."""
         with self.mutex:
+            if isinstance(self.state.slices, PackedSlices):
+                self._hold_parts(self.state.slices)
             for _ in range(_RELOADS):
                 fresh = self._read_on()
                 if fresh is not None:
@@ -340,10 +348,24 @@ class LogReplica:
             if len(batch) < _BATCH:
                 return fresh
 
+    def _hold_parts(self, slices: PackedSlices) -> None:
+        """Read the file slices that this process has not read yet, before checkpoints that do not name their files delete them."""
+        if self._opened is None:
+            self._opened = self.clock.now()
+        if self._held or self.clock.now() - self._opened < KEPT_FOR / 2:
+            return
+        try:
+            slices.hold()
+            self._held = True
+        except CorruptMetadata:
+            _LOGGER.info("the table was open for so long that its files of parts are gone: reading its newest checkpoint")
+            self.start_over()
+
     def start_over(self) -> None:
         """Return to the latest checkpoint: entries after the state were trimmed."""
         # Start the proof before the read: the log is not trimmed past a checkpoint that exists.
         self._end.start()
+        self._opened, self._held = None, False
         opening = read_opening(self.storage)
         self.state = opening.state
         self._reached = opening.end

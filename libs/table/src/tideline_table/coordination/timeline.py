@@ -22,6 +22,7 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.hudi_written import visible_instants
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import Entry
+from tideline_table.log.known_statistics import StatisticsSource
 from tideline_table.log.metadata import FILES, RECORD_INDEX
 from tideline_table.log.savepoint import Saved, Savepoint
 from tideline_table.log.state import TableState
@@ -102,6 +103,11 @@ class ActiveTimeline(ABC):
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """What the table can, by who writes it now."""
+
+    @property
+    def statistics(self) -> StatisticsSource | None:
+        """The statistics of data files by which queries leave out some; None if there are none for this process."""
+        return self.replica.statistics if self.capabilities.log_is_truth else None
 
     @property
     def is_outdated(self) -> bool:

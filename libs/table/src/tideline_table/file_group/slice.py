@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -137,7 +137,7 @@ class FileSlice:
         if not (type(base_instant) is type(base_file) is str and type(size_bytes) is type(rows) is int):
             raise TypeError(f"a file slice of {fields!r}")
         logs = (replace(_log_file(*log), record=str(known)) for log, known in zip(listed, records, strict=True))
-        return cls(group, base_instant, base_file, size_bytes, rows, tuple(logs), str(record))
+        return cls(group, base_instant, base_file, size_bytes, rows, tuple(logs) if listed else (), str(record))
 
 
 _FLAGS: dict[tuple[bool, bool, bool], tuple[int, ...]] = {
@@ -183,6 +183,8 @@ def visible_slice(slices: Mapping[str, FileSlice], as_of: str = "", compaction: 
         if found.base_file or at + 1 == len(instants):
             if not found.base_file and not logs:
                 return None
+            if newest == found.base_instant and len(logs) == len(found.log_files) and own == len(logs):
+                return found if not found.earlier_logs else replace(found, earlier_logs=0)
             return replace(found, base_instant=newest, log_files=tuple(logs), earlier_logs=len(logs) - own)
     return None
 
@@ -192,17 +194,15 @@ def visible_slices(
     replaced: Mapping[FileGroupId, str],
     as_of: str,
     compactions: Mapping[FileGroupId, str],
-) -> list[FileSlice]:
-    """Return what `visible_slice` returns for each group that was not replaced by `as_of` (empty: now)."""
-    found = []
+) -> Iterator[FileSlice]:
+    """Yield what `visible_slice` returns for each group that was not replaced by `as_of` (empty: now)."""
     for group, known in slices.items():
         gone = replaced.get(group)
         if gone is not None and (not as_of or gone <= as_of):
             continue
         visible = visible_slice(known, as_of, compactions.get(group, ""))
         if visible is not None:
-            found.append(visible)
-    return found
+            yield visible
 
 
 def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat, below: str | None = None) -> None:

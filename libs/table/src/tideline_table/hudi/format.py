@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import LogFileName
 from tideline_table.hudi.instant import Instant, State
+from tideline_table.hudi.merge_rules import MergeRule
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.storage import Storage, checked_path
 
@@ -34,6 +36,17 @@ class Feature(enum.StrEnum):
 
     LOG_COMPACTION = "a log compaction"
     HASH_RINGS = "a bucket index with consistent hashing"
+    SHARED_BUCKETS = "a bucket index that Apache Hudi's writers use, too,"
+    RULES_AS_PROPERTIES = "a merge rule whose payload class Apache Hudi applies to base files and to logs differently"
+    SEVERAL_ORDERING_FIELDS = "several ordering columns"
+    ORDERED_COMMIT_TIME = "an ordering column beside the merge rule commit_time"
+
+
+SINCE_VERSION_9 = (Feature.RULES_AS_PROPERTIES, Feature.SEVERAL_ORDERING_FIELDS, Feature.ORDERED_COMMIT_TIME)
+"""What only Apache Hudi 1.1 and later do alike on every path, and what its earlier releases would read or write otherwise.
+
+With an ordering column, rows of one input merge by it in releases 0.x, and by their order in 1.x.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,11 @@ class TableFormat(abc.ABC):
         """Whether properties name a merge mode. If not, the payload class or the merge strategy decides."""
 
     @property
+    def combines_by_mode(self) -> bool:
+        """Whether Apache Hudi merges rows of one input by the mode, as rows of two writes."""
+        return False
+
+    @property
     def has_typed_statistics(self) -> bool:
         """Whether records of column statistics in the metadata table name the type of their bounds."""
         return False
@@ -80,16 +98,27 @@ class TableFormat(abc.ABC):
         """Return the properties of a new table that name its version and the places of its timeline."""
 
     @abc.abstractmethod
-    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
-        """Return the properties of a new table that say how rows merge: by an ordering field, or if empty by commit time."""
+    def merge_properties(self, rule: MergeRule, ordering_field: str) -> Mapping[str, str]:
+        """Return the properties of a new table that say how rows merge: by which rule and ordering fields, if any."""
 
     @property
     def new_files(self) -> tuple[str, ...]:
         """The paths of empty files that a new table needs, so that readers find its folders before the first instant."""
         return ()
 
-    def check_supports(self, what: Feature) -> None:  # noqa: B027 - not every format lacks something
+    @property
+    @abc.abstractmethod
+    def missing(self) -> Mapping[Feature, int]:
+        """What Tideline does not do in tables of this format, and the version in which it does."""
+
+    def check_supports(self, what: Feature) -> None:
         """Raise `UnsupportedTable` for what Tideline does not do in tables of this format."""
+        if what in self.missing:
+            raise UnsupportedTable(
+                f"{what} in a table of version {self.version}",
+                expected=f"a table of version {self.missing[what]}",
+                remedy="create a table of that version, and write the rows into it",
+            )
 
     @abc.abstractmethod
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:

@@ -12,9 +12,9 @@ from tideline_table.hudi.version8 import FIRST_VERSION, Version8
 
 READABLE = (2, 3, 4, 5, 6, 8, 9)
 WRITTEN = VERSION_6
-"""The format of new tables unless another one is asked for: all readers know it. The only one of tables shared with Apache Hudi."""
+"""The format of new tables unless another one is asked for: all readers know it."""
 CREATED = (6, 8, 9)
-"""The versions of exclusive tables."""
+"""The versions of tables that are written, exclusive or shared with Apache Hudi's writers."""
 UPGRADED = Version8.of({}, FIRST_VERSION)
 """Where Apache Hudi moves the timeline of a table when it upgrades it."""
 
@@ -43,8 +43,16 @@ def format_to_create(version: int) -> TableFormat:
 
 
 def created_format(declared: Mapping[str, str]) -> TableFormat:
-    """Return the format that a table of Tideline's was created in, by the properties that its identity holds."""
-    return format_to_create(int(declared.get(p.INITIAL_VERSION, 0)))
+    """Return the format that a table had when its identity was made, by the properties that the identity holds.
+
+    Tideline's tables have that of their creation; one of Apache Hudi's, which an upgrade may have made, that of its sharing.
+    """
+    return format_to_create(int(declared.get(p.VERSION) or declared.get(p.INITIAL_VERSION) or 0))
+
+
+def declared_version(version: int) -> dict[str, str]:
+    """Return the property by which the identity of a shared table tells its version to `created_format`."""
+    return {p.VERSION: str(version)}
 
 
 def version_of(properties: Mapping[str, str]) -> int:
@@ -71,17 +79,12 @@ def has_version(version: int, form: TableFormat) -> bool:
     return version == form.version
 
 
-def is_written(version: int) -> bool:
-    """Return whether tables of a version may be shared with Apache Hudi's writers."""
-    return version == WRITTEN.version
-
-
-def check_writable(name: str, version: int, *, alone: bool) -> None:
-    """Raise `UnsupportedTable` for a table `name` of a version that is not written; `alone`: only Tideline writes it."""
-    if version not in (CREATED if alone else (WRITTEN.version,)):
+def check_writable(name: str, version: int) -> None:
+    """Raise `UnsupportedTable` for a table `name` of a version that is not written."""
+    if version not in CREATED:
         raise UnsupportedTable(
             f"table {name!r} has version {version}",
-            expected=f"version {WRITTEN.version} for writing",
+            expected=f"version {', '.join(map(str, CREATED[:-1]))} or {CREATED[-1]} for writing",
             remedy="read it, write it with the Apache Hudi release that made it, or let Apache Hudi bring it to version "
             f"{WRITTEN.version}",
         )

@@ -17,6 +17,11 @@ from tideline_table.hudi.instant import (
 )
 from tideline_table.storage import ObjectStat, Storage
 
+_WITH_CONTENT = {
+    State.REQUESTED: frozenset({Action.COMPACTION, Action.LOG_COMPACTION, Action.CLEAN, Action.ROLLBACK, Action.RESTORE}),
+    State.COMPLETED: WRITE_ACTIONS | {Action.CLEAN, Action.ROLLBACK, Action.RESTORE},
+}
+"""Files that are never empty once they are written: plans, and what was done. A replace commit may be requested without a plan."""
 _ORDER = (State.NONE, State.REQUESTED, State.INFLIGHT, State.COMPLETED)
 
 
@@ -29,6 +34,18 @@ class TimelineListing:
     """Paths of all existing state files."""
     completion: Mapping[str, str] = field(default_factory=dict)
     """Instant → completion time of completed actions except savepoints. If the name has none (version 6), the instant itself."""
+    twice: tuple[str, ...] = ()
+    """Paths of completed files of writes that have two of them: names with a completion time let two processes complete one."""
+
+    def named_completion(self, instant: str) -> str:
+        """Return the completion time in the name of a completed file; empty for a pending instant, and if the name has none."""
+        found = self.completion.get(instant, "")
+        return "" if found == instant else found
+
+    @property
+    def names_completions(self) -> bool:
+        """Whether names of completed files have a completion time; False if nothing is completed."""
+        return any(self.named_completion(instant) for instant in self.completion)
 
     def path(self, instant: Instant) -> str:
         """Return the path of a state file. Raises `CorruptMetadata` if it is missing: earlier state files must be kept (6.1)."""
@@ -52,11 +69,14 @@ def timeline_listing(form: TableFormat, paths: Iterable[str]) -> TimelineListing
     best: dict[tuple[str, Action], Instant] = {}
     found: dict[Instant, str] = {}
     completion: dict[Instant, str] = {}
+    twice: list[str] = []
     for path in paths:
         parsed = form.parse_timeline_file_name(path.rsplit("/", 1)[-1])
         if parsed is None:
             continue
         instant, completed = parsed
+        if instant in found and instant.action in WRITE_ACTIONS and instant.state is State.COMPLETED:
+            twice += [found[instant], path]
         found[instant] = path
         if instant.state is State.COMPLETED:
             completion[instant] = completed or instant.time
@@ -68,7 +88,7 @@ def timeline_listing(form: TableFormat, paths: Iterable[str]) -> TimelineListing
             del best[time, action]
     instants = tuple(sorted(best.values()))
     times = {i.time: completion[i] for i in instants if i in completion and i.action is not Action.SAVEPOINT}
-    return TimelineListing(instants, found, times)
+    return TimelineListing(instants, found, times, tuple(twice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,8 @@ class ListedTimeline:
 
     timeline: TimelineListing
     modified: Mapping[str, datetime]
+    unwritten: frozenset[str] = frozenset()
+    """Instants whose latest file must have content and has none yet: Hudi's releases before 1.0 create a file and then write it."""
 
     @classmethod
     def read(cls, storage: Storage, form: TableFormat) -> ListedTimeline:
@@ -86,8 +108,11 @@ class ListedTimeline:
     @classmethod
     def of(cls, objects: Iterable[ObjectStat], form: TableFormat) -> ListedTimeline:
         """Build it from the objects of an existing listing."""
-        found = {o.path: o.modified for o in objects}
-        return cls(timeline_listing(form, found), found)
+        found = {o.path: o for o in objects}
+        timeline = timeline_listing(form, found)
+        told = (i for i in timeline.instants if i.action in _WITH_CONTENT.get(i.state, ()))
+        unwritten = frozenset(i.time for i in told if found[timeline.path(i)].size_bytes == 0)
+        return cls(timeline, {path: o.modified for path, o in found.items()}, unwritten)
 
     def time_of(self, instant: Instant) -> datetime:
         """Return the modification time of a state file. Raises `CorruptMetadata` if it is missing."""

@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from tideline_table.config import column_list
 from tideline_table.errors import InvalidOption
-from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD, PARTITION_FIELDS
+from tideline_table.hudi.merge_rules import BY_COMMIT_TIME, BY_EVENT_TIME, CUSTOM, STRATEGIES, MergeRule
+from tideline_table.hudi.properties import DEFAULT_PAYLOAD, PARTITION_FIELDS
 from tideline_table.hudi_options.parse import Given, HudiOptions
 from tideline_table.index import RECORD_INDEX, Engine
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
-from tideline_table.merge import MergeMode
 from tideline_table.table import BloomIndex, BucketIndex, RecordIndex, TableDefinition, TableRequest, TableType
 from tideline_table.table.declared_keys import key_generator_named, read_keygen
+from tideline_table.table.requested_merging import named_rule
 
 HUDI_BUCKETS = 256
 """Buckets of each partition if a job names the index BUCKET without their number: Hudi's default."""
@@ -35,6 +36,8 @@ def request_fields(options: HudiOptions) -> dict[str, Any]:
         fields["partition_fields"] = column_list(given["partition"].value)
     if "ordering" in given:
         fields["ordering_field"] = _ordering(given["ordering"])
+    if rule := _asked_rule(options):
+        fields["merge"] = rule.payload_class
     if "type" in given:
         fields["type"] = _type(given["type"])
     for target in ("hive_style", "url_encode", "meta_fields"):
@@ -91,6 +94,8 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
     Raises `InvalidOption` if both name one thing with different values, and if neither names a record key.
     """
     given = {field: value for field, value in arguments.items() if value or field == "meta_fields"}
+    if "merge" in given:
+        given["merge"] = named_rule(given["merge"]).payload_class
     fields = request_fields(options)
     if "index" in given:
         _check_index(given["index"], options.table)
@@ -108,9 +113,9 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
             expected="the argument key (--key), or the option hoodie.datasource.write.recordkey.field",
             remedy="name the columns that identify a row: this engine makes no keys up",
         )
-    mode = MergeMode.EVENT_TIME if request.ordering_field else MergeMode.COMMIT_TIME
-    for said in _merging(options):
-        _check_merging(said, mode, "a new table")
+    if "merge" not in given and request.merge == DEFAULT_PAYLOAD and not request.ordering_field:
+        # The class of Hudi's default compares nothing if there is nothing to compare.
+        return replace(request, merge="")
     return request
 
 
@@ -168,8 +173,8 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
                 remedy="leave the option out, or write another table",
             )
     _check_settings(options, found)
-    for said in _merging(options):
-        _check_merging(said, found.merge_mode, f"table {found.name!r}")
+    if rule := _asked_rule(options):
+        _check_rule(rule, _merging(options), found)
     return [str(given["version"])] if asked.get("version", found.version) != found.version else []
 
 
@@ -200,26 +205,36 @@ def _merging(options: HudiOptions) -> list[Given]:
     return [given for key, given in options.table.items() if key.startswith("hoodie.")]
 
 
-def _check_merging(given: Given, mode: MergeMode, of: str) -> None:
-    text = given.value
-    if text in (DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD):
-        # The first one compares ordering values if the table has an ordering column.
-        agrees = text == DEFAULT_PAYLOAD or mode is MergeMode.COMMIT_TIME
-    else:
-        agrees = text.upper() == mode.value
-    if not agrees:
+def _asked_rule(options: HudiOptions) -> MergeRule | None:
+    """Return the merge rule that the payload class or the merge mode names, None if neither is given."""
+    given = _merging(options)
+    modes = {said.value.upper(): said for said in given if said.value.upper() in STRATEGIES}
+    rules = [named_rule(said.value) for said in given if said.value.upper() not in STRATEGIES]
+    for rule in rules[1:]:
+        if rule != rules[0]:
+            raise InvalidOption(" and ".join(map(str, given)), expected="one merge rule")
+    if not rules and modes.keys() == {CUSTOM}:
+        raise InvalidOption(f"{modes[CUSTOM]} without a payload class", expected="hoodie.datasource.write.payload.class, too")
+    named = rules or [rule for rule in (BY_EVENT_TIME, BY_COMMIT_TIME) if rule.mode in modes]
+    for mode, said in modes.items():
+        if mode not in (named[0].mode, named[0].mode_before_9):
+            raise InvalidOption(f"{said} for rows merged by {named[0].name}", expected=named[0].mode)
+    return named[0] if named else None
+
+
+def _check_rule(rule: MergeRule, said: list[Given], found: TableDefinition) -> None:
+    held = found.merge_rule
+    nothing_to_compare = rule.payload_class == DEFAULT_PAYLOAD and not found.ordering_field
+    if rule.name != held.name and not (nothing_to_compare and held.name == BY_COMMIT_TIME.name):
         raise InvalidOption(
-            f"{given} for {of}, whose rows are merged by {mode.value}",
-            expected=f"{mode.value}, or {DEFAULT_PAYLOAD}",
-            remedy="name a precombine column for event time, and none for commit time",
+            f"{' and '.join(map(str, said))} for table {found.name!r}, whose rows are merged by {held.name}",
+            expected=f"{held.mode}, or {held.payload_class}",
+            remedy="leave the option out, or write another table",
         )
 
 
 def _ordering(given: Given) -> str:
-    columns = column_list(given.value)
-    if len(columns) > 1:
-        raise InvalidOption(f"{given}", expected="one column", remedy="compute one column from both, such as a struct's or a sum")
-    return columns[0] if columns else ""
+    return ",".join(column_list(given.value))
 
 
 def _type(given: Given) -> TableType:

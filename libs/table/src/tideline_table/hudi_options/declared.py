@@ -13,10 +13,11 @@ from tideline_table.config import (
     BUCKET_PARTITION_RULES,
     INDEX_TYPE,
 )
-from tideline_table.hudi.properties import DEFAULT_PAYLOAD, OVERWRITE_PAYLOAD
+from tideline_table.hudi.merge_rules import MERGE_RULES
 from tideline_table.hudi_options.ignored import IGNORED_OPTIONS
 from tideline_table.hudi_options.option import READ, WRITE, Effect, HudiOption
 
+_PAYLOADS = ", ".join(f"`{rule.payload_class.rpartition('.')[2]}`" for rule in MERGE_RULES)
 _TRUE, _FALSE = ("true",), ("false",)
 
 
@@ -48,7 +49,8 @@ TABLE_OPTIONS = (
     _table(
         WRITE + "precombine.field",
         "ordering",
-        "Of two versions of a row, the one with the larger value in this column wins. One column.",
+        "Of two versions of a row, the one with the larger value in this column wins. Several columns (`a,b`) in tables of version "
+        "9: the first one that differs decides.",
         "hoodie.table.precombine.field",
         "hoodie.table.ordering.fields",
     ),
@@ -93,15 +95,15 @@ TABLE_OPTIONS = (
     _table(
         WRITE + "payload.class",
         "merging",
-        f"`{DEFAULT_PAYLOAD.rpartition('.')[2]}`, or, without a precombine column, `{OVERWRITE_PAYLOAD.rpartition('.')[2]}`: what "
-        "a table created here does. An existing table has to declare what is named. Other classes are refused.",
+        f"How two versions of a row become one ([merge rules](merging.md)): {_PAYLOADS}. An existing table has to declare what is "
+        "named. Other classes are refused: their code cannot run here.",
         "hoodie.compaction.payload.class",
         "hoodie.table.payload.class",
     ),
     _table(
         "hoodie.write.record.merge.mode",
         "merging",
-        "`EVENT_TIME_ORDERING` with a precombine column, `COMMIT_TIME_ORDERING` without one; others are refused.",
+        "`EVENT_TIME_ORDERING` (needs a precombine column), `COMMIT_TIME_ORDERING`; `CUSTOM` beside a payload class.",
         "hoodie.record.merge.mode",
     ),
 )

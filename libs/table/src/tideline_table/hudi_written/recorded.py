@@ -59,7 +59,7 @@ class RecordedFiles:
                 listed.log_files.append(file)
                 groups[group] = listed
 
-    def applied_to(self, slices: Slices) -> Slices:
+    def applied_to(self, slices: Slices) -> dict[FileGroupId, Mapping[str, FileSlice]]:
         """Return the slices with what commits recorded about the bytes of their files.
 
         A base file keeps its size in the listing: tools may have rewritten it, and its footer shows whether it is whole.

@@ -12,8 +12,8 @@ from tideline_table.log.plan import Plan, parse_plan
 from tideline_table.log.progress import Progress, progress_from, progress_json
 
 AdoptedAction = tuple[str, str, str, str, str]
-"""Instant, action, state, operation, completion time."""
-Slices = Mapping[FileGroupId, dict[str, FileSlice]]
+"""Instant, action, state, operation, time of the completion (ISO 8601)."""
+Slices = Mapping[FileGroupId, Mapping[str, FileSlice]]
 """File group → base instant → slice."""
 
 
@@ -31,6 +31,8 @@ class AdoptedTable:
     whole_since: str = ""
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """Ingestion progress from earlier commits, made while the table had a table log before."""
+    completions: Mapping[str, str] = field(default_factory=dict)
+    """Completion times of completed actions as the timeline names them; empty if the table's names have none."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that the body of the entry holds."""
@@ -44,6 +46,7 @@ class AdoptedTable:
             "archived_before": self.archived_before,
             "whole_since": self.whole_since,
             "progress": progress_json(self.progress),
+            **({"completions": dict(self.completions)} if self.completions else {}),
         }
 
     @classmethod
@@ -61,6 +64,7 @@ class AdoptedTable:
             archived_before=str(document["archived_before"]),
             whole_since=str(document.get("whole_since", "")),
             progress=progress_from(document.get("progress", {})),
+            completions={str(instant): str(at) for instant, at in document.get("completions", {}).items()},
         )
 
 

@@ -19,8 +19,10 @@ from tideline_table.json_text import parse_sealed, sealed
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import slices_from, slices_json
 from tideline_table.log.body import Published
+from tideline_table.log.checkpoint_parts import PARTS, delete_unnamed, files_of, has_lost, parts_from, parts_json, write_parts
 from tideline_table.log.entry import LOG_FOLDER, Entry, entry_path, sequence_in
 from tideline_table.log.metadata import MetadataTable
+from tideline_table.log.packed import PackedSlices
 from tideline_table.log.plan import parse_plan
 from tideline_table.log.progress import Progress
 from tideline_table.log.retention import TRIM_FOLDER, Mark, markers_among, trimmed_to
@@ -33,6 +35,8 @@ from tideline_table.storage import Folder, Storage, exists
 CHECKPOINT_FOLDER = TRIM_FOLDER
 POINTER = ".hoodie/.tideline/checkpoint/latest"
 CHECKPOINT_FORMAT = 1
+PARTS_FORMAT = 2
+"""The format of a checkpoint whose file slices lie in parts beside it. Earlier releases refuse it, as any format but 1."""
 TAIL_BYTES = 512 * 1024
 """Limit for the total size of the entries that `latest` repeats."""
 MARKS_KEPT = 64
@@ -71,17 +75,36 @@ def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] 
 
     If another writer has stored a newer checkpoint, return that one and do not change `latest`.
     """
-    content = _content(state)
-    written = Checkpoint(state.sequence, len(content), _thinned(marks))
-    storage.put(_path(state.sequence), content)
-    kept = sorted({*_kept(storage.list_folder(CHECKPOINT_FOLDER)), state.sequence})
+    packed = state.pack()
+    size_bytes, listing = _put(storage, state)
+    try:
+        is_lost = packed is not None and has_lost(packed, listing)
+    except CorruptMetadata:
+        storage.delete(_path(state.sequence))
+        raise
+    if is_lost:
+        # Other processes had deleted a file of parts that this one still named: its parts are written again.
+        size_bytes, listing = _put(storage, state)
+    written = Checkpoint(state.sequence, size_bytes, _thinned(marks))
+    kept = sorted({*_kept(listing), state.sequence})
     if kept[-1] == state.sequence:
         write_tail(storage, written, ())
     else:
         written = Checkpoint(kept[-1])
     for old in kept[:-_KEPT]:
         storage.delete(_path(old))
+    if packed is not None:
+        delete_unnamed(storage, packed, listing, [_path(sequence) for sequence in kept[-_KEPT:]])
     return written, min(kept[-_KEPT:])
+
+
+def _put(storage: Storage, state: TableState) -> tuple[int, Folder]:
+    """Store the fold. Return its size in bytes, without that of its parts, and what the folder holds then."""
+    if isinstance(state.slices, PackedSlices):
+        write_parts(storage, state.slices, state.sequence)
+    content = _content(state)
+    storage.put(_path(state.sequence), content)
+    return len(content), storage.list_folder(CHECKPOINT_FOLDER)
 
 
 def write_tail(storage: Storage, checkpoint: Checkpoint, tail: Sequence[bytes]) -> None:
@@ -105,9 +128,15 @@ def delete_written(storage: Storage, state: TableState, checkpoint: Checkpoint, 
         except (ObjectNotFound, *_UNUSABLE):
             return False
 
-    for path, content in ((POINTER, _tail_content(checkpoint, tail)), (_path(state.sequence), _content(state))):
-        if holds(path, content):
-            storage.delete(path)
+    if holds(POINTER, _tail_content(checkpoint, tail)):
+        storage.delete(POINTER)
+    packed = state.slices if isinstance(state.slices, PackedSlices) else None
+    if packed is not None and any(part.place is None for part in packed.parts):
+        return  # the state was not written
+    if holds(_path(state.sequence), _content(state)):
+        storage.delete(_path(state.sequence))
+        for file in files_of(packed, state.sequence) if packed is not None else ():
+            storage.delete(file)
 
 
 def _content(state: TableState) -> bytes:
@@ -229,7 +258,7 @@ def _pointer(storage: Storage) -> tuple[Checkpoint, tuple[Entry, ...], int]:
 
 
 def _read(storage: Storage, sequence: int) -> TableState:
-    return _from_json(parse_sealed(storage.read(_path(sequence))), sequence)
+    return _from_json(parse_sealed(storage.read(_path(sequence))), sequence, storage)
 
 
 def _path(sequence: int) -> str:
@@ -283,7 +312,7 @@ def _action_row(action: ActionRecord) -> tuple[object, ...]:
 
 _SPECIAL = {
     "actions": _Form(lambda held: [_action_row(action) for action in held.values()], _actions, is_required=True),
-    "slices": _Form(slices_json, slices_from, is_required=True),
+    "slices": _Form(lambda held: [] if isinstance(held, PackedSlices) else slices_json(held), slices_from, is_required=True),
     "replaced": _by_group(str),
     "plans": _Form(lambda held: {at: plan.to_json() for at, plan in held.items()}, dict, is_required=True),
     "clustering_losses": _by_group(int),
@@ -336,16 +365,28 @@ _FORMS = {
 
 
 def _to_json(state: TableState) -> dict[str, Any]:
-    return {"format": CHECKPOINT_FORMAT} | {key: form.write(getattr(state, name)) for name, (key, form) in _FORMS.items()}
+    document = {key: form.write(getattr(state, name)) for name, (key, form) in _FORMS.items()}
+    if not isinstance(state.slices, PackedSlices):
+        return {"format": CHECKPOINT_FORMAT} | document
+    excess = [list(group) for group in sorted(state.excess)]
+    return {"format": PARTS_FORMAT} | document | {PARTS: parts_json(state.slices), "excess": excess}
 
 
-def _from_json(document: dict[str, Any], sequence: int) -> TableState:
-    if document["format"] != CHECKPOINT_FORMAT or document["sequence"] != sequence:
-        raise CorruptMetadata(f"checkpoint {sequence} in format {document['format']}", expected=f"format {CHECKPOINT_FORMAT}")
+def _from_json(document: dict[str, Any], sequence: int, storage: Storage | None = None) -> TableState:
+    forms = (CHECKPOINT_FORMAT,) if storage is None else (CHECKPOINT_FORMAT, PARTS_FORMAT)
+    if document["format"] not in forms or document["sequence"] != sequence:
+        raise CorruptMetadata(
+            f"checkpoint {sequence} in format {document['format']}", expected=f"format {' or '.join(map(str, forms))}"
+        )
     held = {name: form.read(document[key]) for name, (key, form) in _FORMS.items() if form.is_required or key in document}
+    if document["format"] == PARTS_FORMAT:
+        assert storage is not None
+        held["slices"] = parts_from(document[PARTS], storage)
+        held["excess"] = {FileGroupId(str(partition), str(file_id)) for partition, file_id in document["excess"]}
     held["plans"] = {str(at): parse_plan(held["actions"][at].action, body) for at, body in held["plans"].items()}
     state = TableState(**held)
     if "schemas" not in held and state.schema_json:
         state.schemas = {"": state.schema_json}  # earlier releases kept the newest schema only
-    state.excess = excess_groups(state.slices, state.replaced)
+    if "excess" not in held:
+        state.excess = excess_groups(state.slices, state.replaced)
     return state

@@ -5,7 +5,7 @@ A clean by file versions lists the deleted files but no earliest retained instan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ def _needed_until(file: CleanedFile, begun: AbstractSet[str], replaced: str) -> 
 
 
 def remove_cleaned(
-    slices: dict[FileGroupId, dict[str, FileSlice]],
+    slices: MutableMapping[FileGroupId, Mapping[str, FileSlice]],
     replaced: dict[FileGroupId, str],
     excess: set[FileGroupId],
     gone: frozenset[tuple[str, str]],
@@ -61,10 +61,11 @@ def remove_cleaned(
 
     `excess` keeps the groups to examine at the next clean.
     """
-    for group in list(excess):
-        held = slices.get(group, {})
-        for instant in [i for i, s in held.items() if is_gone(s, gone)]:
-            del held[instant]
+    for group in sorted(excess):
+        known = slices.get(group, {})
+        held = {instant: found for instant, found in known.items() if not is_gone(found, gone)}
+        if len(held) < len(known):
+            slices[group] = held
         if not held:
             slices.pop(group, None)
             replaced.pop(group, None)

@@ -98,10 +98,20 @@ def _of_group(state: TableState, group: FileGroupId, planned: str) -> Iterator[H
         compaction = state.actions.get(following)
         if compaction is None or compaction.action is not Action.COMPACTION or start not in slices:
             continue
+        # A writer that puts new rows into a small base file leaves another one below that of the compaction.
+        if slices[start].base_file and _is_of_a_late_write(state, start, compaction):
+            yield HiddenFile(start, following, replace(slices[start], log_files=()))
         read = _logs_read(state, group, following)
         for log in slices[start].log_files:
             if log.name not in read and _is_completed(state, log.instant, _read_until(compaction)):
                 yield HiddenFile(log.instant, following, _only(slices[start], log))
+
+
+def _is_of_a_late_write(state: TableState, at: str, compaction: ActionRecord) -> bool:
+    """Return whether a slice begins with the base file of a write that completed behind the plan of the compaction."""
+    write = state.actions.get(at)
+    is_write = write is not None and write.action is not Action.COMPACTION and not write.is_clustering
+    return is_write and _is_completed(state, at, compaction.started_sequence)
 
 
 def _read_until(compaction: ActionRecord) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
@@ -21,6 +21,21 @@ ENTRIES_BEFORE_REOPENING = 200
 published."""
 
 _Found = TypeVar("_Found")
+
+
+class StatisticsSource(Protocol):
+    """Where a query finds statistics of data files."""
+
+    def of(self, paths: Sequence[str], columns: Iterable[str], state: TableState) -> list[FileStatistics | None]:
+        """Return what is known of these columns of the files at `paths`, of the table in `state`."""
+
+    def of_partitions(
+        self, partitions: Sequence[str], columns: Iterable[str], state: TableState, sequence: int
+    ) -> PartitionBounds | None:
+        """Return what is known of these columns in all files of `partitions`, of the table in `state` since entry `sequence`.
+
+        None if only the statistics of files decide.
+        """
 
 
 class KnownStatistics:

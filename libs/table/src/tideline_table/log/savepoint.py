@@ -108,7 +108,7 @@ def kept_slices(slices: Mapping[str, FileSlice], replaced_by: str | None, saved:
 def every_saved_slice(
     slices: Mapping[FileGroupId, Mapping[str, FileSlice]], replaced: Mapping[FileGroupId, str], saved: Saved
 ) -> list[FileSlice]:
-    """Return the slices of the whole table that savepoints keep, each once."""
+    """Return those of `slices` that savepoints keep, each once."""
     if not saved:
         return []
     return [

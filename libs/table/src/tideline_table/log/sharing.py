@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +14,22 @@ from tideline_table.hudi.format import TableFormat
 HUDI_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
 DEFAULT_EXPIRE_MIN = 10
-PROBATION_ENDS = "each commits under the lock while a mirror runs, or an operator vouches for them: tideline share PATH --resume"
-"""What ends the probation of a shared table."""
+_VOUCHED = "an operator vouches for them: tideline share PATH --resume"
 _ENABLED_BY = {
     "column_stats": "hoodie.metadata.index.column.stats.enable",
     "bloom_filters": "hoodie.metadata.index.bloom.filter.enable",
     "record_index": "hoodie.metadata.record.index.enable",
 }
 """Partition of the metadata table → the option of Apache Hudi's writers that makes it, or drops it."""
+_PARTITIONS_ENABLED_BY = "hoodie.metadata.index.partition.stats.enable"
+"""That of `partition_stats`, which only releases 1.x make."""
 _HOST, _NAME = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}", r"/(?!\.{1,2}(?:/|$))[A-Za-z0-9._=+@~-]+"
 _PLACE = re.compile(rf"(?P<hosts>{_HOST}(?:,{_HOST})*)(?P<base>(?:{_NAME})+)/(?P<key>[A-Za-z0-9_=+@~-][A-Za-z0-9._=+@~-]*)")
+_NAMED = re.compile(rf"(?P<hosts>{_HOST}(?:,{_HOST})*)/(?P<database>[a-z0-9_]+)/(?P<table>[a-z0-9_]+)")
+_ITEM = re.compile(
+    r"(?:(?P<endpoint>https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?)/)?(?P<region>[a-z0-9-]+)/"
+    r"(?P<table>[A-Za-z0-9_.-]{3,255})/(?P<key>[^\s/]{1,512})"
+)
 _PACKAGE = "org.apache.hudi.client.transaction.lock"
 
 
@@ -33,6 +39,8 @@ class HudiLockKind(enum.StrEnum):
     FILE_SYSTEM = "filesystem"
     STORAGE = "storage"
     ZOOKEEPER = "zookeeper"
+    METASTORE = "hive-metastore"
+    DYNAMODB = "dynamodb"
 
     @classmethod
     def fitting(cls, root: str) -> HudiLockKind:
@@ -44,7 +52,8 @@ class HudiLockKind(enum.StrEnum):
 class Sharing:
     """The lock of a shared table. After `expire_min` minutes both sides treat a lock file as abandoned.
 
-    `place` says where a lock in ZooKeeper is, `host:port,host:port/base/path/key`; empty for locks in the table's folder.
+    `place` says where a lock in ZooKeeper is, `host:port,host:port/base/path/key`, one in a Hive metastore,
+    `host:port,host:port/database/table`, or one in DynamoDB, `region/table/key`; empty for locks in the table's folder.
     """
 
     lock: HudiLockKind
@@ -55,10 +64,17 @@ class Sharing:
         """Raise `InvalidOption` if `expire_min` is less than 1, or `place` does not fit the lock."""
         if self.expire_min < 1:
             raise InvalidOption(f"a lock that expires after {self.expire_min} minutes", expected="at least 1 minute")
-        if self.lock is HudiLockKind.ZOOKEEPER:
-            zookeeper_place(self.place)
+        if self.lock in PLACES:
+            PLACES[self.lock](self.place)
         elif self.place:
             raise InvalidOption(f"a place {self.place!r} of lock {self.lock}", expected="none: it is in the table's folder")
+
+    @property
+    def probation_ends(self) -> str:
+        """What ends the probation of the table. A Hive metastore keeps no trace of a lock that ended."""
+        if self.lock is HudiLockKind.METASTORE:
+            return _VOUCHED
+        return f"each commits under the lock while a mirror runs, or {_VOUCHED}"
 
     def hudi_options(self, form: TableFormat, metadata: Collection[str] = ()) -> dict[str, str]:
         """Return the write options for every Hudi writer of the table (format reference 13.2, 13.3, 16.1).
@@ -75,6 +91,8 @@ class Sharing:
         if metadata:
             options |= {"hoodie.metadata.enable": "true"}
             options |= {key: str(name in metadata).lower() for name, key in _ENABLED_BY.items()}
+            if form.has_completion_times:
+                options[_PARTITIONS_ENABLED_BY] = str("partition_stats" in metadata).lower()
         if self.lock is HudiLockKind.FILE_SYSTEM:
             return options | {
                 "hoodie.write.lock.provider": f"{_PACKAGE}.FileSystemBasedLockProvider",
@@ -91,6 +109,26 @@ class Sharing:
                 "hoodie.write.lock.zookeeper.port": hosts.partition(",")[0].rpartition(":")[2],
                 "hoodie.write.lock.zookeeper.base_path": base_path,
                 "hoodie.write.lock.zookeeper.lock_key": key,
+            }
+        if self.lock is HudiLockKind.METASTORE:
+            hosts, database, table = metastore_place(self.place)
+            return options | {
+                "hoodie.write.lock.provider": "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",
+                "hoodie.write.lock.hivemetastore.uris": ",".join(f"thrift://{host}" for host in hosts.split(",")),
+                "hoodie.write.lock.hivemetastore.database": database,
+                "hoodie.write.lock.hivemetastore.table": table,
+                # This provider does not wait: its caller tries again.
+                "hoodie.write.lock.client.num_retries": "100",
+                "hoodie.write.lock.client.wait_time_ms_between_retry": "200",
+            }
+        if self.lock is HudiLockKind.DYNAMODB:
+            endpoint, region, table, key = dynamodb_place(self.place)
+            return options | {
+                "hoodie.write.lock.provider": "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider",
+                "hoodie.write.lock.dynamodb.region": region,
+                "hoodie.write.lock.dynamodb.table": table,
+                "hoodie.write.lock.dynamodb.partition_key": key,
+                **({"hoodie.write.lock.dynamodb.endpoint_url": endpoint} if endpoint else {}),
             }
         return options | {"hoodie.write.lock.provider": f"{_PACKAGE}.StorageBasedLockProvider"}
 
@@ -120,3 +158,38 @@ def zookeeper_place(place: str) -> tuple[str, str, str]:
     if matched is None:
         raise InvalidOption(f"place {place!r} of a lock in ZooKeeper", expected="HOST:PORT[,HOST:PORT...]/BASE/PATH/KEY")
     return matched["hosts"], matched["base"], matched["key"]
+
+
+def metastore_place(place: str) -> tuple[str, str, str]:
+    """Return the servers, the database and the table of a lock in a Hive metastore, as Hudi's options name them.
+
+    Raises `InvalidOption` unless it is `host:port,host:port/database/table`.
+    """
+    matched = _NAMED.fullmatch(place)
+    if matched is None:
+        raise InvalidOption(
+            f"place {place!r} of a lock in a Hive metastore", expected="HOST:PORT[,HOST:PORT...]/DATABASE/TABLE in small letters"
+        )
+    return matched["hosts"], matched["database"], matched["table"]
+
+
+def dynamodb_place(place: str) -> tuple[str, str, str, str]:
+    """Return the endpoint (empty: AWS's own), the region, the table and the key of a lock in DynamoDB, as Hudi's options name them.
+
+    Raises `InvalidOption` unless it is `region/table/key`, with `https://host:port/` before it for another endpoint.
+    """
+    matched = _ITEM.fullmatch(place)
+    if matched is None:
+        raise InvalidOption(
+            f"place {place!r} of a lock in DynamoDB",
+            expected="REGION/TABLE/KEY, or ENDPOINT/REGION/TABLE/KEY with the URL of another endpoint than AWS's",
+        )
+    return matched["endpoint"] or "", matched["region"], matched["table"], matched["key"]
+
+
+PLACES: Mapping[HudiLockKind, Callable[[str], tuple[str, ...]]] = {
+    HudiLockKind.ZOOKEEPER: zookeeper_place,
+    HudiLockKind.METASTORE: metastore_place,
+    HudiLockKind.DYNAMODB: dynamodb_place,
+}
+"""What reads the place of a lock that is not in the table's folder."""

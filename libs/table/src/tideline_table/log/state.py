@@ -1,18 +1,18 @@
-"""State of a table after a prefix of its log: actions, file groups, replaced groups. Folded entry by entry, without I/O.
+"""State of a table after a prefix of its log: actions, file groups, replaced groups. Folded entry by entry.
 
-`check_step` says which steps may follow. Writers ask it before an append, and the fold before an entry counts.
+Without I/O, but for the file slices of a table with many file groups: they are read before an entry changes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
-from tideline_table.errors import CorruptMetadata, IllegalTransition
+from tideline_table.errors import CorruptMetadata
 from tideline_table.file_group.slice import FileGroupId, close_slice, fold_file, fold_merged_log, is_gone
-from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State, check_transition
+from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.adopted import AdoptedTable
@@ -30,6 +30,7 @@ from tideline_table.log.body import (
 from tideline_table.log.cleaned import cleaned_files, first_whole, remove_cleaned
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import metadata_after
+from tideline_table.log.packed import PackedSlices
 from tideline_table.log.plan import (
     ArchivalPlanned,
     ArchivedInstants,
@@ -42,97 +43,18 @@ from tideline_table.log.plan import (
 from tideline_table.log.progress import Progress, progress_in
 from tideline_table.log.resizes import check_rings, kept_resizes, resize_in, resized_in
 from tideline_table.log.rewind import Rewind
-from tideline_table.log.savepoint import Savepoint, saved_by
-from tideline_table.log.sharing import HUDI_WRITER, Sharing
+from tideline_table.log.savepoint import saved_by
+from tideline_table.log.sharing import HUDI_WRITER
 from tideline_table.log.table_log import Draft
 from tideline_table.log.undo import Rewritten, excess_groups, move_logs, undo_writes
-from tideline_table.log.view import StateView
+from tideline_table.log.view import StateView, check_step
 
+LEAST_PACKED = 10_000
+"""From so many file groups on, a checkpoint keeps their slices in parts (`PackedSlices`)."""
 _UNLOCKED_KEPT = 10
 _REAPPENDED_KEPT = 100
 REAPPENDED = "tideline.reappended"
 """Key of a commit's extra metadata: the hidden write whose rows it holds, as far as they are not older than visible ones."""
-
-
-class KnownSteps(Protocol):
-    """The part of a table's state (`TableState`) that decides which transition may follow."""
-
-    actions: dict[str, ActionRecord]
-    savepoints: dict[str, Savepoint]
-    sharing: Sharing | None
-
-    @property
-    def restoring(self) -> str:
-        """Instant of the pending restore; empty if there is none."""
-
-
-def check_step(state: KnownSteps, step: Draft | Entry) -> None:
-    """Raise `IllegalTransition` unless `step` is a valid next transition; `CorruptMetadata` if a rollback names a wrong action."""
-    named = f"{step.action} {step.instant}"
-    if state.restoring not in ("", step.instant) and state.sharing is None:
-        raise IllegalTransition(
-            f"{named} while restore {state.restoring} is pending", expected="no other action until it completes"
-        )
-    if step.action is Action.SAVEPOINT:
-        _check_savepoint(state, step)
-        return
-    known = state.actions.get(step.instant)
-    before = known.state if known else State.NONE
-    if before is not step.before:
-        raise IllegalTransition(f"a step of {named} from {step.before} to {step.after}", expected=f"a step from {before}")
-    check_transition(step.instant, step.action, step.before, step.after)
-    if known is not None and known.action is not step.action:
-        raise IllegalTransition(f"a step of {named}", expected=f"a step of {known.action} {step.instant}")
-    if known is not None and known.fenced_by and step.after is not State.ROLLED_BACK:
-        raise IllegalTransition(
-            f"a step of {named} to {step.after} after rollback {known.fenced_by} was requested for it", expected="no further step"
-        )
-    if step.action is Action.ROLLBACK:
-        _check_rollback(state, step)
-    if isinstance(step.body, RestorePlanned | RestoreBegun):
-        _check_rewind(state, step.body.rewind, step.instant)
-
-
-def _check_savepoint(state: KnownSteps, step: Draft | Entry) -> None:
-    before = State.COMPLETED if step.instant in state.savepoints else State.NONE
-    if before is not step.before:
-        raise IllegalTransition(f"a step of savepoint {step.instant} from {step.before}", expected=f"a step from {before}")
-    check_transition(step.instant, step.action, step.before, step.after)
-    write = state.actions.get(step.instant)
-    if write is None or write.state is not State.COMPLETED or write.action not in PUBLISHING_ACTIONS:
-        raise IllegalTransition(f"a savepoint of {step.instant}", expected="a completed write")
-
-
-def _check_rewind(state: KnownSteps, back: Rewind, restore: str) -> None:
-    if back.savepoint not in state.savepoints:
-        raise IllegalTransition(f"restore {restore} to {back.savepoint}", expected="a savepoint")
-    ended, pending = (State.COMPLETED,), (State.REQUESTED, State.INFLIGHT)
-    for named, states in (((*back.undone, *back.rollbacks), ended), (back.fenced, pending)):
-        for instant, action in named:
-            known = state.actions.get(instant)
-            if known is None or known.action is not action or known.state not in states:
-                raise IllegalTransition(f"restore {restore} undoes {instant}", expected=f"a {action} that is {states[-1]}")
-
-
-def _check_rollback(state: KnownSteps, step: Draft | Entry) -> None:
-    body = step.body if isinstance(step.body, RollbackStep) else RollbackStep("", "")
-    target = state.actions.get(body.target)
-    if step.writer_id == HUDI_WRITER and state.sharing is not None:
-        return  # it has happened already, and Apache Hudi may also roll back completed writes
-    if state.sharing is not None and step.after is State.COMPLETED and target is not None and target.fenced_by:
-        return  # Apache Hudi rolled back the same instant at the same time
-    if target is None or not target.is_pending:
-        raise IllegalTransition(
-            f"rollback {step.instant} of {body.target or 'no instant'}", expected="a pending instant as its target"
-        )
-    if target.fenced_by not in ("", step.instant):
-        raise IllegalTransition(
-            f"rollback {step.instant} of {target.instant}", expected=f"rollback {target.fenced_by}, which began first"
-        )
-    if body.target_action != target.action:
-        raise CorruptMetadata(
-            f"rollback {step.instant} of {target.instant} as action {body.target_action!r}", expected=f"action {target.action}"
-        )
 
 
 @dataclass(slots=True)
@@ -162,6 +84,9 @@ class TableState(StateView):
                 )
             check_step(self, entry)
             check_rings(entry)
+            if isinstance(self.slices, PackedSlices):
+                # Before anything changes: storage must not fail in the middle of an entry.
+                self.slices.hold(self._groups_of(entry))
             self.sequence = entry.sequence
             self.last_instant = max(self.last_instant, entry.completion)
             if entry.action is Action.SAVEPOINT:
@@ -175,6 +100,31 @@ class TableState(StateView):
                 self.metadata = metadata_after(self.metadata, entry)
             if entry.after in (State.COMPLETED, State.ROLLED_BACK):
                 self.plans.pop(entry.instant, None)
+            if isinstance(self.slices, PackedSlices):
+                self.slices.settle(beyond=max(LEAST_PACKED, len(self.slices) // 32))
+
+    def _groups_of(self, entry: Entry) -> Collection[FileGroupId] | None:
+        """Return the file groups whose slices an entry may change; None: any."""
+        body = entry.body
+        match body:
+            case Published():
+                return {FileGroupId(stat.partition_path, stat.file_id) for stat in body.metadata.stats}
+            case Cleaned():
+                return None if self.ring_resizes else self.excess
+            case RollbackStep():
+                return self.planned_groups(body.target) if self.is_pending(body.target) and not body.moves else None
+            case RestoreBegun() | Restored():
+                return None
+        return ()
+
+    def pack(self) -> PackedSlices | None:
+        """Keep the slices of a table with many file groups packed, with all that changed; return them, None for other tables."""
+        with self._mutex:
+            if isinstance(self.slices, PackedSlices):
+                self.slices.settle()
+            elif len(self.slices) >= LEAST_PACKED:
+                self.slices = PackedSlices.of(self.slices)
+            return self.slices if isinstance(self.slices, PackedSlices) else None
 
     def _apply_transition(self, entry: Entry) -> None:
         known = self.actions.get(entry.instant)
@@ -245,7 +195,7 @@ class TableState(StateView):
     def _take_over(self, adopted: AdoptedTable, sequence: int) -> None:
         for instant, action, name, operation, since in adopted.actions:
             known = (instant, Action(action), State(name), operation, sequence, sequence, HUDI_WRITER, since)
-            self.actions[instant] = ActionRecord(*known)
+            self.actions[instant] = ActionRecord(*known, completion=adopted.completions.get(instant, ""))
         self.slices, self.replaced, self.plans = dict(adopted.slices), dict(adopted.replaced), dict(adopted.plans)
         self.excess = excess_groups(self.slices, self.replaced)
         self.schema_json = adopted.schema_json or self.schema_json
@@ -280,10 +230,13 @@ class TableState(StateView):
         self.plans.pop(step.target, None)
 
     def _close_slices(self, instants: AbstractSet[str], groups: Iterable[FileGroupId] | None = None) -> None:
-        for group in self.slices if groups is None else groups:
-            slices = self.slices.get(group, {})
-            for instant in sorted(instants & slices.keys(), reverse=True):
-                close_slice(slices, instant)
+        for group in list(self.slices) if groups is None else groups:
+            known = self.slices.get(group, {})
+            if closed := sorted(instants & known.keys(), reverse=True):
+                slices = dict(known)
+                for instant in closed:
+                    close_slice(slices, instant)
+                self.slices[group] = slices
 
     def _rewind(self, back: Rewind, entry: Entry) -> None:
         """Return the table to a savepoint. Pending instants newer than it are rolled back."""
@@ -327,15 +280,17 @@ class TableState(StateView):
             if not stat.path:
                 continue
             group = FileGroupId(stat.partition_path, stat.file_id)
-            slices = self.slices.setdefault(group, {})
+            slices = dict(self.slices.get(group, {}))
             if entry.action is Action.LOG_COMPACTION:
                 fold_merged_log(slices, group, instant, stat)
+                self.slices[group] = slices
                 continue
             below = None
             if entry.completion:
                 begun = (at for at in (*slices, compactions.get(group, "")) if at <= entry.completion)
                 below = max(begun, default="")
             fold_file(slices, group, carried.get(stat.path, instant), stat, below)
+            self.slices[group] = slices
             if len(slices) > 1:
                 self.excess.add(group)
         for partition, file_ids in (metadata.replaced or {}).items():
@@ -359,7 +314,7 @@ class TableState(StateView):
     def _apply_clean(self, retained: str, gone: frozenset[tuple[str, str]]) -> None:
         if not retained:
             # Apache Hudi cleaned by file versions.
-            left = {g: {i for i, s in self.slices.get(g, {}).items() if not is_gone(s, gone)} for g in self.excess}
+            left = {g: {i for i, s in self.slices.get(g, {}).items() if not is_gone(s, gone)} for g in sorted(self.excess)}
             newest = max((a.instant for a in self.completed_writes()), default="")
             retained = first_whole(cleaned_files(gone, newest), left, self.replaced)
             self.whole_since = max(self.whole_since, retained)
@@ -382,6 +337,8 @@ class TableState(StateView):
 
 def _own(value: Any) -> Any:
     """Copy the parts of `value` that the state changes in place: containers and dictionaries in them. Their elements are frozen."""
+    if isinstance(value, PackedSlices):
+        return value.copy()
     if isinstance(value, dict):
         return {key: dict(held) if isinstance(held, dict) else held for key, held in value.items()}
     return set(value) if isinstance(value, set) else value

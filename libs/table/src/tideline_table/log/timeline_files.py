@@ -21,7 +21,7 @@ from tideline_table.hudi.plans import (
     SAVEPOINT_METADATA,
     encode_document,
 )
-from tideline_table.log.body import Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
+from tideline_table.log.body import Bare, Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
 from tideline_table.log.entry import Entry
 from tideline_table.log.plan import HUDI_PLANS, RollbackStep
 
@@ -64,13 +64,12 @@ def timeline_files(entry: Entry, form: TableFormat) -> TimelineFiles:
     return TimelineFiles(tuple((_path(entry, state, form), _content(entry, state, form)) for state in states), delete)
 
 
-def check_encodable(entry: Entry, form: TableFormat) -> None:
-    """Raise `InvalidRecord` for an entry with a plan or a document that Hudi's formats cannot hold: its timeline files follow it.
+ENCODABLE = Bare, Published
+"""Bodies that need no `check_encodable`: an empty one holds nothing, the metadata of a commit has the shape of the entry itself."""
 
-    The metadata of a commit has the shape of the entry itself, so that what the log takes fits.
-    """
-    if isinstance(entry.body, Published):
-        return
+
+def check_encodable(entry: Entry, form: TableFormat) -> None:
+    """Raise `InvalidRecord` for an entry with a plan or document that Hudi's formats cannot hold: its timeline files follow it."""
     try:
         timeline_files(entry, form)
     except MALFORMED as error:

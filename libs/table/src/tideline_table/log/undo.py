@@ -22,9 +22,10 @@ class Rewritten:
     """Instant of the restore or rollback that undid the writes."""
 
 
-def undo_writes(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], instants: AbstractSet[str]) -> None:
+def undo_writes(slices: MutableMapping[FileGroupId, Mapping[str, FileSlice]], instants: AbstractSet[str]) -> None:
     """Remove the base files and log files that `instants` wrote. Remove groups and slices that are then empty."""
-    for group, by_instant in list(slices.items()):
+    touched = [(group, held) for group, held in slices.items() if any(_wrote(instants, found) for found in held.values())]
+    for group, by_instant in touched:
         kept = {}
         oldest = min(by_instant)
         for base_instant, found in by_instant.items():
@@ -42,13 +43,17 @@ def undo_writes(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], insta
             del slices[group]
 
 
+def _wrote(instants: AbstractSet[str], found: FileSlice) -> bool:
+    return found.base_instant in instants or any(log.instant in instants for log in found.log_files)
+
+
 def _left(found: FileSlice, base: str, logs: tuple[LogFile, ...]) -> FileSlice:
     if base:
         return replace(found, log_files=logs)
     return replace(found, base_file="", size_bytes=0, rows=-1, log_files=logs)
 
 
-def move_logs(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], moves: Iterable[LogMove]) -> list[FileGroupId]:
+def move_logs(slices: MutableMapping[FileGroupId, Mapping[str, FileSlice]], moves: Iterable[LogMove]) -> list[FileGroupId]:
     """Rename log files, each behind those of the slice that its new name names; return their groups.
 
     Repeating it changes nothing.
@@ -59,7 +64,7 @@ def move_logs(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], moves: 
         if old is None or new is None or old.file_id != new.file_id:
             raise CorruptMetadata(f"a move of {old_name!r} to {new_name!r}", expected="log files of one file group")
         group = FileGroupId(partition, old.file_id)
-        by_instant = slices.get(group, {})
+        by_instant = dict(slices.get(group, {}))
         above, below = by_instant.get(old.instant), by_instant.get(new.instant)
         moved = next((log for log in above.log_files if log.name == old_name), None) if above is not None else None
         if above is None or below is None or moved is None:
@@ -71,6 +76,7 @@ def move_logs(slices: MutableMapping[FileGroupId, dict[str, FileSlice]], moves: 
             del by_instant[old.instant]
         renamed = replace(moved, name=new_name, version=new.version)
         by_instant[new.instant] = replace(below, log_files=(*below.log_files, renamed))
+        slices[group] = by_instant
         groups.append(group)
     return groups
 

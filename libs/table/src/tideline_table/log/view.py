@@ -1,20 +1,29 @@
 """What a table state holds, and what queries, plans and writers ask of it: its timeline and its file slices.
 
-Nothing here changes it.
+Nothing here changes it. `check_step` says which steps may follow: writers ask it before an append, and the fold before an entry
+counts.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import Protocol
 
+from tideline_table.errors import CorruptMetadata, IllegalTransition
 from tideline_table.file_group.slice import FileGroupId, FileSlice, visible_slice, visible_slices
 from tideline_table.hudi.file_names import parse_log_file_name
-from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State
+from tideline_table.hudi.instant import PUBLISHING_ACTIONS, Action, State, check_transition
 from tideline_table.log.action import PENDING, ActionRecord
+from tideline_table.log.body import RestoreBegun
+from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import MetadataTable
+from tideline_table.log.packed import PackedSlices, Parts, Where
+from tideline_table.log.part_summary import PartSummary, summary_of
 from tideline_table.log.plan import (
     ArchivalPlanned,
     CleanPlanned,
@@ -26,9 +35,92 @@ from tideline_table.log.plan import (
 )
 from tideline_table.log.progress import Progress
 from tideline_table.log.resizes import BucketResize, made_by
+from tideline_table.log.rewind import Rewind
 from tideline_table.log.savepoint import Saved, Savepoint, saved_by_log
-from tideline_table.log.sharing import Sharing
+from tideline_table.log.sharing import HUDI_WRITER, Sharing
+from tideline_table.log.table_log import Draft
 from tideline_table.log.undo import Rewritten
+
+
+class KnownSteps(Protocol):
+    """The part of a table's state (`TableState`) that decides which transition may follow."""
+
+    actions: dict[str, ActionRecord]
+    savepoints: dict[str, Savepoint]
+    sharing: Sharing | None
+
+    @property
+    def restoring(self) -> str:
+        """Instant of the pending restore; empty if there is none."""
+
+
+def check_step(state: KnownSteps, step: Draft | Entry) -> None:
+    """Raise `IllegalTransition` unless `step` is a valid next transition; `CorruptMetadata` if a rollback names a wrong action."""
+    named = f"{step.action} {step.instant}"
+    if state.restoring not in ("", step.instant) and state.sharing is None:
+        raise IllegalTransition(
+            f"{named} while restore {state.restoring} is pending", expected="no other action until it completes"
+        )
+    if step.action is Action.SAVEPOINT:
+        _check_savepoint(state, step)
+        return
+    known = state.actions.get(step.instant)
+    before = known.state if known else State.NONE
+    if before is not step.before:
+        raise IllegalTransition(f"a step of {named} from {step.before} to {step.after}", expected=f"a step from {before}")
+    check_transition(step.instant, step.action, step.before, step.after)
+    if known is not None and known.action is not step.action:
+        raise IllegalTransition(f"a step of {named}", expected=f"a step of {known.action} {step.instant}")
+    if known is not None and known.fenced_by and step.after is not State.ROLLED_BACK:
+        raise IllegalTransition(
+            f"a step of {named} to {step.after} after rollback {known.fenced_by} was requested for it", expected="no further step"
+        )
+    if step.action is Action.ROLLBACK:
+        _check_rollback(state, step)
+    if isinstance(step.body, RestorePlanned | RestoreBegun):
+        _check_rewind(state, step.body.rewind, step.instant)
+
+
+def _check_savepoint(state: KnownSteps, step: Draft | Entry) -> None:
+    before = State.COMPLETED if step.instant in state.savepoints else State.NONE
+    if before is not step.before:
+        raise IllegalTransition(f"a step of savepoint {step.instant} from {step.before}", expected=f"a step from {before}")
+    check_transition(step.instant, step.action, step.before, step.after)
+    write = state.actions.get(step.instant)
+    if write is None or write.state is not State.COMPLETED or write.action not in PUBLISHING_ACTIONS:
+        raise IllegalTransition(f"a savepoint of {step.instant}", expected="a completed write")
+
+
+def _check_rewind(state: KnownSteps, back: Rewind, restore: str) -> None:
+    if back.savepoint not in state.savepoints:
+        raise IllegalTransition(f"restore {restore} to {back.savepoint}", expected="a savepoint")
+    ended, pending = (State.COMPLETED,), (State.REQUESTED, State.INFLIGHT)
+    for named, states in (((*back.undone, *back.rollbacks), ended), (back.fenced, pending)):
+        for instant, action in named:
+            known = state.actions.get(instant)
+            if known is None or known.action is not action or known.state not in states:
+                raise IllegalTransition(f"restore {restore} undoes {instant}", expected=f"a {action} that is {states[-1]}")
+
+
+def _check_rollback(state: KnownSteps, step: Draft | Entry) -> None:
+    body = step.body if isinstance(step.body, RollbackStep) else RollbackStep("", "")
+    target = state.actions.get(body.target)
+    if step.writer_id == HUDI_WRITER and state.sharing is not None:
+        return  # it has happened already, and Apache Hudi may also roll back completed writes
+    if state.sharing is not None and step.after is State.COMPLETED and target is not None and target.fenced_by:
+        return  # Apache Hudi rolled back the same instant at the same time
+    if target is None or not target.is_pending:
+        raise IllegalTransition(
+            f"rollback {step.instant} of {body.target or 'no instant'}", expected="a pending instant as its target"
+        )
+    if target.fenced_by not in ("", step.instant):
+        raise IllegalTransition(
+            f"rollback {step.instant} of {target.instant}", expected=f"rollback {target.fenced_by}, which began first"
+        )
+    if body.target_action != target.action:
+        raise CorruptMetadata(
+            f"rollback {step.instant} of {target.instant} as action {body.target_action!r}", expected=f"action {target.action}"
+        )
 
 
 @dataclass(slots=True)
@@ -38,8 +130,8 @@ class StateView:
     sequence: int = 0
     last_instant: str = ""
     actions: dict[str, ActionRecord] = field(default_factory=dict)
-    slices: dict[FileGroupId, dict[str, FileSlice]] = field(default_factory=dict)
-    """Committed slices by base instant, oldest first, without cleaned slices."""
+    slices: MutableMapping[FileGroupId, Mapping[str, FileSlice]] = field(default_factory=dict)
+    """Committed slices by base instant, oldest first, without cleaned slices. `PackedSlices` in a table with many file groups."""
     replaced: dict[FileGroupId, str] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     """Plans of pending actions, by instant."""
@@ -168,9 +260,53 @@ class StateView:
         """
         wanted = None if partitions is None else set(partitions)
         with self._mutex:
-            known = self.slices if wanted is None else {g: s for g, s in self.slices.items() if g.partition_path in wanted}
-            found = visible_slices(known, self.replaced, as_of, self.groups_under_compaction())
-        return sorted(found, key=lambda s: s.group)
+            known: Mapping[FileGroupId, Mapping[str, FileSlice]] = self.slices
+            if wanted is not None:
+                packed = self.slices if isinstance(self.slices, PackedSlices) else None
+                known = packed.of_partitions(wanted) if packed else {g: s for g, s in known.items() if g.partition_path in wanted}
+            return sorted(visible_slices(known, self.replaced, as_of, self.groups_under_compaction()), key=attrgetter("group"))
+
+    def each_latest(self, where: Where | None = None) -> Iterator[FileSlice]:
+        """Yield what `latest_slices` returns. In a table with many file groups, few slices exist at a time.
+
+        With `where`, such a table passes over the parts that did not change since they were packed and are not wanted.
+        """
+        parts, replaced, compactions = self._parts(where, changes_hide=False)
+        held = (part for part in parts if not isinstance(part, PartSummary))
+        return chain.from_iterable(visible_slices(part, replaced, "", compactions) for part in held)
+
+    def totals(self, small_bytes: int = 0) -> tuple[PartSummary, int]:
+        """Return the sums over the visible slices, and how many of these have fewer bytes than `small_bytes`.
+
+        A table with many file groups decodes the parts that changed, and those with slices of nearly this size.
+        """
+        parts, replaced, compactions = self._parts(lambda part, _: part.small(small_bytes) is None, changes_hide=True)
+        whole, small = PartSummary(), 0
+        for part in parts:
+            if isinstance(part, PartSummary):
+                found, count = part, part.small(small_bytes) or 0
+            else:
+                found, visible = summary_of(part, replaced, compactions)
+                count = sum(s.total_bytes < small_bytes for s in visible)
+            whole, small = whole.with_next(found), small + count
+        return whole, small
+
+    def _parts(self, where: Where | None, *, changes_hide: bool) -> tuple[Parts, dict[FileGroupId, str], dict[FileGroupId, str]]:
+        """Return the file groups in parts, as `PackedSlices.each_part`, with the replaced groups and those under compaction.
+
+        `changes_hide`: a summary does not stand for a part in which one of these groups is.
+        """
+        with self._mutex:
+            replaced, compactions = dict(self.replaced), self.groups_under_compaction()
+            if isinstance(self.slices, PackedSlices):
+                return self.slices.copy().each_part([*replaced, *compactions] * changes_hide, where), replaced, compactions
+            return iter([{group: self.slices[group] for group in sorted(self.slices)}]), replaced, compactions
+
+    def latest_among(self, groups: Iterable[FileGroupId]) -> list[FileSlice]:
+        """Return the visible slices of now of these file groups. Costs nothing for the other groups of the table."""
+        with self._mutex:
+            known = {group: self.slices[group] for group in sorted(groups) if group in self.slices}
+            return list(visible_slices(known, self.replaced, "", self.groups_under_compaction()))
 
     def every_slice(self) -> list[FileSlice]:
         """Return all committed slices that were not cleaned, including older and replaced ones."""

@@ -6,6 +6,7 @@ of its type. All values of a block have one type, because readers of several rel
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from collections.abc import Sequence
@@ -218,22 +219,23 @@ def delete_block(
 ) -> bytes:
     """Return a block that deletes the record `keys` of a partition, written by `instant`; `merged` as for `avro_block`.
 
-    `ordering` holds a value for each key. With None, the deletions apply to all earlier records of the keys. Raises `InvalidRecord`
-    for null keys or ordering values, and `SchemaMismatch` for an ordering type that the format lacks.
+    `ordering` holds a value for each key, a struct for several ordering fields. With None, the deletions apply to all earlier
+    records of the keys. Raises `InvalidRecord` for null keys or ordering values, and `SchemaMismatch` for an ordering type that the
+    format lacks.
     """
     if ordering is None:
         ordering = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
     keys, ordering = _one_chunk(keys), _one_chunk(ordering)
-    if len(ordering) != len(keys) or keys.null_count or ordering.null_count:
+    if len(ordering) != len(keys) or keys.null_count or has_nulls(ordering):
         raise InvalidRecord(
             "deletions with a null or missing key or ordering value", expected="a key and an ordering value in each"
         )
-    branch, ordering = _wrapped(ordering)
+    members = _wrapped_members(ordering)
     keys = keys.cast(pa.string())
     parts = [_varint(len(keys))] if len(keys) else []
     bounds = [*range(0, len(keys), _BATCH_ROWS), len(keys)]
     for first, last in pairwise(bounds):
-        parts.append(octets_of(_records(keys[first:last], partition_path, branch, ordering[first:last])))
+        parts.append(octets_of(_records(keys[first:last], partition_path, [(b, v[first:last]) for b, v in members])))
     datum = b"".join((*parts, b"\x00"))
     return frame_block(
         BlockType.DELETE, block_header(instant, merged, avro_schema_json), _PREFIX.pack(BLOCK_VERSION, len(datum)) + datum
@@ -247,6 +249,9 @@ def reads_as_none(ordering: pa.Array | pa.ChunkedArray) -> np.ndarray:
     width.
     """
     values = _one_chunk(ordering)
+    if pa.types.is_struct(values.type):
+        # Lists of values compare whatever they hold, but one with null is written as no value.
+        return np.asarray(_null_members(values))
     if pa.types.is_time32(values.type):
         return np.ones(len(values), dtype=bool)
     branch, written = _wrapped(values)
@@ -254,12 +259,35 @@ def reads_as_none(ordering: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return np.asarray(none)
 
 
-def _records(keys: pa.Array, partition_path: str, branch: int, ordering: pa.Array) -> pa.Array:
+def has_nulls(ordering: pa.Array | pa.ChunkedArray) -> bool:
+    """Return whether an ordering value, or one of several of a row, is null."""
+    values = _one_chunk(ordering)
+    return bool(pc.any(_null_members(values)).as_py()) if pa.types.is_struct(values.type) else bool(values.null_count)
+
+
+def _null_members(values: pa.StructArray) -> pa.Array:
+    """Return True for each row of which a value is null."""
+    return functools.reduce(pc.or_, [member.is_null() for member in values.flatten()], values.is_null())
+
+
+def _wrapped_members(ordering: pa.Array) -> list[tuple[int, pa.Array]]:
+    """Return the branch and the values of each ordering field, as `_wrapped`; of the only one if `ordering` is no struct."""
+    return [_wrapped(one) for one in (ordering.flatten() if pa.types.is_struct(ordering.type) else [ordering])]
+
+
+def _records(keys: pa.Array, partition_path: str, members: Sequence[tuple[int, pa.Array]]) -> pa.Array:
     out = Pieces(len(keys))
     encode(_KEY, keys, out, MetaField.RECORD_KEY)
     encode(_PARTITION, pa.repeat(pa.scalar(partition_path, pa.string()), len(keys)), out, MetaField.PARTITION_PATH)
-    out.add_varints(np.full(len(keys), branch, np.int64))
-    encode(_ORDERING.children[branch].children[0], ordering, out, "ordering")
+    if len(members) > 1:
+        # One wrapper of a list: the branch of the union, the branch of the list that is not null, and its length.
+        for number in (_ARRAY_BRANCH, 1, len(members)):
+            out.add_varints(np.full(len(keys), number, np.int64))
+    for branch, ordering in members:
+        out.add_varints(np.full(len(keys), branch, np.int64))
+        encode(_ORDERING.children[branch].children[0], ordering, out, "ordering")
+    if len(members) > 1:
+        out.add_varints(np.zeros(len(keys), np.int64))  # the end of the list
     return out.join()
 
 

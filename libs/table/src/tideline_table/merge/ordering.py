@@ -10,6 +10,22 @@ from tideline_table.schema.arrow import field_values, one_chunk
 from tideline_table.schema.evolution import IS_DELETED, PURGED
 
 
+def ordering_names(ordering_field: str) -> tuple[str, ...]:
+    """Return the ordering fields of a text that separates them by commas."""
+    return tuple(ordering_field.replace(" ", "").split(",")) if ordering_field else ()
+
+
+def ordering_values(rows: pa.Table, ordering_field: str) -> pa.ChunkedArray:
+    """Return the values of the ordering field; structs of the values if there are several."""
+    names = ordering_names(ordering_field)
+    if len(names) == 1:
+        return field_values(rows, names[0])
+    values = pa.table([field_values(rows, name) for name in names], names=list(names))
+    kind = pa.struct([field.with_nullable(nullable=True) for field in values.schema])
+    structs = [pa.StructArray.from_arrays(batch.columns, fields=list(kind)) for batch in values.to_batches()]
+    return pa.chunked_array(structs, kind)
+
+
 def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) -> np.ndarray | None:
     """Return the row numbers to keep so that each key occurs once: the largest ordering value, the last row on ties.
 
@@ -20,14 +36,16 @@ def combine_input(rows: pa.Table, keys: pa.ChunkedArray, ordering_field: str) ->
         return None
     position = pa.array(np.arange(rows.num_rows, dtype=np.int64))
     columns: dict[str, pa.Array | pa.ChunkedArray] = {"key": keys, "position": position}
-    order = [("position", "descending")]
-    if ordering_field:
-        ordering = columns["ordering"] = field_values(rows, ordering_field)
-        order = [("ordering", "descending"), *order]
+    order = []
+    for number, name in enumerate(ordering_names(ordering_field)):
+        ordering = field_values(rows, name)
         if pa.types.is_floating(ordering.type):
             # Arrow sorts NaN after all numbers in both directions.
-            columns["nan"] = pc.fill_null(pc.is_nan(ordering), fill_value=False)
-            order = [("nan", "descending"), *order]
+            columns[f"nan{number}"] = pc.fill_null(pc.is_nan(ordering), fill_value=False)
+            order.append((f"nan{number}", "descending"))
+        columns[f"ordering{number}"] = ordering
+        order.append((f"ordering{number}", "descending"))
+    order.append(("position", "descending"))
     # Sorted with the winner first, the first row of each key is kept; sort_indices puts nulls last.
     ranked = pa.table(columns).take(pc.sort_indices(pa.table(columns), sort_keys=order))
     codes = one_chunk(pc.dictionary_encode(ranked.column("key")))

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from tideline_table.errors import UnsupportedTable
 from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, fold_events
 from tideline_table.merge.mode import MergeMode
-from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, purged_mask
+from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, ordering_names, ordering_values, purged_mask
 from tideline_table.merge.parts import OpenCells, PartialUpdate, chosen_cells, fold_parts, from_newer
-from tideline_table.schema.arrow import field_values, with_column
+from tideline_table.schema.arrow import with_column
 from tideline_table.schema.avro import parse_record
 from tideline_table.schema.evolution import IS_DELETED
 from tideline_table.schema.meta_fields import META_FIELDS
@@ -56,6 +56,9 @@ class Merging:
     value. False: as Apache Hudi merges logs (docs/design/merge-on-read.md, late rows)."""
     ordering_field: str = ""
     """The ordering fields, separated by commas; the first field that differs decides."""
+    combines_by_mode: bool = False
+    """Rows of one input merge as rows of two writes do (version 9). Otherwise the larger ordering value lies on top, by commit
+    time, too, and only `PartialUpdate.by_payload` fills cells."""
 
     def check_defaults(self, schema_json: str, name: str) -> None:
         """Raise `UnsupportedTable` if non-null defaults leave cells open: Hudi compares them by identity, not by value."""
@@ -74,7 +77,16 @@ class Merging:
         """The ordering fields if they decide, else none."""
         if self.mode is not MergeMode.EVENT_TIME:
             return ()
-        return tuple(name.strip() for name in self.ordering_field.split(","))
+        return ordering_names(self.ordering_field)
+
+    @property
+    def combining_field(self) -> str:
+        """The ordering fields by which rows of one input compare, separated by commas; empty: the last row lies on top."""
+        return "" if self.combines_by_mode and self.mode is MergeMode.COMMIT_TIME else self.ordering_field
+
+    def ordering_values(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return the values by which rows compare; structs for several ordering fields."""
+        return ordering_values(rows, self.ordering_field)
 
     @property
     def deletion_kind(self) -> EventKind:
@@ -96,15 +108,15 @@ def with_deletion_marks(rows: pa.Table, merging: Merging) -> pa.Table:
 def combined_input(rows: pa.Table, keys: pa.ChunkedArray, merging: Merging) -> tuple[np.ndarray, pa.Table] | None:
     """Return the numbers of the rows on top and one row for each of `keys`; None if every key already occurs once.
 
-    The largest ordering value lies on top, the last row on ties. Only the payload class of partial updates fills its open cells.
+    The largest ordering value lies on top, the last row on ties; see `Merging.combines_by_mode`.
     """
-    winners = combine_input(rows, keys, merging.ordering_field)
+    winners = combine_input(rows, keys, merging.combining_field)
     if winners is None:
         return None
-    if merging.partial is None or not merging.partial.by_payload:
+    if merging.partial is None or not (merging.partial.by_payload or merging.combines_by_mode):
         return winners, rows.take(pa.array(winners))
     kinds = np.where(deleted_mask(rows), merging.deletion_kind, EventKind.RECORD).astype(np.int8)
-    ordering = field_values(rows, merging.ordering_field) if merging.mode is MergeMode.EVENT_TIME else None
+    ordering = merging.ordering_values(rows) if merging.mode is MergeMode.EVENT_TIME else None
     filled = {name: found for name in rows.column_names if (found := merging.partial.is_filled(rows.column(name))) is not None}
     outcome = fold_parts(LogEvents(keys, kinds, ordering), merging.mode, filled)
     order = np.argsort(outcome.tops)
@@ -117,8 +129,8 @@ def lies_on_top(stored: pa.Table, rows: np.ndarray, incoming: pa.Table, targets:
     """Return True where row `targets[i]` of `incoming` lies on top of row `rows[i]` of `stored`, which has the same key."""
     if merging.mode is not MergeMode.EVENT_TIME or not len(targets):
         return np.ones(len(targets), dtype=bool)
-    mine = field_values(incoming, merging.ordering_field).take(pa.array(targets))
-    wins = incoming_wins(field_values(stored, merging.ordering_field).take(pa.array(rows)).cast(mine.type), mine)
+    mine = merging.ordering_values(incoming).take(pa.array(targets))
+    wins = incoming_wins(merging.ordering_values(stored).take(pa.array(rows)).cast(mine.type), mine)
     always = deleted_mask(incoming) if merging.deletions_always_win else purged_mask(incoming)
     return np.asarray(wins | always[targets])
 
@@ -140,6 +152,7 @@ def filled_rows(
     above[targets[::-1]] = wins[::-1]
     alone = met < 0
     at = pa.array(met, mask=alone)
+    changed = alone | above | partial.by_payload
     columns = []
     for name in incoming.column_names:
         new = incoming.column(name)
@@ -147,7 +160,10 @@ def filled_rows(
             columns.append(new)
             continue
         old = stored.column(name).take(at)
-        columns.append(chosen_cells(new, old, alone | from_newer(partial, above, partial.is_filled(new), old)))
+        taken = alone | from_newer(partial, above, partial.is_filled(new), old)
+        changed = changed | (taken & np.asarray(pc.is_valid(new)))
+        columns.append(chosen_cells(new, old, taken))
     if partial.fills_below:
-        wins = wins | ~deleted_mask(incoming)[targets]
+        # Since version 9, a row that fills no cell of the stored one leaves it as it is.
+        wins = wins | (changed & ~deleted_mask(incoming))[targets]
     return pa.Table.from_arrays(columns, schema=incoming.schema), wins

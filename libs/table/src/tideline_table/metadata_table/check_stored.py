@@ -26,10 +26,11 @@ from tideline_table.metadata_table.records import FilesRecords
 from tideline_table.metadata_table.stored import StoredMetadata
 from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.reader.base_file import read_filter_text
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.storage import Storage
 
 
-def check_stored(storage: Storage, form: TableFormat, state: TableState, pending: AbstractSet[str]) -> list[Finding]:
+def check_stored(storage: Storage, form: TableFormat, state: TableState, pending: AbstractSet[str], rule: LogRule) -> list[Finding]:
     """Return what Apache Hudi's readers would find in the metadata table that is not so; none if they are told to list folders.
 
     `state` includes all steps of the timeline, and `pending` names the instants that it shows as pending. Files without a
@@ -45,11 +46,11 @@ def check_stored(storage: Storage, form: TableFormat, state: TableState, pending
         listed = stored.read_files(storage, pending)
         valid, further = stored.valid(pending), list[Finding]()
         if COLUMN_STATS in made:
-            further += statistics_findings(storage, state, properties, valid)
+            further += statistics_findings(storage, state, properties, stored, valid)
         if BLOOM_FILTERS in made:
-            further += filter_findings(storage, state, valid)
+            further += filter_findings(storage, state, stored.partition(storage, BLOOM_FILTERS), valid)
         if RECORD_INDEX in made:
-            further += record_index_findings(storage, form, state, valid)
+            further += record_index_findings(Source(storage, form, state, rule), stored.partition(storage, RECORD_INDEX), valid)
     except ObjectNotFound as error:
         return [Finding(FindingKind.MISSING_FILE, error.path, "a file of the metadata table")]
     except TidelineError as error:
@@ -86,15 +87,15 @@ def _is_data(name: str) -> bool:
     return parse_base_file_name(name) is not None or parse_log_file_name(name) is not None
 
 
-def record_index_findings(storage: Storage, form: TableFormat, state: TableState, valid: AbstractSet[str]) -> Iterable[Finding]:
+def record_index_findings(source: Source, index: StoredPartition, valid: AbstractSet[str]) -> Iterable[Finding]:
     """Return keys that the index lacks, has in vain, or has in another file group than the table. Reads the keys of all files.
 
     `valid` are the instants whose log blocks count. Raises `CorruptMetadata`, `ObjectNotFound` if the partition cannot be read.
     """
-    held = StoredPartition.read(storage, RECORD_INDEX).live_records(storage, valid)
+    held = index.live_records(source.storage, valid)
     located = {key: encode_location(decode_location(*found)) for key, found in held.items()}
     try:
-        return list(RecordIndexPartition().differences(Source(storage, form, state), located))
+        return list(RecordIndexPartition().differences(source, located))
     except ObjectNotFound as error:
         return [gone(error)]
 
@@ -102,13 +103,13 @@ def record_index_findings(storage: Storage, form: TableFormat, state: TableState
 _FOOTERS_AT_ONCE = 16
 
 
-def filter_findings(storage: Storage, state: TableState, valid: AbstractSet[str]) -> Iterator[Finding]:
+def filter_findings(storage: Storage, state: TableState, filters: StoredPartition, valid: AbstractSet[str]) -> Iterator[Finding]:
     """Yield base files whose filter has no record, or another one than their footer.
 
     `valid` are the instants whose log blocks count. Reads the footers of all base files. Records of files that are gone are left
     alone. Raises `CorruptMetadata`, `ObjectNotFound` if the partition cannot be read.
     """
-    held = StoredPartition.read(storage, BLOOM_FILTERS).live_records(storage, valid)
+    held = filters.live_records(storage, valid)
     paths = sorted(s.path for s in state.every_slice() if s.base_file)
 
     def compared(path: str) -> list[Finding]:

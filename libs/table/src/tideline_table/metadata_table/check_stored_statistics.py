@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from decimal import MAX_PREC, Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tideline_table.metadata_table.column_stats import record_key
 from tideline_table.metadata_table.finding import Finding, FindingKind
 from tideline_table.metadata_table.index_definitions import read_indexed_columns
 from tideline_table.metadata_table.records import record_schema_json
+from tideline_table.metadata_table.stored import StoredMetadata
 from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.reader.base_file import FooterRange, read_column_ranges, read_statistics
 from tideline_table.statistics import ColumnStatistics, FileStatistics, stored_value
@@ -26,15 +28,15 @@ _FOOTERS_AT_ONCE = 16
 
 
 def statistics_findings(
-    storage: Storage, state: TableState, properties: Mapping[str, str], valid: AbstractSet[str]
+    storage: Storage, state: TableState, properties: Mapping[str, str], stored: StoredMetadata, valid: AbstractSet[str]
 ) -> Iterator[Finding]:
     """Yield files that readers would leave out although they have rows that match, and files of Tideline without records.
 
     `valid` are the instants whose log blocks count. Reads the footers of all base files. Records of files that are gone are left
     alone: readers ignore them. Raises `CorruptMetadata`, `ObjectNotFound` if the partition cannot be read.
     """
-    columns = read_indexed_columns(storage, properties)
-    held = _records(storage, valid)
+    columns = read_indexed_columns(storage, stored.form, properties)
+    held = _records(storage, stored.partition(storage, COLUMN_STATS), valid)
     paths = sorted(s.path for s in state.every_slice() if s.base_file)
 
     def compared(path: str) -> list[Finding]:
@@ -49,10 +51,10 @@ def statistics_findings(
             yield from findings
 
 
-def _records(storage: Storage, valid: AbstractSet[str]) -> dict[bytes, list[dict[str, Any]]]:
+def _records(storage: Storage, statistics: StoredPartition, valid: AbstractSet[str]) -> dict[bytes, list[dict[str, Any]]]:
     """Return the records by key. Readers merge several records of a key, unless one was deleted in between."""
     held: dict[bytes, list[dict[str, Any]]] = {}
-    for group in StoredPartition.read(storage, COLUMN_STATS).groups:
+    for group in statistics.groups:
         for content in group.contents(storage, valid):
             for key in content.deletes:
                 held.pop(key, None)
@@ -102,12 +104,21 @@ def _why_wrong(path: str, name: str, footer: FooterRange, records: Sequence[Mapp
         return f"has no nulls, its footer {footer.nulls}"
     if nulls >= values:
         return "has nulls only"
-    ends = [[bound["value"] for record in records if (bound := record[end]) is not None] for end in ("minValue", "maxValue")]
+    ends = [[_value(record, end) for record in records if record[end] is not None] for end in ("minValue", "maxValue")]
     low, high = wanted["minValue"]["value"], wanted["maxValue"]["value"]
     if not ends[0] or min(ends[0]) > low or max(ends[1]) < high:
         shown = f"{min(ends[0])!r} to {max(ends[1])!r}" if ends[0] else "none"
         return f"has values from {shown}, its footer from {low!r} to {high!r}"
     return ""
+
+
+def _value(record: Mapping[str, Any], end: str) -> Any:
+    """Return a bound as records of version 1 have it: in version 2 a decimal number is without its point."""
+    value, named = record[end]["value"], record.get("valueType")
+    if named is None or not isinstance(value, bytes) or not named["additionalInfo"]:
+        return value
+    scale = int(named["additionalInfo"].rpartition(",")[2])
+    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, Context(prec=MAX_PREC))
 
 
 def _as_record(path: str, name: str, footer: FooterRange) -> dict[str, Any] | None:

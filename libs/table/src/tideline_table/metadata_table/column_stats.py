@@ -44,7 +44,7 @@ class ColumnStatsPartition:
         """See `PartitionKind`. A file without statistics of all required columns has no records: readers do not leave it out."""
         indexed = _indexed(source)
         if isinstance(entry.body, Published):
-            return Records.of(_records(source, _written_files(source, entry.body, indexed), indexed))
+            return Records.of(_records(source, written_files(source, entry.body, indexed), indexed))
         gone = files_gone(entry, source.state)
         return Records.of(deletes=(record_key(name, path) for path in gone for name in indexed.names))
 
@@ -142,12 +142,15 @@ def _indexed(source: Source) -> IndexedColumns:
     return source.indexed or IndexedColumns(_part(source).columns)
 
 
-def _written_files(source: Source, body: Published, indexed: IndexedColumns) -> Mapping[str, FileStatistics]:
-    """Return the statistics of the files that an entry publishes; of columns that their writer left out, from their footers."""
+def written_files(source: Source, body: Published, indexed: IndexedColumns) -> Mapping[str, FileStatistics]:
+    """Return the statistics of the files that an entry publishes; of columns that their writer left out, from their footers.
+
+    Log files have no footers.
+    """
     taken = body.file_statistics
     if source.indexed is None:
         return taken
-    found = {}
+    found = {stat.path: taken[stat.path] for stat in body.metadata.stats if stat.is_log and stat.path in taken}
     for path in sorted({stat.path for stat in body.metadata.stats if stat.path and not stat.is_log}):
         held = taken.get(path)
         missing = [name for name in indexed.required if held is None or name not in held.columns]

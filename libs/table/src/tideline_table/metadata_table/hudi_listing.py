@@ -7,26 +7,23 @@ the table's timeline that completed since it was made; if not, the caller lists 
 
 from __future__ import annotations
 
-import bisect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, UnsupportedTable
 from tideline_table.file_group.slice import join_path
-from tideline_table.hudi.file_names import LogFileName, parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
 from tideline_table.hudi.listing import TimelineListing, timeline_listing
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.metadata import FILES
-from tideline_table.log_format.block import BlockType, HeaderKey, read_content
+from tideline_table.log_format.block import BlockType, read_content
 from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
-from tideline_table.log_format.scan import scan_log
-from tideline_table.metadata_table.layout import FILES_FOLDER, FILES_ID, file_path, timeline_folder
+from tideline_table.metadata_table.hudi_slices import HudiSlice, newest_slices
+from tideline_table.metadata_table.layout import FILES_FOLDER, FILES_ID, timeline_folder
 from tideline_table.metadata_table.reading import entries_of, live
 from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records
 from tideline_table.schema.meta_fields import MetaField
@@ -62,7 +59,10 @@ def _listed(storage: Storage, form: TableFormat, timeline: TimelineListing) -> l
     own = timeline_listing(form, (found.path for found in storage.list_folder(timeline_folder(form)).objects))
     _check_follows(timeline, own.completion)
     pending = frozenset(i.time for i in timeline.instants if i.state is not State.COMPLETED)
-    merged = _Slice.newest(storage, form, own.completion).read(storage, own.completion.keys() - pending)
+    slice_ = newest_slices(storage, form, own.completion, FILES).get(FILES_ID)
+    if slice_ is None or not slice_.base_file:
+        raise CorruptMetadata(f"no base file of {FILES_ID} in {FILES_FOLDER}", expected="one of a completed instant")
+    merged = _merged(storage, slice_, own.completion.keys() - pending)
     there = [partition for partition, size in (merged.partitions or {}).items() if size != DELETED]
     return [
         (
@@ -93,66 +93,14 @@ def _check_follows(timeline: TimelineListing, done: Mapping[str, str]) -> None:
             )
 
 
-@dataclass(slots=True)
-class _Slice:
-    """The newest slice of the partition `files`."""
-
-    base_file: str
-    logs: list[str] = field(default_factory=list)
-    """In the order in which readers merge them."""
-
-    @classmethod
-    def newest(cls, storage: Storage, form: TableFormat, done: Mapping[str, str]) -> _Slice:
-        bases: dict[str, str] = {}
-        logs: list[tuple[LogFileName, str]] = []
-        for found in storage.list_folder(FILES_FOLDER).objects:
-            name = found.path.rpartition("/")[2]
-            base, log = parse_base_file_name(name), parse_log_file_name(name)
-            if base is not None and base.file_id == FILES_ID and base.instant in done:
-                bases[base.instant] = name
-            elif log is not None and log.file_id == FILES_ID:
-                logs.append((log, name))
-        if not bases:
-            raise CorruptMetadata(f"no base file of {FILES_ID} in {FILES_FOLDER}", expected="one of a completed instant")
-        begun, newest = sorted(bases), max(bases)
-        slice_ = cls(bases[newest])
-        for log, name in sorted(logs, key=lambda one: (one[0].instant, one[0].version, one[0].write_token)):
-            if log.instant < min(done):
-                raise CorruptMetadata(f"{name} of an instant that is archived", expected="log files of its timeline")
-            if log.instant not in done:
-                continue
-            base_instant = form.slice_of(log, begun, lambda instant: done[instant])
-            if base_instant not in begun:
-                bisect.insort(begun, base_instant)
-            if base_instant == newest:
-                slice_.logs.append(name)
-        return slice_
-
-    def read(self, storage: Storage, valid: AbstractSet[str]) -> FilesRecords:
-        """Return what readers merge: the base file, then the blocks of `valid` instants. Raises `CorruptMetadata`."""
-        path = file_path(self.base_file)
-        hfile = HFile(storage.read(path))
-        merged = decode_records(entries_of(hfile), hfile.file_info.get("schema", b"").decode("utf-8", "replace"), path)
-        for name in self.logs:
-            for newer in _blocks(storage, file_path(name), valid):
-                if isinstance(newer, FilesRecords):
-                    merged.merge(newer)
-                else:
-                    merged.remove(newer)
-        return merged
-
-
-def _blocks(storage: Storage, path: str, valid: AbstractSet[str]) -> Iterator[FilesRecords | list[str]]:
-    scanned = scan_log(storage, path)
-    if scanned.gaps:
-        raise CorruptMetadata(f"{path} with a damaged block ({scanned.gaps[0].reason})", expected="intact blocks")
-    for block in scanned.blocks:
-        if block.type not in (BlockType.HFILE, BlockType.DELETE) or HeaderKey.COMPACTED_BLOCK_TIMES in block.header:
-            raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of one delta commit")
-        if block.instant not in valid:
-            continue
+def _merged(storage: Storage, slice_: HudiSlice, valid: AbstractSet[str]) -> FilesRecords:
+    """Return what readers merge: the base file, then the blocks of `valid` instants. Raises `CorruptMetadata`."""
+    hfile = HFile(storage.read(slice_.base_path))
+    merged = decode_records(entries_of(hfile), hfile.file_info.get("schema", b"").decode("utf-8", "replace"), slice_.base_path)
+    for block in slice_.blocks(storage, valid):
         if block.type is BlockType.DELETE:
-            yield read_deletes(storage, block).column(MetaField.RECORD_KEY).to_pylist()
+            merged.remove(read_deletes(storage, block).column(MetaField.RECORD_KEY).to_pylist())
         else:
             content = HFile(read_content(storage, block, BlockType.HFILE))
-            yield decode_records(entries_of(content), block.schema_json, block.path)
+            merged.merge(decode_records(entries_of(content), block.schema_json, block.path))
+    return merged

@@ -19,25 +19,30 @@ def index_definitions(form: TableFormat, columns: Sequence[str]) -> bytes:
         **dict.fromkeys(("indexName", "indexType", "indexFunction"), COLUMN_STATS),
         "sourceFields": list(columns),
         "indexOptions": {},
-        "version": "V2" if form.has_typed_statistics else "V1",
+        "version": _version(form),
     }
     return json.dumps({"indexDefinitions": {COLUMN_STATS: definition}}, indent=2).encode()
 
 
-def read_indexed_columns(storage: Storage, properties: Mapping[str, str]) -> tuple[str, ...]:
+def _version(form: TableFormat) -> str:
+    return "V2" if form.has_typed_statistics else "V1"
+
+
+def read_indexed_columns(storage: Storage, form: TableFormat, properties: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that the newest writer of Apache Hudi named, in its order: its readers use statistics of no others.
 
-    Raises `CorruptMetadata` for a definition that names none or is of another version than 1, `ObjectNotFound` without the file.
+    Raises `CorruptMetadata` for a definition without columns or of another version than the format writes, `ObjectNotFound` without
+    the file.
     """
     path = properties.get(p.INDEX_DEFINITIONS) or INDEX_DEFINITIONS_PATH
     try:
         found = json.loads(storage.read(path))["indexDefinitions"][COLUMN_STATS]
         columns = tuple(str(name) for name in found["sourceFields"])
-        if not columns or found.get("version") != "V1":
+        if not columns or found.get("version", "V1") != _version(form):
             raise ValueError(f"version {found.get('version')}, columns {', '.join(columns)}")
     except MALFORMED as error:
         raise CorruptMetadata(
             f"{path} without a definition of column statistics that is understood ({type(error).__name__}: {error})",
-            expected="columns of statistics in version V1",
+            expected=f"columns of statistics in version {_version(form)}",
         ) from None
     return columns

@@ -23,7 +23,12 @@ FIRST_LOG_VERSION = 1
 which are larger, because the entry that creates the metadata table comes before them."""
 
 
-_FILE_ID_PREFIXES = {"column_stats": "col-stats", "bloom_filters": "bloom-filters", "record_index": "record-index"}
+_FILE_ID_PREFIXES = {
+    "column_stats": "col-stats",
+    "bloom_filters": "bloom-filters",
+    "record_index": "record-index",
+    "partition_stats": "partition-stats",
+}
 
 
 def file_id_of(partition: str, group: int) -> str:

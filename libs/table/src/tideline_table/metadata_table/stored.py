@@ -13,21 +13,23 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from tideline_table.errors import CorruptMetadata, ObjectExists, StorageError
+from tideline_table.hudi.file_names import parse_log_file_name
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.instant import Action, Instant, State, shifted
 from tideline_table.hudi.listing import TimelineListing, timeline_listing
+from tideline_table.hudi.properties import METADATA_FOLDER
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.metadata import FILES
 from tideline_table.metadata_table.instant_files import at_once, extra_metadata
-from tideline_table.metadata_table.kinds import kind_of
-from tideline_table.metadata_table.layout import PROPERTIES_PATH, file_path, instant_of, timeline_folder, timeline_path
+from tideline_table.metadata_table.layout import PROPERTIES_PATH, file_path, folder_of, instant_of, timeline_folder, timeline_path
 from tideline_table.metadata_table.log_file import log_file_bytes
 from tideline_table.metadata_table.partition import Records, by_group
-from tideline_table.metadata_table.records import FilesRecords, decode_records
+from tideline_table.metadata_table.records import DELETED, FilesRecords, decode_records
 from tideline_table.metadata_table.stored_partition import StoredPartition, refuse
 from tideline_table.storage import Storage
 
 _OPERATION = "UPSERT_PREPPED"
+BASE_SUFFIX = ".hfile"
 _PROPERTIES = (PROPERTIES_PATH, f"{PROPERTIES_PATH}.backup")
 
 
@@ -35,6 +37,7 @@ _PROPERTIES = (PROPERTIES_PATH, f"{PROPERTIES_PATH}.backup")
 class StoredMetadata:
     """The timeline of a metadata table, and the newest slices of its partition `files`."""
 
+    form: TableFormat
     timeline: TimelineListing
     files: StoredPartition
 
@@ -44,7 +47,12 @@ class StoredMetadata:
 
         Raises `CorruptMetadata` for a file that is none of a metadata table's, and for a slice without a base file.
         """
-        return cls(_list_timeline(storage, form), StoredPartition.read(storage, FILES))
+        timeline = _list_timeline(storage, form)
+        return cls(form, timeline, StoredPartition.read(storage, form, FILES, timeline.completion))
+
+    def partition(self, storage: Storage, name: str) -> StoredPartition:
+        """List the folder of another partition. Errors as `read`."""
+        return StoredPartition.read(storage, self.form, name, self.timeline.completion)
 
     @property
     def pending(self) -> list[str]:
@@ -75,21 +83,67 @@ class StoredMetadata:
             merged.remove(key.decode() for key in content.deletes)
         return merged
 
+    @property
+    def compacted_before(self) -> str:
+        """The newest instant of a compaction: what completed before it cannot be taken out again. Empty if there is none."""
+        done = (i for i in self.timeline.instants if i.state is State.COMPLETED and i.action is Action.COMMIT)
+        return max((i.time for i in done), default="")
 
-def add_stored_delta(storage: Storage, form: TableFormat, instant: str, changes: Mapping[StoredPartition, Records]) -> None:
-    """Add the delta commit `instant` with these records. Raises `StorageError` if a file of it is there with another content."""
+    def completion_after(self, completion: str) -> str:
+        """Return `completion`, or, where names have such times, a later one above all times of the metadata table.
+
+        A log file belongs to a slice that began before its delta commit completed, and Apache Hudi compacts by its own clock.
+        """
+        if not completion:
+            return ""
+        newest = max(at for pair in self.timeline.completion.items() for at in pair)
+        return completion if completion > newest else shifted(newest, 1)
+
+    def ended_by(self, storage: Storage, cleans: AbstractSet[str]) -> set[str]:
+        """Return the partitions without files, by delta commits of these cleans in the newest slice. Errors as `read_files`."""
+        ended: set[str] = set()
+        for content in self.files.groups[0].contents(storage, cleans) if cleans else ():
+            if not content.path.endswith(BASE_SUFFIX):
+                listed = decode_records(content.updates, content.schema_json, content.path).partitions or {}
+                ended |= {name for name, size in listed.items() if size == DELETED}
+        return ended
+
+    def take_back(self, storage: Storage, instant: str) -> bool:
+        """Remove an instant and its log files, as Apache Hudi's rollback in layout 2. Return False if it was compacted since."""
+        ended = self.timeline.named_completion(instant)
+        if ended and ended <= self.compacted_before:
+            return False
+        for folder in storage.list_folder(METADATA_FOLDER).folders:
+            for found in storage.list_folder(folder_of(folder)).objects:
+                log = parse_log_file_name(found.path.rpartition("/")[2])
+                if log is not None and log.instant == instant:
+                    storage.delete(found.path)
+        for at, path in sorted(self.timeline.paths.items(), key=lambda one: one[0].state is not State.COMPLETED):
+            if at.time == instant:
+                storage.delete(path)
+        storage.delete(f"{METADATA_FOLDER}/.hoodie/.heartbeat/{instant}")
+        return True
+
+
+def add_stored_delta(
+    storage: Storage, form: TableFormat, instant: str, changes: Mapping[StoredPartition, Records], completion: str = ""
+) -> None:
+    """Add the delta commit `instant` with these records. `completion`: its completion time, if names have it.
+
+    Raises `StorageError` if a file of it is there with another content.
+    """
     written: list[tuple[WriteStat, bytes]] = []
     for part, records in changes.items():
         for group, held in zip(part.groups, by_group(records, len(part.groups)), strict=True):
-            if held or kind_of(part.name).writes_every_delta:
+            if held or part.name == FILES:
                 blocks = log_file_bytes(part.name, instant, held)
                 written.append((group.next_log(form, instant, len(blocks), held.updates.num_rows, len(held.deletes)), blocks))
     stats = tuple(stat for stat, _ in written)
     completed = form.commit_content(CommitMetadata(_OPERATION, stats, extra_metadata()))
-    for state, content in ((State.REQUESTED, b""), (State.INFLIGHT, _workload(stats))):
+    for state, content in ((State.REQUESTED, b""), (State.INFLIGHT, b"" if completion else _workload(stats))):
         _create(storage, timeline_path(form, Instant(instant, Action.DELTA_COMMIT, state)), content)
     at_once(functools.partial(_create, storage), [(_path_of(stat), blocks) for stat, blocks in written])
-    _create(storage, timeline_path(form, Instant(instant, Action.DELTA_COMMIT, State.COMPLETED)), completed)
+    _create(storage, timeline_path(form, Instant(instant, Action.DELTA_COMMIT, State.COMPLETED), completion), completed)
 
 
 def _path_of(stat: WriteStat) -> str:
@@ -98,6 +152,11 @@ def _path_of(stat: WriteStat) -> str:
 
 def _list_timeline(storage: Storage, form: TableFormat) -> TimelineListing:
     paths = [found.path for found in storage.list_folder(timeline_folder(form)).objects]
+    if form.has_completion_times:
+        listing = timeline_listing(form, paths)
+        if not listing.completion:
+            raise CorruptMetadata("a metadata table without completed instants", expected="the one that made it")
+        return listing
     if PROPERTIES_PATH not in paths:
         raise CorruptMetadata(f"no {PROPERTIES_PATH}", expected="the properties of the metadata table")
     named = [path for path in paths if path not in _PROPERTIES and not path.endswith(".crc")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ from tideline_table.log_format.block import BlockType, LogBlock, read_content
 from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.scan import scan_log
+from tideline_table.metadata_table.hudi_slices import newest_slices
 from tideline_table.metadata_table.layout import FIRST_LOG_VERSION, file_id_of, file_path, folder_of
 from tideline_table.metadata_table.reading import entries_of
 from tideline_table.metadata_table.records import record_schema_json
@@ -30,15 +31,19 @@ class StoredGroup:
     partition: str
     file_id: str
     base: str
-    """The base instant."""
+    """The base instant; in layout 2, where names of log files do not have it, it is empty."""
     base_file: str
     """The name of its base file; empty if the group got no record since it was made."""
     logs: tuple[str, ...]
     """The names of its log files, in the order in which readers merge them."""
 
     def next_log(self, form: TableFormat, instant: str, size_bytes: int, updates: int, deletes: int) -> WriteStat:
-        """Return the write statistic of the log file of a delta commit."""
-        last = parse_log_file_name(self.logs[-1]) if self.logs else None
+        """Return the write statistic of the log file of a delta commit.
+
+        In layout 2 the name is of the delta commit alone, and as in Apache Hudi nothing is said of the slice.
+        """
+        of_slice = not form.has_completion_times
+        last = parse_log_file_name(self.logs[-1]) if self.logs and of_slice else None
         version = last.version + 1 if last else FIRST_LOG_VERSION
         # The token is of this instant alone: a process that lost the lock without noticing cannot take the name for its own log
         # file.
@@ -47,13 +52,13 @@ class StoredGroup:
             file_id=self.file_id,
             partition_path=self.partition,
             path=f"{self.partition}/{name}",
-            prev_commit=self.base,
+            prev_commit=self.base if of_slice else instant,
             num_writes=updates,
             file_size_bytes=size_bytes,
             num_updates=updates,
             num_deletes=deletes,
-            base_file=self.base_file,
-            log_files=(*self.logs, name),
+            base_file=self.base_file if of_slice else "",
+            log_files=(*self.logs, name) if of_slice else (name,),
             log_version=version,
         )
 
@@ -93,11 +98,18 @@ class StoredPartition:
     groups: tuple[StoredGroup, ...]
 
     @classmethod
-    def read(cls, storage: Storage, name: str) -> StoredPartition:
-        """List the folder.
+    def read(cls, storage: Storage, form: TableFormat, name: str, done: Mapping[str, str]) -> StoredPartition:
+        """List the folder. `done` has the completed instants of the metadata table with their completion times.
 
         Raises `CorruptMetadata` for a file that is none of the partition's, and for a group without its first file.
         """
+        if form.has_completion_times:
+            slices = newest_slices(storage, form, done, name)
+            held = [
+                StoredGroup(name, file_id, "", slices[file_id].base_file, tuple(slices[file_id].logs))
+                for file_id in _in_order(name, slices)
+            ]
+            return cls(name, tuple(held))
         found: dict[str, _Files] = {}
         unknown = []
         for stored in storage.list_folder(folder_of(name)).objects:
@@ -110,13 +122,7 @@ class StoredPartition:
             elif file_name != PARTITION_METAFILE and not file_name.endswith(".crc"):
                 unknown.append(stored.path)
         refuse(unknown)
-        file_ids = [file_id_of(name, number) for number in range(len(found))]
-        if not found or set(file_ids) != found.keys() or (name == FILES and len(found) > 1):
-            raise CorruptMetadata(
-                f"file groups {', '.join(sorted(found)) or 'none'} in {folder_of(name)}",
-                expected="one for each number from 0 on",
-            )
-        return cls(name, tuple(found[file_id].newest(name, file_id) for file_id in file_ids))
+        return cls(name, tuple(found[file_id].newest(name, file_id) for file_id in _in_order(name, found)))
 
     def live_records(self, storage: Storage, valid: AbstractSet[str]) -> dict[bytes, tuple[bytes, str]]:
         """Return key → Avro datum and its schema, of a partition in which the newest record of a key counts.
@@ -130,6 +136,16 @@ class StoredPartition:
                     held.pop(key, None)
                 held |= {key: (datum, content.schema_json) for key, datum in content.updates}
         return held
+
+
+def _in_order(partition: str, found: Collection[str]) -> list[str]:
+    """Return these file ids in the order of their numbers. Raises `CorruptMetadata` if some are missing."""
+    file_ids = [file_id_of(partition, number) for number in range(len(found))]
+    if not found or set(file_ids) != set(found) or (partition == FILES and len(found) > 1):
+        raise CorruptMetadata(
+            f"file groups {', '.join(sorted(found)) or 'none'} in {folder_of(partition)}", expected="one for each number from 0 on"
+        )
+    return file_ids
 
 
 @dataclass(slots=True)

@@ -27,10 +27,9 @@ def nested_limits(schema: pa.Schema, partition_fields: Sequence[str], ordering_f
         for name in partition_fields
         if name not in schema.names
     ]
-    if has_logs and ordering_field and ordering_field not in schema.names:
-        found.append(
-            f"ordering column {ordering_field!r} is a field of a struct: hudi-rs 0.5.0 ignores it and returns late updates"
-        )
+    inside = [name for name in ordering_field.split(",") if name and name not in schema.names]
+    if has_logs and inside:
+        found.append(f"ordering column {inside[0]!r} is a field of a struct: hudi-rs 0.5.0 ignores it and returns late updates")
     return found
 
 

@@ -5,6 +5,8 @@ from tideline_table.statistics.column import (
     ColumnStatistics,
     FileStatistics,
     StatisticsCollector,
+    Stored,
+    array_of,
     is_supported,
     of_footer,
     statistics_from,

@@ -17,6 +17,7 @@ from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists, TableIncomplete
 from tideline_table.hudi.format import Feature
 from tideline_table.hudi.formats import format_to_create
+from tideline_table.hudi.merge_rules import MergeRule
 from tideline_table.hudi.properties import (
     HIVE_STYLE,
     KEY_FIELDS,
@@ -36,8 +37,6 @@ from tideline_table.schema import (
     META_FIELDS,
     arrow_from_avro,
     avro_from_arrow,
-    field_path,
-    named_field,
     nested_limits,
     reader_limits,
 )
@@ -48,6 +47,7 @@ from tideline_table.table.identity import create_identity
 from tideline_table.table.key_index import BloomIndex, KeyIndex, RecordIndex, wrong_index
 from tideline_table.table.key_index import BucketIndex as AskedBuckets
 from tideline_table.table.remains import check_no_remains
+from tideline_table.table.requested_merging import requested_merging
 from tideline_table.table.store_probe import probe_conditional_put
 
 _LOGGER = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ _LOGGER = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class TableRequest:
     """The definition of a table to create. `key_fields` form the record key; without `ordering_field`, the later write wins.
+
+    Several ordering fields are separated by commas; the first one that differs decides.
 
     Key, partition and ordering fields may be fields of structs, named by their dotted paths.
     """
@@ -80,6 +82,9 @@ class TableRequest:
     """Kept with the table; None if each writer names its index."""
     version: int = 0
     """The table version: 6, 8 or 9; 0 for the default."""
+    merge: str = ""
+    """How two versions of a row become one: a name of `MERGE_RULES`, or a payload class of Apache Hudi. Empty: by event time if
+    there is an ordering field, else by commit time."""
 
 
 def create_table(base_path: str, request: TableRequest, clock: Clock | None = None, storage: Storage | None = None) -> None:
@@ -98,9 +103,9 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     _refuse_existing(storage, base_path)
     probe_conditional_put(storage)
     index, kept = _requested_buckets(request), _kept_type(request.index)
-    form = format_to_create(request.version)
+    form, (rule, ordering) = format_to_create(request.version), _merging(request)
     properties = new_properties(
-        form, request.name, request.type, requested_keygen(request), request.ordering_field, schema_json, request.database
+        form, request.name, request.type, requested_keygen(request), rule, ordering, schema_json, request.database
     )
     properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
     if kept:
@@ -165,8 +170,7 @@ def _checked(request: TableRequest) -> str:
     empty = [f.name for f in request.schema if pa.types.is_null(f.type)]
     if empty:
         raise SchemaMismatch(f"column {empty[0]!r} without a type (all null)", expected="a type", remedy="cast the column")
-    if request.ordering_field:
-        _check_ordering(request.schema, request.ordering_field)
+    _merging(request)
     text = avro_from_arrow(request.schema, request.name)
     arrow_from_avro(text)
     return text
@@ -246,20 +250,15 @@ def requested_keygen(request: TableRequest) -> KeyGenerator:
     return keygen
 
 
-def _check_ordering(schema: pa.Schema, name: str) -> None:
-    if not field_path(schema, name):
-        raise SchemaMismatch(
-            f"ordering column {name!r} is not in the schema",
-            expected=f"one of {', '.join(schema.names)}, or a field of a struct by its dotted path",
-        )
-    kind = named_field(schema, name).type
-    if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
-        raise SchemaMismatch(f"ordering column {name!r} of type {kind}", expected="a type whose values can be compared")
-
-
 def _nested_limits(request: TableRequest) -> list[str]:
     partition_fields = requested_keygen(request).partition_fields
-    return nested_limits(request.schema, partition_fields, request.ordering_field, has_logs=request.type is TableType.MOR)
+    ordering = _merging(request)[1]
+    return nested_limits(request.schema, partition_fields, ordering, has_logs=request.type is TableType.MOR)
+
+
+def _merging(request: TableRequest) -> tuple[MergeRule, str]:
+    form, has_logs = format_to_create(request.version), request.type is TableType.MOR
+    return requested_merging(request.merge, request.ordering_field, request.schema, form, has_logs=has_logs)
 
 
 def _refuse_existing(storage: Storage, base_path: str) -> None:

@@ -1,4 +1,4 @@
-"""Which file slices of an open table a query can leave unread, by the column statistics that its log holds."""
+"""Which file slices of an open table a query can leave unread, by the column statistics of its log or metadata table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.file_group.slice import FileSlice
-from tideline_table.log.known_statistics import KnownStatistics
+from tideline_table.log.known_statistics import StatisticsSource
 from tideline_table.log.state import TableState
 from tideline_table.log.statistics_file import FEWEST_PARTITIONS
 from tideline_table.reader.data_skipping import may_match
@@ -23,7 +23,7 @@ from tideline_table.statistics import ColumnBounds, FileStatistics, bounds_of
 class DataSkipping:
     """Leaves out file slices by their statistics. Opens no data file and no footer."""
 
-    known: KnownStatistics
+    known: StatisticsSource
     state: TableState
     sequence: int
     """The last entry that `state` had before the slices were chosen from it."""

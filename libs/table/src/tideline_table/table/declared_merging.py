@@ -8,24 +8,14 @@ from dataclasses import replace
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.merge_rules import CUSTOM, POSTGRES, STRATEGIES, UNAVAILABLE_VALUE
 from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, merge_mode
 
 _MODELS = "org.apache.hudi.common.model."
 _MODES = {mode.value: mode for mode in MergeMode}
-_STRATEGIES = {
-    "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5": MergeMode.EVENT_TIME,
-    "ce9acb64-bde0-424c-9b91-f6ebba25356d": MergeMode.COMMIT_TIME,
-}
-_CUSTOM = "CUSTOM"
-_PAYLOAD_STRATEGY = "00000000-0000-0000-0000-000000000000"
-"""The strategy id that leaves merging to the code of the payload class."""
-POSTGRES_PAYLOAD = _MODELS + "debezium.PostgresDebeziumAvroPayload"
-POSTGRES_ORDERING = "_event_lsn"
+_STRATEGIES = {STRATEGIES[mode.value]: mode for mode in MergeMode}
 _DEBEZIUM_DELETION = DeletionMark("_change_operation_type", "d", any_case=True)
-_UNAVAILABLE = p.MERGE_PROPERTY_PREFIX + "hoodie.write.partial.update.unavailable.value"
-_DELETE_FIELD = p.MERGE_PROPERTY_PREFIX + "hoodie.payload.delete.field"
-_DELETE_MARKER = p.MERGE_PROPERTY_PREFIX + "hoodie.payload.delete.marker"
-_KNOWN_PROPERTIES = frozenset({_UNAVAILABLE, _DELETE_FIELD, _DELETE_MARKER})
+_KNOWN_PROPERTIES = frozenset({p.UNAVAILABLE_VALUE, p.DELETE_FIELD, p.DELETE_MARKER})
 
 
 _PAYLOADS = {
@@ -35,13 +25,13 @@ _PAYLOADS = {
     ),
     _MODELS + "AWSDmsAvroPayload": Merging(MergeMode.COMMIT_TIME, deletion=DeletionMark("Op", "D", any_case=True)),
     # Hudi 1.x keeps the marker of an unavailable value in the merged record.
-    POSTGRES_PAYLOAD: Merging(MergeMode.EVENT_TIME, deletion=_DEBEZIUM_DELETION, deletions_always_win=True),
+    POSTGRES.payload_class: Merging(MergeMode.EVENT_TIME, deletion=_DEBEZIUM_DELETION, deletions_always_win=True),
     _MODELS + "OverwriteNonDefaultsWithLatestAvroPayload": Merging(MergeMode.COMMIT_TIME, PartialUpdate(OpenCells.NULLS)),
 }
 """Merge rules of known payload classes, besides those that `merge_mode` handles."""
 POSTGRES_ON_BASE_FILES = Merging(
     MergeMode.EVENT_TIME,
-    PartialUpdate(OpenCells.MARKED, "__debezium_unavailable_value", fills_below=False),
+    PartialUpdate(OpenCells.MARKED, UNAVAILABLE_VALUE, fills_below=False),
     deletion=_DEBEZIUM_DELETION,
 )
 """The rule of the payload class itself, which Hudi 1.2 applies to base files, but not to logs (docs/peer-differences.md, 25)."""
@@ -56,6 +46,7 @@ def read_merging(properties: Mapping[str, str], name: str, form: TableFormat, or
         found,
         mode=mode,
         ordering_field=ordering_field,
+        combines_by_mode=form.combines_by_mode,
         partial=_partial_update(properties, name) or found.partial,
         deletion=_deletion_mark(properties, name) or found.deletion,
     )
@@ -69,7 +60,7 @@ def _declared(properties: Mapping[str, str], name: str, form: TableFormat, order
     mode = _MODES.get(named) if named else _STRATEGIES.get(strategy)
     if mode is not None:
         return Merging(mode)
-    if payload_class in _PAYLOADS and strategy in ("", _PAYLOAD_STRATEGY) and named in ("", _CUSTOM):
+    if payload_class in _PAYLOADS and strategy in ("", STRATEGIES[CUSTOM]) and named in ("", CUSTOM):
         return _PAYLOADS[payload_class]
     raise UnsupportedTable(
         f"table {name!r} merges records as {named or strategy}" + (f" with {payload_class}" if payload_class else ""),
@@ -105,7 +96,7 @@ def _partial_update(properties: Mapping[str, str], name: str) -> PartialUpdate |
             expected=" or ".join(cells.value for cells in OpenCells),
         )
     cells = OpenCells(found)
-    marker = properties.get(_UNAVAILABLE, "")
+    marker = properties.get(p.UNAVAILABLE_VALUE, "")
     # Without a marker, Hudi fills no cell.
     return None if cells is OpenCells.MARKED and not marker else PartialUpdate(cells, marker)
 
@@ -114,5 +105,5 @@ def _deletion_mark(properties: Mapping[str, str], name: str) -> DeletionMark | N
     more = sorted(key for key in properties if key.startswith(p.MERGE_PROPERTY_PREFIX) and key not in _KNOWN_PROPERTIES)
     if more:
         raise UnsupportedTable(f"table {name!r} has a merge rule of its own ({', '.join(more)})", expected="no such properties")
-    field, marker = properties.get(_DELETE_FIELD, ""), properties.get(_DELETE_MARKER, "")
+    field, marker = properties.get(p.DELETE_FIELD, ""), properties.get(p.DELETE_MARKER, "")
     return DeletionMark(field, marker) if field and marker else None

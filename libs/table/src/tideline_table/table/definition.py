@@ -13,8 +13,9 @@ from tideline_table.config import Options
 from tideline_table.coordination.capabilities import Capabilities
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, SchemaMismatch, TableNotFound, UnsupportedTable
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import check_writable, format_of, is_written, version_of
+from tideline_table.hudi.format import Feature, TableFormat
+from tideline_table.hudi.formats import check_writable, format_of, version_of
+from tideline_table.hudi.merge_rules import BY_COMMIT_TIME, BY_EVENT_TIME, POSTGRES, MergeRule, rule_of_class
 from tideline_table.hudi.properties import CREATE_SCHEMA, read_properties
 from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex
 from tideline_table.index.bucket_kinds import RingIndex
@@ -27,7 +28,7 @@ from tideline_table.merge import MergeMode, Merging
 from tideline_table.schema import arrow_from_avro
 from tideline_table.storage import Storage
 from tideline_table.table.declared_keys import KEY_SETTINGS, keygen_properties, read_keygen
-from tideline_table.table.declared_merging import POSTGRES_ON_BASE_FILES, POSTGRES_ORDERING, POSTGRES_PAYLOAD, read_merging
+from tideline_table.table.declared_merging import POSTGRES_ON_BASE_FILES, read_merging
 
 _FIXED = KEY_SETTINGS | {
     p.TYPE,
@@ -45,6 +46,10 @@ _FIXED = KEY_SETTINGS | {
     p.TIMELINE_PATH,
     p.HISTORY_PATH,
     p.MERGE_MODE,
+    p.PARTIAL_UPDATE_MODE,
+    p.UNAVAILABLE_VALUE,
+    p.DELETE_FIELD,
+    p.DELETE_MARKER,
     p.ORDERING_FIELDS,
 }
 
@@ -101,7 +106,16 @@ class TableDefinition:
 
     @property
     def _merges_as_postgres(self) -> bool:
-        return is_written(self.version) and self.payload_class == POSTGRES_PAYLOAD
+        # Version 9 says what the rule does, and Apache Hudi does it on every path.
+        return self.payload_class == POSTGRES.payload_class and p.PARTIAL_UPDATE_MODE not in self.properties
+
+    @property
+    def merge_rule(self) -> MergeRule:
+        """The rule as users name it; errors as `merging`."""
+        merging, found = self.merging, rule_of_class(self.payload_class)
+        if found is not None and (found.mode == merging.mode.value or found.partial):
+            return found
+        return BY_EVENT_TIME if merging.mode is MergeMode.EVENT_TIME else BY_COMMIT_TIME
 
     @property
     def merge_mode(self) -> MergeMode:
@@ -232,12 +246,9 @@ class TableDefinition:
             properties=dict(properties),
         )
 
-    def check_writable(self, *, keyed: bool = True, alone: bool = False) -> None:
-        """Raise `UnsupportedTable` naming what this engine cannot write. `keyed` writes find rows by key and need meta fields.
-
-        `alone`: only Tideline writes the table.
-        """
-        check_writable(self.name, self.version, alone=alone)
+    def check_writable(self, *, keyed: bool = True) -> None:
+        """Raise `UnsupportedTable` naming what this engine cannot write. `keyed` writes find rows by key and need meta fields."""
+        check_writable(self.name, self.version)
         if keyed and not self.has_meta_fields:
             raise UnsupportedTable(
                 f"table {self.name!r} has no meta fields, so that no row is found by its key",
@@ -258,16 +269,16 @@ class TableDefinition:
 
     def _check_merging(self) -> None:
         """Raise `UnsupportedTable` for a merge rule that writers cannot follow, or that Apache Hudi's readers apply differently."""
-        if "," in self.merging.ordering_field:
+        if len(self.merging.ordering_fields) > 1 and Feature.SEVERAL_ORDERING_FIELDS in self.format.missing:
             raise UnsupportedTable(
                 f"table {self.name!r} has the ordering fields {self.ordering_field}",
                 expected="one ordering field for writing",
                 remedy="read it, or write it with Apache Hudi",
             )
-        if self._merges_as_postgres and self.ordering_field != POSTGRES_ORDERING:
+        if self._merges_as_postgres and self.ordering_field != POSTGRES.ordering:
             raise UnsupportedTable(
                 f"table {self.name!r} with {self.payload_class} and the ordering field {self.ordering_field!r}",
-                expected=f"{POSTGRES_ORDERING!r}, which this payload class compares",
+                expected=f"{POSTGRES.ordering!r}, which this payload class compares",
                 remedy="read it, or write it with Apache Hudi",
             )
         if self._merges_as_postgres and self.has_logs:
@@ -284,6 +295,7 @@ def new_properties(
     name: str,
     table_type: TableType,
     keygen: KeyGenerator,
+    rule: MergeRule,
     ordering_field: str,
     schema_json: str,
     database: str = "",
@@ -297,7 +309,7 @@ def new_properties(
         p.BASE_FORMAT: "PARQUET",
         p.POPULATE_META_FIELDS: "true",
         p.DROP_PARTITION_COLUMNS: "false",
-        **form.merge_properties(ordering_field),
+        **form.merge_properties(rule, ordering_field),
         p.CREATE_SCHEMA: schema_json,
     }
     if database:

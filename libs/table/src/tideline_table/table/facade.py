@@ -107,9 +107,11 @@ class Table:
         clock: Clock | None = None,
         writer_id: str = "",
         storage: Storage | None = None,
+        by_log: bool = False,
     ) -> Table:
         """Open the table at `base_path`.
 
+        An exclusive table that another writer wrote, too, is read by its timeline; `by_log` follows the entries of its log.
         `lock` is for exclusive tables; `hudi_lock` opens the lock that a shared table needs for writing. Raises `TableNotFound`,
         `CorruptMetadata`, `UnsupportedTable` (a version or type that cannot be read), `InvalidOption`.
         """
@@ -123,7 +125,7 @@ class Table:
         check_readable(definition.name, definition.version)
         kept = with_kept_type(definition.kept_index, checked)
         replica = LogReplica(storage, clock or SystemClock(), name, kept, definition.format)
-        identity, timeline = open_timeline(definition, read_identity(storage), replica, hudi_lock)
+        identity, timeline = open_timeline(definition, read_identity(storage), replica, hudi_lock, by_log=by_log)
         return cls(definition, identity, timeline, lock or NoLock(), base_path)
 
     @property
@@ -186,7 +188,8 @@ class Table:
         assert self.sharing is not None
         index, kept = self.definition.buckets, self.definition.kept_index
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
-        metadata = kept_partitions(self.options) if not self.definition.has_logs else ()
+        keeps = self.timeline.format.has_completion_times or not self.definition.has_logs
+        metadata = kept_partitions(self.options) if keeps else ()
         given = {key: value for key, value in own.items() if value}
         return {**self.sharing.hudi_options(self.timeline.format, metadata), **given}
 
@@ -252,7 +255,7 @@ class Table:
         self.timeline.check_not_upgraded()
         view = self.view()
         definition, is_alone = view.definition, view.capabilities.log_is_truth
-        definition.check_writable(keyed=keyed, alone=is_alone)
+        definition.check_writable(keyed=keyed)
         if not is_alone:  # an exclusive timeline reads the properties below; those read before may be older than a resize
             check_index(self._declared, self.identity, self.timeline)
         definition.merging.check_defaults(view.schema_json, definition.name)
@@ -268,7 +271,7 @@ class Table:
                 check_not_upgraded(definition.properties, self.timeline.format)
                 if self.identity is not None:
                     self.identity.check_declared(definition.properties)
-                definition.check_writable(keyed=keyed, alone=self.capabilities.log_is_truth)
+                definition.check_writable(keyed=keyed)
                 check_index(definition, self.identity, self.timeline)
                 self._declared, self._properties_seen = definition, found
 
@@ -345,7 +348,8 @@ class Table:
             self.storage,
             has_hudi_files=self.capabilities.has_hudi_files,
         )
-        skipping = DataSkipping(self.timeline.replica.statistics, self.state, sequence) if self.capabilities.log_is_truth else None
+        known = self.timeline.statistics
+        skipping = DataSkipping(known, self.state, sequence) if known is not None else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 
     def _has_operations(self) -> bool:

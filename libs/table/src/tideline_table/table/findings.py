@@ -18,7 +18,6 @@ from tideline_table.hudi.zone import LOCAL
 from tideline_table.json_text import parse_json
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.hidden import hidden_files
-from tideline_table.log.sharing import PROBATION_ENDS
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
@@ -160,9 +159,10 @@ def _problems(table: Table, state: TableState) -> tuple[Finding, ...]:
 
 def _of_probation(state: TableState) -> list[Finding]:
     """Return a finding while services wait for writers that were not seen with the lock."""
-    if not state.probation:
+    if state.sharing is None or not state.probation:
         return []
-    return [Finding(FindingKind.PROBATION, f"{state.probation}; no service plans, runs or cleans here until {PROBATION_ENDS}")]
+    until = state.sharing.probation_ends
+    return [Finding(FindingKind.PROBATION, f"{state.probation}; no service plans, runs or cleans here until {until}")]
 
 
 def _of_unlocked(table: Table, state: TableState) -> list[Finding]:
@@ -206,12 +206,12 @@ def _end_of_hidden(state: TableState, compaction: str) -> str:
     return "readers do not read them: append these rows again before Apache Hudi cleans: tideline reappend PATH"
 
 
-def damage_of(table: Table) -> tuple[Finding, ...]:
+def damage_of(table: Table, *, everywhere: bool = False) -> tuple[Finding, ...]:
     """Return a finding if files of the newest slices are gone or have wrong sizes (`lost_files`).
 
-    One listing for each partition.
+    One listing for each partition that it looks at.
     """
-    found = lost_files(table)
+    found = lost_files(table, everywhere=everywhere)
     if not found:
         return ()
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -237,7 +237,7 @@ def _of_given_up(table: Table, state: TableState) -> list[Finding]:
 
 def most_log_files(state: TableState) -> int:
     """Return the number of log files of the slice that has the most of them."""
-    return max((len(s.applied.log_files) for s in state.latest_slices()), default=0)
+    return state.totals()[0].most_log_files
 
 
 def age_s(instant: str, now: datetime, zone: tzinfo) -> float:
@@ -305,7 +305,7 @@ def _of_backlog(table: Table, state: TableState) -> list[Finding]:
     most, limit = most_log_files(state), table.options[BACKLOG_LOG_FILES]
     if most < limit:
         return []
-    slices = [s for s in state.latest_slices() if len(s.applied.log_files) >= limit]
+    slices = [s for s in state.each_latest(lambda part, _: part.most_log_files >= limit) if len(s.applied.log_files) >= limit]
     oldest = min((log.instant for s in slices for log in s.log_files if log.instant), default="")
     planned = {group: a.instant for a in state.pending_compactions() for group in state.planned_groups(a.instant)}
     waits = sorted({planned[s.group] for s in slices if s.group in planned})

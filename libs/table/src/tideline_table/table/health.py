@@ -53,11 +53,9 @@ class TableSummary:
 
 
 def summarise(table: Table) -> TableSummary:
-    """Return the summary of the table's present state. Its health includes damage, by a listing of each partition (`damage_of`)."""
+    """Return the summary of the table's present state. Its health includes damage, by listings of partitions (`damage_of`)."""
     state = table.state
-    latest = state.latest_slices()
-    every = state.every_slice()
-    latest_bytes = sum(s.total_bytes for s in latest)
+    found, _ = state.totals()
     definition, health = table.definition, health_of(table)
     return TableSummary(
         name=definition.name,
@@ -71,14 +69,14 @@ def summarise(table: Table) -> TableSummary:
         sequence=state.sequence,
         last_instant=state.last_instant,
         commits=len(state.completed_writes()),
-        partitions=len({s.group.partition_path for s in latest}),
-        file_groups=len(latest),
-        files=sum(len(s.paths) for s in every),
-        latest_files=sum(len(s.paths) for s in latest),
-        latest_bytes=latest_bytes,
-        total_bytes=sum(s.total_bytes for s in every),
-        rows=-1 if any(s.rows < 0 or s.log_files for s in latest) else sum(s.rows for s in latest),
-        mean_file_bytes=latest_bytes // len(latest) if latest else 0,
+        partitions=found.partitions,
+        file_groups=found.groups,
+        files=found.all_files,
+        latest_files=found.files,
+        latest_bytes=found.total_bytes,
+        total_bytes=found.all_bytes,
+        rows=found.rows,
+        mean_file_bytes=found.total_bytes // found.groups if found.groups else 0,
         actions=dict(Counter(f"{a.action} {a.state}" for a in list(state.actions.values()))),
         health=replace(health, problems=(*health.problems, *(finding.text for finding in damage_of(table)))),
     )

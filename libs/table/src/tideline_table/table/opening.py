@@ -12,6 +12,7 @@ from tideline_table.coordination import (
     OpenHudiTableLock,
     SharedTimeline,
 )
+from tideline_table.coordination.other_writers import first_unlogged
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.formats import WRITTEN, created_format, has_version
 from tideline_table.merge import Merging
@@ -22,14 +23,19 @@ from tideline_table.table.remains import check_identity_stands, check_log_stands
 
 
 def open_timeline(
-    definition: TableDefinition, identity: TableIdentity | None, replica: LogReplica, hudi_lock: OpenHudiTableLock | None
+    definition: TableDefinition,
+    identity: TableIdentity | None,
+    replica: LogReplica,
+    hudi_lock: OpenHudiTableLock | None,
+    *,
+    by_log: bool = False,
 ) -> tuple[TableIdentity | None, ActiveTimeline]:
     """Return the identity and the timeline of a table, loaded. The identity is None if the table has no log that can be used.
 
-    A table that Apache Hudi upgraded is read by its timeline only: since then, the log lacks writes. Raises `CorruptMetadata`
-    for an exclusive table whose properties differ from those of its creation (`TableIdentity.check_declared`),
-    `UnsupportedTable` for an exclusive table whose properties say another version without the timeline of it, and
-    `TableIncomplete` if the log, the identity or the timeline was lost.
+    An exclusive table that Apache Hudi upgraded or wrote is read by its timeline only: since then, the log lacks writes. One
+    that was not upgraded is read `by_log` by services, which follow the log. Raises `CorruptMetadata` for an exclusive table whose
+    properties differ from those of its creation (`TableIdentity.check_declared`), `UnsupportedTable` for one whose properties
+    say another version without the timeline of it, and `TableIncomplete` if the log, the identity or the timeline was lost.
     """
     if identity is None:
         check_identity_stands(replica)
@@ -46,12 +52,17 @@ def open_timeline(
                 expected=f"version {WRITTEN.version}: an upgrade would have changed the layout of the timeline, too",
                 remedy="restore hoodie.properties",
             )
-        return None, HudiTimeline(replica, definition.properties, None if sharing is not None else created)
+        return None, HudiTimeline(replica, definition.properties, created)
     if sharing is None:
         identity.check_declared(definition.properties)
-        return identity, ExclusiveTimeline(replica, _rule_of(definition))
+        alone = ExclusiveTimeline(replica, _rule_of(definition))
+        if not by_log and first_unlogged(alone) is not None:
+            return None, HudiTimeline(replica, definition.properties, created)
+        return identity, alone
     opened = hudi_lock(replica.storage, sharing, replica.log.writer_id, replica.clock, replica.options) if hudi_lock else None
     shared = SharedTimeline(replica, opened)
+    if (rule := _rule_of(definition)) is not None:
+        shared.rule = replace(rule, merging=replace(rule.merging, forgets_deletions=False))
     shared.refresh_view()
     return identity, shared
 

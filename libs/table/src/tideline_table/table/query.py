@@ -189,7 +189,10 @@ class Snapshot:
         self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, keys: pa.Array | None = None
     ) -> pa.Table:
         """Return the rows of `scan`, whole in memory."""
-        return pa.Table.from_batches(self.scan(columns, where, keys), schema=self.output(columns))
+        schema = self.output(columns)
+        # To count rows, a scan of no column returns one that was not requested.
+        batches = (batch.select(schema.names) for batch in self.scan(columns, where, keys))
+        return pa.RecordBatchReader.from_batches(schema, batches).read_all()
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from datetime import UTC, tzinfo
 
 from tideline_table.config import INSTANT_SKEW_S
 from tideline_table.coordination import OpenHudiTableLock
+from tideline_table.coordination.completion import wait_past
+from tideline_table.coordination.shared.adoption import check_written
 from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
     Bucketing,
@@ -17,7 +19,7 @@ from tideline_table.coordination.shared.hudi_rules import (
     check_version,
 )
 from tideline_table.coordination.shared.metadata import (
-    check_record_index,
+    check_kept,
     follow_step,
     keep_only,
     turn_off_metadata,
@@ -27,7 +29,10 @@ from tideline_table.coordination.timeline import kept_partitions
 from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import is_ring_file_id
+from tideline_table.hudi.format import Feature, TableFormat
+from tideline_table.hudi.formats import declared_version
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
+from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.hudi.zone import is_local, timeline_zone
@@ -112,6 +117,8 @@ def share_table(
     with lock.hold():
         if table.capabilities.keeps_log:
             _share_ours(table, sharing, writers)
+            if table.timeline.format.has_completion_times:
+                wait_past(table.clock, table.state.last_instant)
         else:
             _take_in(table, sharing, adoption, writers)
     return Table.open(
@@ -217,8 +224,20 @@ def _check_kind(table: Table) -> None:
     properties = read_properties(table.storage)
     check_version(properties, table.definition.format)
     _check_resized(table, table.state, properties)
-    check_record_index(properties, table.options)
+    check_kept(properties, table.definition.format, table.options)
+    if Feature.SHARED_BUCKETS in table.definition.format.missing and (
+        table.definition.buckets is not None or _shows_buckets(table)
+    ):
+        table.definition.format.check_supports(Feature.SHARED_BUCKETS)
     check_numbers(table.storage, properties)
+
+
+def _shows_buckets(table: Table) -> bool:
+    """Return whether a table of Apache Hudi shows a bucket index that its properties do not name."""
+    if table.capabilities.keeps_log:
+        return False
+    shown = _bucketing(table)
+    return bool(shown.simple or shown.ring)
 
 
 def _check_resized(table: Table, state: TableState, properties: Mapping[str, str]) -> None:
@@ -305,7 +324,7 @@ def _bucketing(table: Table) -> Bucketing:
 
 
 def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: Collection[str] | None) -> None:
-    storage, properties = table.storage, read_properties(table.storage)
+    storage, form, properties = table.storage, table.timeline.format, read_properties(table.storage)
     if read_identity(storage) is not None:
         raise UnsupportedTable(
             "a table that another process has just shared", expected="an exclusive table", remedy="open it again"
@@ -316,9 +335,11 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: 
     storage.delete(LEAVING_PATH)
     table.refresh()
     index = adoption.find() if adoption.applies(_bucketing(table)) else None
+    listed = ListedTimeline.read(storage, form)
     found = hudi_written_state(storage, properties)
+    check_written(listed, found)
     change_properties(storage, lambda found: {**found, p.TIMEZONE: "UTC"})
-    if not keep_only(storage, properties, kept_partitions(table.options)):
+    if not keep_only(storage, form, properties, kept_partitions(table.options)):
         turn_off_metadata(storage, properties)
     if index is not None:
         adoption.keep_rules()
@@ -331,33 +352,37 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: 
             expected="none",
             remedy="let Apache Hudi end it first",
         )
-    instant = next_instant(table.timeline.time.now(), found.last_instant)
+    now = table.timeline.time.now()
+    instant = next_instant(now, max(found.last_instant, *(a.completion for a in found.actions.values()), ""))
+    ended = next_instant(now, instant) if form.has_completion_times else ""
+    if ended:
+        wait_past(table.clock, ended)
     schema = found.schema_json or properties.get(CREATE_SCHEMA, "")
-    adopted = adopted_table(found, timeline_zone(properties))
+    adopted = adopted_table(found, form, timeline_zone(properties))
     # If the table had a log before, the last progress of an idle ingestion may have left the active timeline.
-    adopted = replace(
-        adopted, progress={**archived_progress(table.timeline.format.archived_extra(storage), lambda _: True), **adopted.progress}
-    )
+    adopted = replace(adopted, progress={**archived_progress(form.archived_extra(storage), lambda _: True), **adopted.progress})
     body = replace(_commit_body(schema, sharing, writers), adopted=adopted)
     drafts = (
         Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, Bare()),
-        Draft(instant, table.write_action(), State.INFLIGHT, State.COMPLETED, OPERATION, body),
+        Draft(instant, table.write_action(), State.INFLIGHT, State.COMPLETED, OPERATION, body, completion=ended),
     )
     state = TableState()
     for sequence, draft in enumerate(drafts, 1):
         step = draft.entry(sequence, table.clock.now())
-        follow_step(storage, table.timeline.format, found, step, table.options)
-        for path, content in timeline_files(step, table.timeline.format).create:
+        follow_step(storage, form, found, step, table.options, table.log_rule(merges=False))
+        for path, content in timeline_files(step, form).create:
             storage.put_if_absent(path, content)
         entry = table.timeline.log.append(draft, sequence)
         assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity
         state.apply(entry)
     write_checkpoint(storage, state)
-    create_identity(storage, table.clock, index.text if index is not None else table.definition.kept_index)
+    kept = index.text if index is not None else table.definition.kept_index
+    create_identity(storage, table.clock, kept, declared_version(table.definition.version))
 
 
-def adopted_table(found: TableState, zone: tzinfo = UTC) -> AdoptedTable:
+def adopted_table(found: TableState, form: TableFormat, zone: tzinfo = UTC) -> AdoptedTable:
     """Return the state of a Hudi-written table with instants in `zone` as the first commit in its log keeps it."""
+    timed = found.actions.values() if form.has_completion_times else ()
     return AdoptedTable(
         actions=tuple(
             (a.instant, a.action.value, a.state.value, a.operation, time_from_instant(a.instant, zone).isoformat())
@@ -371,6 +396,7 @@ def adopted_table(found: TableState, zone: tzinfo = UTC) -> AdoptedTable:
         archived_before=found.archived_before,
         whole_since=found.whole_since,
         progress=found.progress,
+        completions={a.instant: a.completion for a in timed if a.completion},
     )
 
 

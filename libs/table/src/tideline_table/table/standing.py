@@ -5,15 +5,18 @@ Reads only; nothing is repaired.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, islice
 
 from tideline_table.coordination.other_writers import check_no_other_writer, check_not_upgraded
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.errors import DamagedFile, ObjectNotFound, Recovery, TableIncomplete, TidelineError
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.properties import PROPERTIES_FOLDER, PROPERTIES_PATH, read_properties
 from tideline_table.log.checkpoint import RESTORE_LOG
 from tideline_table.log.entry import entry_path
+from tideline_table.log.packed import PackedSlices
 from tideline_table.log.state import TableState
 from tideline_table.storage import DataPath, Storage, check_size, exists
 from tideline_table.table.facade import Table
@@ -21,6 +24,10 @@ from tideline_table.table.identity import check_stands
 from tideline_table.table.remains import check_identity_stands
 
 _THREADS = 8
+_PARTITIONS_AT_ONCE = 1000
+_MOST_TASKS = 64
+_ALL_PARTS = 32
+_PARTS_IN_TURN = 4
 
 
 def why_refused(table: Table) -> TidelineError | None:
@@ -73,34 +80,51 @@ def _check_log(table: Table) -> None:
         )
 
 
-def lost_files(table: Table) -> tuple[TidelineError, ...]:
+def lost_files(table: Table, *, everywhere: bool = False) -> tuple[TidelineError, ...]:
     """Return an error for each file of the newest slices that is gone or has another size than its commit recorded.
 
-    Lists each partition with files once, and opens no file. Refreshes the table if it finds one, because a clean may have
-    deleted it.
+    Lists each partition with files once, and opens no file. In a table with more than `_ALL_PARTS` parts of file groups, only the
+    partitions of those written last and of some others, of the next ones each hour, unless `everywhere`. Refreshes the table if
+    it finds one, because a clean may have deleted it.
     """
+    turn = None if everywhere else int(table.clock.now().timestamp() // 3600)
     before = _done(table.state)
-    found = _lost(table.storage, table.state)
+    found = _lost(table.storage, _looked_at(table.state, turn))
     if found and _done(table.refresh()) != before:
-        found = _lost(table.storage, table.state)
+        found = _lost(table.storage, _looked_at(table.state, turn))
     return tuple(found)
+
+
+def _looked_at(state: TableState, turn: int | None) -> Iterable[FileSlice]:
+    held = state.slices
+    if turn is not None and isinstance(held, PackedSlices) and len(held.parts) > _ALL_PARTS:
+        return state.latest_among(held.some(turn, _PARTS_IN_TURN))
+    return state.each_latest()
 
 
 def _done(state: TableState) -> frozenset[tuple[str, str]]:
     return frozenset((a.instant, a.state.value) for a in list(state.actions.values()))
 
 
-def _lost(storage: Storage, state: TableState) -> list[TidelineError]:
-    by_partition: dict[str, list[DataPath]] = defaultdict(list)
-    for file_slice in state.latest_slices():
-        by_partition[file_slice.group.partition_path] += file_slice.applied.paths
+def _lost(storage: Storage, slices: Iterable[FileSlice]) -> list[TidelineError]:
+    def compare(named: list[tuple[str, list[DataPath]]]) -> list[TidelineError]:
+        lost = []
+        for partition, paths in named:
+            sizes = {found.path: found.size_bytes for found in storage.list_folder(partition).objects}
+            lost += [error for path in paths if (error := _misfit(path, sizes.get(str(path)))) is not None]
+        return lost
 
-    def compare(partition: str) -> list[TidelineError]:
-        sizes = {found.path: found.size_bytes for found in storage.list_folder(partition).objects}
-        return [error for path in by_partition[partition] if (error := _misfit(path, sizes.get(str(path)))) is not None]
-
+    by_partition = groupby(slices, lambda file_slice: file_slice.group.partition_path)
+    listed = ((partition, [path for s in slices for path in s.applied.paths]) for partition, slices in by_partition)
+    found: list[TidelineError] = []
     with ThreadPoolExecutor(_THREADS) as pool:
-        return [error for errors in pool.map(compare, sorted(by_partition)) for error in errors]
+        # Some at a time: the pool would take the paths of all of them into memory.
+        while some := list(islice(listed, _PARTITIONS_AT_ONCE)):
+            # A task for each of very many partitions would take longer than its listing.
+            step = -(-len(some) // _MOST_TASKS)
+            tasks = [some[first : first + step] for first in range(0, len(some), step)]
+            found += [error for errors in pool.map(compare, tasks) for error in errors]
+    return found
 
 
 def _misfit(path: DataPath, size_bytes: int | None) -> TidelineError | None:

@@ -208,8 +208,8 @@ def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing) -> None:
     if sharing.lock is HudiLockKind.STORAGE and writer.release is Release.BEFORE_1:
         writer.verdict = WriterVerdict.NO_COMMON_LOCK
         writer.reasons.append(
-            "releases before 1.0.2 have no lock provider for object stores that Tideline takes, too, but one in ZooKeeper: "
-            "--lock-provider zookeeper"
+            "releases before 1.0.2 have no lock provider for object stores that Tideline takes, too, but those in ZooKeeper, "
+            "a Hive metastore and DynamoDB: --lock-provider zookeeper, hive-metastore or dynamodb"
         )
     elif lacks:
         writer.verdict = WriterVerdict.LACKS_OPTIONS

@@ -10,6 +10,7 @@ from tideline_table.writer.input import (
     PreparedInput,
     RoutedTask,
     check_indexed_keys,
+    key_rows,
     measured_row_bytes,
     prepare_input,
     refuse_duplicates,

@@ -164,8 +164,8 @@ def _may_hold_nan(rows: pa.Table, name: str, *, is_whole: bool) -> bool:
 
 
 def _has_floats(kind: pa.DataType) -> bool:
-    if pa.types.is_floating(kind):
-        return True
+    if not kind.num_fields:
+        return bool(pa.types.is_floating(kind))
     return any(_has_floats(kind.field(at).type) for at in range(kind.num_fields))
 
 

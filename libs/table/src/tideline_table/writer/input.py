@@ -20,7 +20,7 @@ from tideline_table.index.simple import Location, PlaceT, file_id_in, partition_
 from tideline_table.keygen import KeyGenerator
 from tideline_table.log_format.hfile_writer import MOST_KEY_BYTES
 from tideline_table.merge import Merging, combined_input, deleted_mask, with_deletion_marks
-from tideline_table.schema.arrow import in_null_struct, named_field, named_values, with_column
+from tideline_table.schema.arrow import field_values, in_null_struct, named_field, named_values, with_column
 from tideline_table.schema.evolution import IS_DELETED, PURGED, fit_rows
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.storage import MemoryStorage
@@ -156,8 +156,20 @@ def with_purges(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
 
 
 def _refuse_unordered(keyed: pa.Table, merging: Merging) -> None:
-    """Raise `InvalidRecord` if a struct above the ordering field is null in a row that is no deletion."""
-    for name in merging.ordering_fields:
+    """Raise `InvalidRecord` for ordering values that Apache Hudi cannot compare, in rows that are no deletions.
+
+    These are fields of a null struct, and nulls among several ordering fields.
+    """
+    names = merging.ordering_fields
+    for name in names:
+        if len(names) > 1:
+            nulls = np.asarray(pc.is_null(field_values(keyed, name))) & ~deleted_mask(keyed)
+            if nulls.any():
+                raise InvalidRecord(
+                    f"{int(nulls.sum())} row(s) with null in the ordering column {name!r}, one of several",
+                    expected="a value: Apache Hudi cannot compare lists of values with null",
+                    remedy="fill the column, or filter these rows out",
+                )
         above = in_null_struct(keyed, name)
         if above is not None and (count := int((np.asarray(above) & ~deleted_mask(keyed)).sum())):
             raise InvalidRecord(

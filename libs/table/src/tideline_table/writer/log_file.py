@@ -20,18 +20,18 @@ from tideline_table.file_group.slice import FileGroupId, FileSlice, join_path
 from tideline_table.hudi.file_names import log_write_token, parse_log_file_name
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
-from tideline_table.log_format import BlockType, avro_block, block_header, delete_block, parquet_block, reads_as_none
+from tideline_table.log_format import BlockType, avro_block, block_header, delete_block, has_nulls, parquet_block, reads_as_none
 from tideline_table.log_format.key_index import LogIndex, index_path, read_index
 from tideline_table.log_format.key_index_file import WrittenBlock, index_bytes, read_blocks
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top, purged_mask
 from tideline_table.reader.file_slice import read_slice
-from tideline_table.schema.arrow import field_values, one_chunk, top_columns, with_column
+from tideline_table.schema.arrow import one_chunk, top_columns, with_column
 from tideline_table.schema.evolution import PURGED
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.statistics import FileStatistics
 from tideline_table.storage import ByteRange, Storage, digest_of, record_text
 from tideline_table.writer.base_file import collector_of
-from tideline_table.writer.marker import MarkerType, create_marker
+from tideline_table.writer.marker import create_marker, log_marker
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, Operation, WriteContext, live_rows, result_of, stored_rows
 
 _LOGGER = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
     token = log_write_token(task.number, task.attempt, context.instant)
     name = context.format.log_file_name(task.file_id, base.base_instant, context.instant, version, token)
     path = join_path(task.partition_path, name)
-    create_marker(storage, context.instant, path, MarkerType.APPEND)
+    create_marker(storage, context.instant, path, log_marker(context.format))
     written = write_blocks(storage, path, blocks, context.instant)
     put_index(storage, path, written, base, Options(context.options))
     stat = WriteStat(
@@ -105,13 +105,13 @@ def settled_deletions(context: WriteContext, base: FileSlice | None, gone: pa.Ta
     merging = context.merging
     if context.operation is Operation.DELETE or merging.mode is not MergeMode.EVENT_TIME or merging.deletions_always_win:
         return gone
-    unordered = reads_as_none(field_values(gone, merging.ordering_field)) & ~purged_mask(gone)
+    unordered = reads_as_none(merging.ordering_values(gone)) & ~purged_mask(gone)
     if not unordered.any() or base is None:
         return gone
     asked = gone.filter(pa.array(unordered))
     keys = one_chunk(asked.column(MetaField.RECORD_KEY))
     schema = with_meta_fields(context.schema)
-    columns = [MetaField.RECORD_KEY.value, *top_columns(schema, [merging.ordering_field])]
+    columns = [MetaField.RECORD_KEY.value, *top_columns(schema, merging.ordering_fields)]
     shown = read_slice(storage, base, schema, context.log_rule, columns, keys=keys)
     targets = np.asarray(pc.index_in(shown.column(MetaField.RECORD_KEY), value_set=keys))
     wins = np.zeros(asked.num_rows, dtype=bool)
@@ -184,7 +184,7 @@ def move_behind(
     version = latest.next_log_version
     name = form.log_file_name(stat.file_id, latest.base_instant, instant, version, old.write_token)
     path = join_path(stat.partition_path, name)
-    create_marker(storage, instant, path, MarkerType.APPEND)
+    create_marker(storage, instant, path, log_marker(form))
     with storage.open_input(stat.path) as source, storage.open_output(path) as sink:
         shutil.copyfileobj(source, sink)
     index = read_index(storage, stat.path)
@@ -210,9 +210,9 @@ def _ordering(context: WriteContext, gone: pa.Table) -> pa.ChunkedArray | None:
         return None
     if purged_mask(gone).any():
         return None
-    ordering = field_values(gone, context.merging.ordering_field)
+    ordering = context.merging.ordering_values(gone)
     # Some readers accept one kind of ordering value per block only. Where deletions always win, none is needed.
-    return None if ordering.null_count else ordering
+    return None if has_nulls(ordering) else ordering
 
 
 def _statistics(context: WriteContext, stored: pa.Table | None) -> FileStatistics | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from tideline_table.errors import TidelineError
+from tideline_table.hudi.format import TableFormat
 from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
@@ -23,6 +24,11 @@ class MarkerType(enum.StrEnum):
     CREATE = "CREATE"
     MERGE = "MERGE"
     APPEND = "APPEND"
+
+
+def log_marker(form: TableFormat) -> MarkerType:
+    """Return the kind for a new log file: where files are named after their writes, Apache Hudi's rollbacks refuse APPEND."""
+    return MarkerType.CREATE if form.has_completion_times else MarkerType.APPEND
 
 
 def create_marker(storage: Storage, instant: str, path: str, kind: MarkerType) -> None:

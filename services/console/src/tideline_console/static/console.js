@@ -26,10 +26,27 @@ function showTimes(root) {
 function isInUse() {
   // What a person points at, reads with the keyboard, opened or selected must not be replaced.
   const live = document.getElementById("live");
-  if (!live || document.hidden) return true;
-  if (live.contains(document.activeElement) || live.querySelector("details[open], .rows:hover, .lanes:hover")) return true;
+  if (!live) return false;
+  if (live.contains(document.activeElement) || live.querySelector("details[open], tbody input:checked, tbody:hover, .lanes:hover")) return true;
   const selected = window.getSelection();
   return Boolean(selected && !selected.isCollapsed && live.contains(selected.anchorNode));
+}
+
+function sayHeld() {
+  sayLag("held while used", "Parts of the page have the focus, are selected, opened or pointed at: they are not replaced.");
+}
+
+function sayLag(text, why) {
+  const lag = document.getElementById("lag");
+  lag.querySelector("i").className = "late";
+  lag.querySelector(".live-t").textContent = text;
+  lag.title = why;
+}
+
+function closeMenu(menu) {
+  const hasFocus = menu.contains(document.activeElement);
+  menu.open = false;
+  if (hasFocus) menu.querySelector("summary").focus();
 }
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -39,17 +56,37 @@ document.addEventListener("DOMContentLoaded", () => {
   document.body.addEventListener("htmx:beforeRequest", () => { isWaiting = true; });
   document.body.addEventListener("htmx:afterRequest", (event) => {
     isWaiting = false;
-    if (event.detail.successful) return;
+    const said = event.detail.successful ? "" : "The console does not answer; what is shown is old.";
+    document.getElementById("said").textContent = said;  // Read aloud once, unlike the age of what is shown.
+    if (!said) return;
     // The figures are those of the last answer: the page must not look live. The next good answer replaces this.
-    const lag = document.getElementById("lag");
-    lag.querySelector("i").className = "late";
-    lag.querySelector(".live-t").textContent = "no answer";
-    lag.title = "The console does not answer; what is shown is old.";
+    sayLag("no answer", said);
   });
-  setInterval(() => { if (!isWaiting && !isInUse()) document.body.dispatchEvent(new Event("refresh")); }, REFRESH_MS);
+  // How far a person scrolled a wide or long table stays, although the table is a new one.
+  const scrolled = () => [...document.querySelectorAll("#live .scroll")];
+  let places = [];
+  document.body.addEventListener("htmx:beforeSwap", (event) => {
+    places = scrolled().map((each) => [each.scrollLeft, each.scrollTop]);
+    if (!isInUse()) return;
+    event.detail.shouldSwap = false;  // A person began to use the page while the answer was under way.
+    sayHeld();
+  });
+  document.body.addEventListener("htmx:afterSwap", () => {
+    scrolled().forEach((each, at) => { if (places[at]) [each.scrollLeft, each.scrollTop] = places[at]; });
+  });
+  setInterval(() => {
+    if (isWaiting || document.hidden || !document.getElementById("live").hasAttribute("hx-get")) return;
+    if (isInUse()) sayHeld();
+    else document.body.dispatchEvent(new Event("refresh"));
+  }, REFRESH_MS);
+});
+
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll(".menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
 
 document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") document.querySelectorAll(".menu[open]").forEach(closeMenu);
   const isTyping = event.target instanceof HTMLInputElement;
   if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
     event.preventDefault();

@@ -146,13 +146,11 @@ def test_tables_of_hudi_are_advised_to_share_only_where_that_works(table: Table)
     reader = open_table(table.storage, table.clock)
     found = judge(reader, TableService.CLEAN, Rules())
     assert (found.outcome, "tideline share PATH" in found.until) == (Outcome.NOT_APPLICABLE, True)
-    properties = {**read_properties(table.storage), p.VERSION: "8", p.LAYOUT: "2"}
-    upgrade(table.storage)
-    set_properties(table.storage, properties)
+    set_properties(table.storage, {**read_properties(table.storage), p.DROP_PARTITION_COLUMNS: "true"})
     reader = open_table(table.storage, table.clock)
     found = judge(reader, TableService.CLEAN, Rules())
     assert (found.outcome, "tideline share PATH" in found.until) == (Outcome.NOT_APPLICABLE, False)
-    assert "version 8" in found.until
+    assert "drops its partition columns" in found.until
 
 
 def test_a_table_without_meta_fields_is_not_shared_because_its_services_would_refuse() -> None:

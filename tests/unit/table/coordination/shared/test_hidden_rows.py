@@ -121,14 +121,15 @@ def test_a_row_that_nobody_finds_comes_back_unless_a_later_write_may_have_delete
     assert len(_named(services)) == 1
 
 
-def test_a_hidden_write_that_deleted_rows_is_refused_by_name() -> None:
-    storage, clock = _table(TableType.MOR)
+@pytest.mark.parametrize(("rewrite", "kind"), [(_compact, TableType.MOR), (_cluster, TableType.MOR), (_cluster, TableType.COW)])
+def test_a_hidden_write_that_deleted_rows_is_refused_by_name(rewrite: Rewrite, kind: TableType) -> None:
+    storage, clock = _table(kind)
     job = unlocked_job(storage, clock)
 
     def meanwhile() -> None:
         clock.advance(1)
         with unseen(storage):
-            _compact(opened(storage, clock, "services"))
+            rewrite(opened(storage, clock, "services"))
 
     with before_commit(job, meanwhile):
         put(job, [("a", "p", 5, "")], Operation.DELETE)
@@ -164,3 +165,26 @@ def test_what_a_pending_compaction_will_read_is_left_to_it() -> None:
     assert reappend_hidden(services) == ()
     run_pending(services)
     assert _named(services) == []
+
+
+def test_a_base_file_below_that_of_a_compaction_is_named_and_its_rows_come_back() -> None:
+    """A job that puts new rows into a small base file, which got a log file and was compacted meanwhile."""
+    first, storage, clock = shared_table(TableType.MOR)
+    put(first, [("a", "p", 1, "1"), ("c", "p", 1, "1")])
+    job = unlocked_job(storage, clock)
+
+    def meanwhile() -> None:
+        clock.advance(1)
+        with unseen(storage):
+            put(opened(storage, clock, "ours"), [("a", "p", 2, "2")])
+            _compact(opened(storage, clock, "services"))
+
+    with before_commit(job, meanwhile):
+        instant = put(job, [("n", "p", 5, "late")], **BESIDE).instant
+    services = opened(storage, clock, "services")
+    (text,) = _named(services)
+    assert f"{instant}" in text
+    assert "after compaction " in text
+    assert [(done.instant, done.rows) for done in reappend_hidden(services)] == [(instant, 1)]
+    assert sorted(contents(opened(storage, clock))) == [("a", "p", 2, "2"), ("c", "p", 1, "1"), ("n", "p", 5, "late")]
+    assert _named(opened(storage, clock, "services")) == []

@@ -30,9 +30,9 @@ KEYS = ("a", "b", "c")
 class History:
     """One table, and the value of each key that was acknowledged last, with its write."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, version: int = 6) -> None:
         self.choose = random.Random(f"late commits {seed}")
-        first, self.storage, self.clock = shared_table(TableType.MOR)
+        first, self.storage, self.clock = shared_table(TableType.MOR, version)
         self.acknowledged: dict[str, tuple[int, str]] = {}
         self.ts = 1
         self.late = 0
@@ -102,9 +102,10 @@ class History:
         ]
 
 
+@pytest.mark.parametrize("version", [6, 9])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_acknowledged_row_is_visible_or_named(seed: int) -> None:
-    history = History(seed)
+def test_an_acknowledged_row_is_visible_or_named(seed: int, version: int) -> None:
+    history = History(seed, version)
     assert history.run() == []
 
 

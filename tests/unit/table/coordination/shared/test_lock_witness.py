@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction
@@ -11,12 +12,17 @@ from tests.unit.table.coordination.shared.test_shared_gaps import ONE, SMALL, ta
 from tests.unit.table.shared import opened, peer_of, put, shared_table
 from tests.unit.table.tables import contents, new_table
 
-from tideline_table.action import NotDue, request_clean, request_clustering, request_compaction, withdraw_plans
+from tideline_table.action import NotDue, request_clean, request_clustering, request_compaction, roll_back_dead, withdraw_plans
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import SharedTimeline
+from tideline_table.coordination.shared.adoption import missing_steps
 from tideline_table.coordination.shared.lock_witness import LOCK_OBJECT
 from tideline_table.errors import UnsupportedTable
-from tideline_table.storage import MemoryStorage, Storage
+from tideline_table.hudi.formats import format_to_create
+from tideline_table.hudi.instant import State
+from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.log.state import TableState
+from tideline_table.storage import MemoryStorage, ObjectStat, Storage
 from tideline_table.table import FindingKind, Table, TableType, findings_of, resume_services
 
 LATE = ("z", "p", 3, "3")
@@ -77,6 +83,56 @@ def test_a_write_that_completes_while_tideline_has_the_lock_is_a_proof() -> None
     again = opened(storage, clock)  # the log says it to everybody
     assert again.state.unlocked == ours.state.unlocked
     assert LATE in contents(again)
+
+
+def test_a_completed_file_without_content_is_a_write_that_still_completes() -> None:
+    """Apache Hudi before 1.0 creates the file and then writes it: taken as a commit of no files, it hid the rows for ever."""
+    storage, clock = _table()
+    put(unlocked_job(storage, clock), [LATE])
+    complete = taken_back(storage)
+    instant = max(a.instant for a in opened(storage, clock, "before").state.pending())
+    path = f".hoodie/{instant}.deltacommit"
+    ours = opened(storage, clock, "ours")
+    _within_the_lock(ours, lambda: storage.put(path, b""))
+    assert LATE not in contents(ours)
+    for table in (ours, opened(storage, clock, "another")):
+        table.timeline.heal(0.0)
+        assert [a.instant for a in table.refresh().pending()] == [instant]
+        assert isinstance(request_compaction(table, options=ONE), NotDue)
+    clock.advance(1e6)  # its job makes no heartbeats
+    assert roll_back_dead(opened(storage, clock, "recovery")) == []
+    complete()
+    assert LATE in contents(opened(storage, clock, "reader")), "before it is adopted"
+    ours.timeline.heal(0.0)
+    assert list(ours.refresh().unlocked) == [instant], "what was seen while it was empty is not forgotten"
+    assert LATE in contents(opened(storage, clock))
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (("{}.commit.requested", "{}.inflight", "{}.commit"), [State.INFLIGHT]),
+        (("{}.deltacommit.requested", "{}.deltacommit.inflight", "{}.deltacommit"), [State.INFLIGHT]),
+        (("{}.replacecommit.requested", "{}.replacecommit.inflight", "{}.replacecommit"), [State.INFLIGHT]),
+        (("{}.clean.requested", "{}.clean.inflight", "{}.clean"), [State.INFLIGHT]),
+        (("{}.rollback.requested", "{}.rollback.inflight", "{}.rollback"), [State.INFLIGHT]),
+        (("{}.restore.requested", "{}.restore.inflight", "{}.restore"), [State.INFLIGHT]),
+        (("{}.compaction.requested", "{}.compaction.inflight", "{}.commit"), [State.INFLIGHT]),
+        (("{}.compaction.requested",), []),
+        (("{}.clean.requested",), []),
+        (("{}.rollback.requested",), []),
+        (("{}.deltacommit.requested",), [State.REQUESTED]),
+        (("{}.replacecommit.requested",), [State.REQUESTED]),
+        (("{}.commit.requested", "{}.inflight"), [State.INFLIGHT]),
+    ],
+    ids=lambda one: one[-1] if one and isinstance(one[0], str) else "",
+)
+def test_no_step_is_taken_from_a_file_that_is_not_written_yet(names: tuple[str, ...], steps: list[State]) -> None:
+    """The last file is empty, those before have content."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    sizes = [*(9 for _ in names[1:]), 0]
+    files = [ObjectStat(f".hoodie/{name.format('20260101000001000')}", size, at) for name, size in zip(names, sizes, strict=True)]
+    assert [step.after for step in missing_steps(ListedTimeline.of(files, format_to_create(6)), TableState())] == steps
 
 
 def test_who_lost_the_lock_meanwhile_says_nothing() -> None:

@@ -10,6 +10,7 @@ from tests.unit.table.shared import opened, put
 
 from tideline_table.action import check_table, run_clean
 from tideline_table.config import BLOOM_FILTERS as WRITTEN_FILTERS
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import BLOOM_FILTERS
@@ -28,7 +29,7 @@ def test_a_write_adds_the_filters_of_its_files() -> None:
     for stat in done.stats:
         found = decode_filter(held[file_key(stat.path).encode()])
         assert (found.form, found.text) == read_filter_text(storage, stat.path)
-    assert len(StoredPartition.read(storage, BLOOM_FILTERS).groups) == 4
+    assert len(StoredPartition.read(storage, WRITTEN, BLOOM_FILTERS, {}).groups) == 4
     sound(table)
 
 

@@ -18,8 +18,10 @@ from tideline_table.clock import ManualClock
 from tideline_table.coordination.lock import HeldHudiTableLock
 from tideline_table.coordination.timeline import Decide
 from tideline_table.errors import WriteConflict
-from tideline_table.hudi.instant import Action
-from tideline_table.hudi.listing import ListedTimeline
+from tideline_table.hudi.formats import format_of
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.listing import ListedTimeline, list_timeline
+from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.entry import Entry
 from tideline_table.storage import Storage
@@ -42,7 +44,7 @@ class Unlocked(Unlogged):
     def _append(self, decide: Decide) -> Entry:
         with self.replica.mutex:
             self.follower.listed = ListedTimeline.read(self.storage, self.format)
-            draft = decide(self.state)
+            draft = self._timed(decide(self.state))
             self._take_step(draft, _Always())
             entry = draft.entry(self.state.sequence + 1, self.clock.now())
             self.state.apply(entry)
@@ -71,20 +73,14 @@ def _merging() -> tuple[Table, Storage, ManualClock]:
 @contextmanager
 def unseen(storage: Storage) -> Iterator[None]:
     """What is inflight has no timeline files for a while: its instant was taken, and its files come later."""
-    taken = [o.path for o in storage.list_folder(".hoodie").objects if o.path.endswith((".requested", ".inflight"))]
-    held = {path: storage.read(path) for path in taken if not _is_done(storage, path)}
+    paths = list_timeline(storage, format_of(read_properties(storage))).paths
+    done = {i.time for i in paths if i.state is State.COMPLETED}
+    held = {path: storage.read(path) for i, path in paths.items() if i.state is not State.COMPLETED and i.time not in done}
     for path in held:
         storage.delete(path)
     yield
     for path, content in held.items():
         storage.put(path, content)
-
-
-def _is_done(storage: Storage, path: str) -> bool:
-    instant = path.removeprefix(".hoodie/").partition(".")[0]
-    ended = (f".hoodie/{instant}.{action}" for action in ("commit", "deltacommit", "replacecommit"))
-    there = {o.path for o in storage.list_folder(".hoodie").objects}
-    return any(path in there for path in ended)
 
 
 PLANS: list[Callable[[Table], str | None]] = [
@@ -149,7 +145,8 @@ def _late_write(storage: Storage, clock: ManualClock, then: Callable[[], object]
 
 def taken_back(storage: Storage) -> Callable[[], None]:
     """Make the last write inflight again; the result completes it."""
-    path = max(o.path for o in storage.list_folder(".hoodie").objects if o.path.endswith(".deltacommit"))
+    folder = format_of(read_properties(storage)).timeline_folder
+    path = max(o.path for o in storage.list_folder(folder).objects if o.path.endswith(".deltacommit"))
     content = storage.read(path)
     storage.delete(path)
     return lambda: storage.put(path, content)

@@ -272,6 +272,6 @@ def test_hudi_writers_are_given_the_options_that_fit() -> None:
     assert (kept["hoodie.metadata.enable"], kept["hoodie.metadata.index.column.stats.enable"]) == ("true", "true")
     assert opened(storage, clock, **ONLY_FILES).hudi_options()["hoodie.metadata.index.column.stats.enable"] == "false"
     assert kept.items() >= {k: v for k, v in SHARING.hudi_options(WRITTEN).items() if k != "hoodie.metadata.enable"}.items()
-    for wrong in ("all", "off,files", "files,partition_stats", ""):
+    for wrong in ("all", "off,files", "files,secondary_index", ""):
         with pytest.raises(InvalidOption, match="off or files or column_stats"):
             Table.open(storage.root, options={SHARED_METADATA.key: wrong}, clock=clock, storage=storage, hudi_lock=open_hudi_lock)

@@ -15,6 +15,7 @@ from tideline_table.action import check_table, run_clean
 from tideline_table.clock import ManualClock
 from tideline_table.config import INDEX_TYPE, RECORD_INDEX_UPDATE_PARTITION_PATH, SHARED_METADATA
 from tideline_table.errors import DuplicateKey, InvalidOption, UnsupportedTable
+from tideline_table.hudi.formats import WRITTEN
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.metadata import RECORD_INDEX
@@ -65,7 +66,7 @@ def test_each_action_is_followed() -> None:
     assert run_clean(table)
     sound(table, PARTITIONS)
     assert contents(table) == [("a", "p", 8, "8"), ("d", "r", 2, "2"), ("e", "p", 4, "4"), ("f", "q", 5, "5")]
-    assert len(StoredPartition.read(storage, RECORD_INDEX).groups) == KEY_GROUPS
+    assert len(StoredPartition.read(storage, WRITTEN, RECORD_INDEX, {}).groups) == KEY_GROUPS
 
 
 @pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT, Operation.BULK_INSERT])

@@ -38,10 +38,10 @@ def recorded(storage: Storage, path: str, columns: tuple[str, ...] = (*COLUMNS, 
 
 def test_a_write_adds_records_in_the_log_files_of_the_slices_that_are_there() -> None:
     table, storage, _ = kept_table()
-    before = StoredPartition.read(storage, COLUMN_STATS)
+    before = StoredPartition.read(storage, WRITTEN, COLUMN_STATS, {})
     assert [len(group.logs) for group in before.groups] == [1, 1]
     done = put(table, NEW)
-    after = StoredPartition.read(storage, COLUMN_STATS)
+    after = StoredPartition.read(storage, WRITTEN, COLUMN_STATS, {})
     assert [(group.base, len(group.logs)) for group in after.groups] == [(group.base, 2) for group in before.groups]
     for stat in done.stats:
         assert recorded(storage, stat.path) == {*COLUMNS, "part"}, "all columns that the writer takes statistics of"
@@ -90,10 +90,10 @@ def test_a_value_beyond_a_record_is_found_by_the_check() -> None:
     table, storage, clock = kept_table()
     other, elsewhere, _ = kept_table()
     done = put(table, [("a", "p", 9, "9")])
-    wrong = {g.file_id: g for g in StoredPartition.read(storage, COLUMN_STATS).groups}
+    wrong = {g.file_id: g for g in StoredPartition.read(storage, WRITTEN, COLUMN_STATS, {}).groups}
     put(other, [("a", "p", 2, "2")])
     assert [stat.path for stat in done.stats] == [f.path for f in other.state.latest_slices() if "p/" in f.path]
-    for group in StoredPartition.read(elsewhere, COLUMN_STATS).groups:
+    for group in StoredPartition.read(elsewhere, WRITTEN, COLUMN_STATS, {}).groups:
         storage.put(file_path(wrong[group.file_id].logs[-1], COLUMN_STATS), elsewhere.read(file_path(group.logs[-1], COLUMN_STATS)))
     findings = check_table(opened(storage, clock))
     assert {f.kind for f in findings} == {FindingKind.WRONG_RECORD}
@@ -115,7 +115,7 @@ def test_a_column_that_apache_hudi_indexes_later_has_records() -> None:
 def test_a_partition_that_is_not_understood_is_dropped(what: str, caplog: pytest.LogCaptureFixture) -> None:
     table, storage, _ = kept_table()
     definition = storage.read(INDEX_DEFINITIONS_PATH)
-    group = StoredPartition.read(storage, COLUMN_STATS).groups[0]
+    group = StoredPartition.read(storage, WRITTEN, COLUMN_STATS, {}).groups[0]
     if what == "no definition":
         storage.delete(INDEX_DEFINITIONS_PATH)
     elif what == "other version":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -34,6 +35,8 @@ from tideline_table.storage import Storage, checked_path, hudi_root, root_spelli
 OPERATION = "CLEAN"
 SAVED_KEY = "savepointed_timestamps"
 """Key of extra metadata. With it, Hudi's incremental cleaning finds the slices that deleted savepoints had kept."""
+MOST_FILES = 100_000
+"""About as many files one plan names: what is left is for the next. A plan of millions would not fit into memory."""
 BATCH_FILES = 200
 """Before each batch of so many deletions, the files that must stay are looked up again."""
 
@@ -150,14 +153,14 @@ def plan_clean(
     kept = retained_by(state, options, now or datetime.now(UTC), leases)
     if isinstance(kept, NotDue):
         return kept
-    doomed = doomed_slices(state, kept, saved)
+    doomed, freed = doomed_slices(state, kept, saved)
     if not doomed:
         held = f"; {kept.held_by.text}" if kept.held_by is not None else ""
         return NotDue(
             f"{kept.text} keeps every file readable, or a pending plan or a pending write needs it{held}",
             f"a write that replaces files, or the end of pending work, or a smaller retention ({CLEAN_POLICY.key})",
         )
-    check_share(state, (path for slices in doomed.values() for s in slices for path in s.paths), options)
+    check_share(state, freed, options)
     why = f"{len(state.completed_writes())} completed writes, {kept.text}"
     return Due(CleanPlanned(_document(state, root, kept, doomed, saved)), f"{why}; {kept.held_by.text}" if kept.held_by else why)
 
@@ -171,21 +174,24 @@ def _hidden_write(state: TableState) -> NotDue | None:
     return NotDue(found, "its rows are appended again: tideline reappend PATH")
 
 
-def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> dict[str, list[FileSlice]]:
-    """Return the slices that nothing keeps, by partition path.
+def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> tuple[dict[str, list[FileSlice]], int]:
+    """Return slices that nothing keeps, by partition path, up to about `MOST_FILES` files, and the bytes of all such slices.
 
     Only groups with more than one slice or replaced ones are looked at.
     """
     # Also a log compaction that can only give way: the clean spares the files of its plan, and no later one would know them.
     needed = {*state.groups_under_clustering(), *state.groups_under_compaction(), *state.groups_under_log_compaction()}
     doomed: dict[str, list[FileSlice]] = {}
-    for group in sorted(state.excess):
-        if group not in needed:
-            protected = kept_slices(state.slices.get(group, {}), state.replaced.get(group), saved)
-            for file_slice in kept.doomed(state, group):
-                if file_slice.base_instant not in protected:
+    files = freed = 0
+    for group in sorted(state.excess.difference(needed)):
+        protected = kept_slices(state.slices.get(group, {}), state.replaced.get(group), saved) if saved else ()
+        for file_slice in kept.doomed(state, group):
+            if file_slice.base_instant not in protected:
+                freed += file_slice.total_bytes
+                if files < MOST_FILES:
                     doomed.setdefault(group.partition_path, []).append(file_slice)
-    return doomed
+                    files += len(file_slice.paths)
+    return doomed, freed
 
 
 def _document(
@@ -234,15 +240,16 @@ def _doomed_versions(state: TableState, group: FileGroupId, versions: int) -> It
     return [slices[i] for i in instants[kept:]]
 
 
-def check_share(state: TableState, paths: Iterable[str], options: Options) -> None:
-    """Raise `CleanRefused` if deleting `paths` would free more than the allowed share of the bytes that queries of now read."""
-    allowed = options[CLEAN_MAX_SHARE]
+def check_share(state: TableState, freed: int, options: Options) -> None:
+    """Raise `CleanRefused` if a clean that frees so many bytes exceeds the allowed share of the bytes that queries of now read."""
+    allowed, live = options[CLEAN_MAX_SHARE], 0
     if not allowed:
         return
-    sizes = file_sizes(state)
-    freed = sum(sizes.get(path, 0) for path in paths)
-    live = sum(file_slice.total_bytes for file_slice in state.latest_slices())
-    if freed > allowed * live:
+    for file_slice in state.each_latest():
+        live += file_slice.total_bytes
+        if freed <= allowed * live:
+            return  # a clean is seldom a large part of the table: the other file groups need no look
+    if freed > 0:
         raise CleanRefused(
             f"a clean would delete {freed} bytes of old files, and the table has {live} bytes now",
             expected=f"at most {allowed:g} times as many ({CLEAN_MAX_SHARE.key})",
@@ -251,15 +258,24 @@ def check_share(state: TableState, paths: Iterable[str], options: Options) -> No
         )
 
 
-def file_sizes(state: TableState) -> dict[str, int]:
-    """Return the size of each data file of the table by its path."""
-    return {
-        path: size
-        for s in state.every_slice()
-        for path, size in zip(
-            s.paths, ([s.size_bytes] if s.base_file else []) + [log.size_bytes for log in s.log_files], strict=True
-        )
-    }
+def bytes_of(state: TableState, paths: Collection[str]) -> int:
+    """Return how many bytes these files have, as far as the state knows them."""
+    sizes = file_sizes(state, groups_of(state, paths))
+    return sum(sizes.get(path, 0) for path in paths)
+
+
+def groups_of(state: TableState, paths: Collection[str]) -> frozenset[FileGroupId] | None:
+    """Return the file groups that hold these data files; None if one of them is not in the file group that its name says."""
+    groups = {group for path in paths if (group := _group_of(path)) is not None}
+    held = {path for group in sorted(groups) for s in state.slices.get(group, {}).values() for path in s.paths}
+    return frozenset(groups) if held.issuperset(paths) else None
+
+
+def file_sizes(state: TableState, groups: AbstractSet[FileGroupId] | None = None) -> dict[str, int]:
+    """Return the size of each data file of these file groups (None: of the table) by its path."""
+    slices = state.every_slice() if groups is None else [s for g in sorted(groups) for s in state.slices.get(g, {}).values()]
+    sized = ((s, ([s.size_bytes] if s.base_file else []) + [log.size_bytes for log in s.log_files]) for s in slices)
+    return {path: size for s, sizes in sized for path, size in zip(s.paths, sizes, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +299,7 @@ def execute_clean(
     storage: Storage,
     plan: Mapping[str, Any],
     still_needed: Iterable[FileSlice],
-    look_again: Callable[[], Needed] | None = None,
+    look_again: Callable[[AbstractSet[FileGroupId]], Needed] | None = None,
     formerly: Iterable[str] = (),
 ) -> CleanResult:
     """Delete the files that `plan` names; a missing file counts as deleted.
@@ -292,14 +308,15 @@ def execute_clean(
 
     Before it deletes anything, refuses a plan that names a file outside of the table, a file that is no data file, or one that is
     visible now or as of a savepoint (`CorruptMetadata`, `UnsafePath`): a wrong plan must not cost committed rows. `look_again` says
-    before each batch of deletions what must stay by then.
+    before each batch of deletions what of the file groups of the batch must stay by then.
     """
-    visible = {path for s in still_needed for path in s.paths}
     paths = _planned_paths((storage.root, *formerly), plan)
-    _check_none_needed([path for _, path in paths], visible)
+    named = {path for _, path in paths}
+    _check_none_needed((path for s in still_needed for path in s.paths), named)
     deleted: dict[str, list[str]] = {}
     for batch in _batches(paths):
-        needed = look_again() if look_again is not None else Needed(frozenset())
+        groups = {group for _, path in batch if (group := _group_of(path)) is not None}
+        needed = look_again(groups) if look_again is not None else Needed(frozenset())
         _check_none_needed([path for _, path in batch], needed.refuses)
         for partition, path in batch:
             if path in needed.spared:
@@ -329,10 +346,18 @@ def _planned_paths(roots: Sequence[str], plan: Mapping[str, Any]) -> list[tuple[
     return paths
 
 
-def _check_none_needed(paths: Iterable[str], needed: Iterable[str]) -> None:
-    for path in set(needed).intersection(paths):
+def _group_of(path: str) -> FileGroupId | None:
+    """Return the file group of a base or log file, by its folder and its name; None for another file."""
+    folder, _, name = path.rpartition("/")
+    parsed = parse_base_file_name(name) or parse_log_file_name(name)
+    return FileGroupId(folder, parsed.file_id) if parsed is not None else None
+
+
+def _check_none_needed(paths: Iterable[str], needed: AbstractSet[str]) -> None:
+    found = next((path for path in paths if path in needed), None)
+    if found is not None:
         raise CorruptMetadata(
-            f"clean plan names {path}, which is the latest slice of its file group or one of a savepoint",
+            f"clean plan names {found}, which is the latest slice of its file group or one of a savepoint",
             expected="older slices only, that no savepoint keeps",
         )
 

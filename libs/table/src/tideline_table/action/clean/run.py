@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import chain
 
-from tideline_table.action.clean.plan import OPERATION, Needed, check_share, clean_metadata, execute_clean, plan_clean
+from tideline_table.action.clean.plan import (
+    OPERATION,
+    Needed,
+    bytes_of,
+    check_share,
+    clean_metadata,
+    execute_clean,
+    groups_of,
+    plan_clean,
+)
 from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, publish
 from tideline_table.coordination.leases import leased_instant, live_leases, needed_by, oldest
 from tideline_table.coordination.reserve import fill_reserve
 from tideline_table.errors import CorruptMetadata
+from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare, Cleaned
 from tideline_table.log.plan import CleanPlanned, planned_files
@@ -55,7 +67,7 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
     assert isinstance(planned, CleanPlanned)
     plan = planned.plan
     # Step 2: refuse a plan that deletes too much, before anything is deleted.
-    check_share(table.state, planned.paths, allowed)
+    check_share(table.state, bytes_of(table.state, planned.paths), allowed)
 
     def begin(state: TableState) -> Draft:
         _check_pending(state, chosen)
@@ -63,15 +75,16 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
 
     held: list[str] = []
 
-    def look_again() -> Needed:
+    def look_again(groups: AbstractSet[FileGroupId]) -> Needed:
         state = table.refresh()
-        saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
+        # Only of the groups that the batch names: a clean of all groups would otherwise look at all of them for each batch.
+        latest, saved = _read_slices(table, state, groups)
         leased = oldest(live_leases(table.storage))
         spared = planned_files(state.plans.values())
         if leased is not None:
             held.append(leased_instant(state, leased.instant))
-            spared |= {path for s in needed_by(state, leased.instant) for path in s.paths}
-        return Needed(frozenset(path for s in (*state.latest_slices(), *saved) for path in s.paths), frozenset(spared))
+            spared |= {path for s in needed_by(state, leased.instant, groups) for path in s.paths}
+        return Needed(frozenset(path for s in (*latest, *saved) for path in s.paths), frozenset(spared))
 
     try:
         # Step 3: begin, REQUESTED to INFLIGHT. A full disk is no reason to stop: the clean may use the reserve.
@@ -79,10 +92,10 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
         started = table.clock.monotonic_s()
         state = table.state
         formerly = table.identity.formerly if table.identity is not None else ()
-        saved = every_saved_slice(state.slices, state.replaced, table.timeline.saved())
+        latest, saved = _read_slices(table, state, groups_of(state, planned.paths))
         try:
             # Step 4: delete in batches. Before each, `look_again` asks what readers, savepoints, leases and plans need by now.
-            result = execute_clean(table.storage, plan, [*state.latest_slices(), *saved], look_again, formerly)
+            result = execute_clean(table.storage, plan, chain(latest, saved), look_again, formerly)
         except CorruptMetadata:
             table.timeline.give_up(table.state.actions[chosen])
             raise
@@ -100,6 +113,15 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
     # There is space again for the file that the next clean on a full disk gives up.
     fill_reserve(table.storage)
     return int(metadata["totalFilesDeleted"])
+
+
+def _read_slices(
+    table: Table, state: TableState, groups: AbstractSet[FileGroupId] | None
+) -> tuple[Iterable[FileSlice], Iterable[FileSlice]]:
+    """Return the newest slices of file groups (None: all), and those that savepoints need."""
+    latest = state.each_latest() if groups is None else state.latest_among(groups)
+    known = state.slices if groups is None else {group: state.slices[group] for group in sorted(groups) if group in state.slices}
+    return latest, every_saved_slice(known, state.replaced, table.timeline.saved())
 
 
 def _check_pending(state: TableState, instant: str) -> None:

@@ -33,7 +33,7 @@ from tideline_table.statistics import FileStatistics
 from tideline_table.storage import Storage
 from tideline_table.writer.base_file import collector_of
 from tideline_table.writer.log_file import FramedBlock, blocks_record, put_index, write_blocks
-from tideline_table.writer.marker import MarkerType, create_marker
+from tideline_table.writer.marker import create_marker, log_marker
 
 _ROWS = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE)
 
@@ -104,7 +104,7 @@ def write_carried(
     path = join_path(group.partition_path, name)
     chosen = _joined([part for part in (each.of(keys) for each in events) if part.rows.num_rows])
     blocks = [block for part in chosen for block in _framed(part, group.partition_path, group.file_id, task.avro_schema, instant)]
-    create_marker(storage, task.instant, path, MarkerType.APPEND)
+    create_marker(storage, task.instant, path, log_marker(form))
     written = write_blocks(storage, path, blocks, instant)
     put_index(storage, path, written, made, options)
     _check(storage, task, path, instant, chosen, verify)

@@ -42,7 +42,7 @@ def plan_bucket_clustering(
             "columns to sort by"
         )
     visible = state.latest_slices()
-    free, where = free_slices(state, reserved, visible), ""
+    free, where = list(free_slices(state, reserved, visible)), ""
     if any(is_ring_file_id(s.group.file_id) for s in visible):
         if not view.capabilities.changes_buckets:
             return NotDue(

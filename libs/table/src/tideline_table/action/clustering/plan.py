@@ -6,8 +6,9 @@ because output file ids derive from the plan. Each task proves before its commit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tideline_table.action.clustering.execution_strategy import STRATEGIES as EX
 from tideline_table.action.clustering.execution_strategy import OrderedBy
 from tideline_table.action.clustering.plan_document import group_document, strategy_params
 from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLAN_STRATEGIES
-from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy
+from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy, is_small
 from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, small_file_limit, taken_groups, within
 from tideline_table.config import (
     CLUSTERING_BEGIN_PARTITION,
@@ -49,10 +50,14 @@ from tideline_table.file_group.slice import FileSlice, SliceVersion
 from tideline_table.hudi.instant import CLUSTER, State
 from tideline_table.index.java_pattern import java_pattern
 from tideline_table.log.action import ActionRecord
+from tideline_table.log.packed import PART_GROUPS
+from tideline_table.log.part_summary import PartSummary
 from tideline_table.log.plan import PRIORITY_KEY, ClusteringPlanned
 from tideline_table.log.state import TableState
 
 _HOURS = 24
+_MOST_CANDIDATES = 100_000
+"""Candidates that a plan weighs: many times those that it names, and little memory."""
 _CHOOSING = (
     CLUSTERING_PARTITION_SELECTED,
     CLUSTERING_PARTITION_REGEX,
@@ -133,23 +138,28 @@ def plan_clustering(
         return forbidden
     order = checked_order(options, schema)
     strategy = PLAN_STRATEGIES.load(options[CLUSTERING_PLAN_STRATEGY])
-    every = {s.group.partition_path for s in state.latest_slices()}
-    partitions = filtered_partitions(every, options, strategy.partition_filter, hour)
+    every: set[str] | None = None
+    partitions: frozenset[str] | None = None
+    if strategy.partition_filter or any(option.key in options.given() for option in _CHOOSING):
+        every = {s.group.partition_path for s in state.each_latest()}
+        partitions = filtered_partitions(every, options, strategy.partition_filter, hour)
     if every and not partitions:
         return NotDue(
             f"{filter_text(options, strategy.partition_filter)} leaves none of {len(every)} partition(s)",
             "other values of these options",
         )
-    candidates = _candidates(state, options, strategy, reserved, partitions)
     min_files = 1 if strategy.single_output else options[CLUSTERING_MIN_INPUT_FILES]
-    partition, found = max(candidates.items(), key=lambda item: len(item[1]), default=("", []))
     needed = max(min_files, trigger.min_files if trigger is not None else 0)
+    candidates = _candidates(state, options, strategy, reserved, partitions, needed)
+    partition, found = max(candidates.items(), key=lambda item: len(item[1]), default=("", []))
     if len(found) < needed:
         reason = _too_few(state, options, needed, partition, len(found))
-        if len(partitions) < len(every):
+        if partitions is not None and every is not None and len(partitions) < len(every):
             by = f"{filter_text(options, strategy.partition_filter)} leaves {len(partitions)} of {len(every)} partitions"
             reason = replace(reason, reason=f"{reason.reason}; {by}")
         return reason
+    if min_files < needed:
+        candidates = _candidates(state, options, strategy, reserved, partitions, min_files)
     limit = trigger.max_bytes if trigger is not None else None
     groups = _groups(state, options, strategy, candidates, min_files, read_ranges, limit)
     if not groups and limit is not None:
@@ -178,10 +188,10 @@ def checked_order(options: Options, schema: pa.Schema) -> OrderedBy:
     return order
 
 
-def free_slices(state: TableState, reserved: Collection[str], visible: Iterable[FileSlice] | None = None) -> list[FileSlice]:
-    """Return the visible slices (of `visible`, if they are known) that no pending plan takes and that no writer has reserved."""
-    taken, visible = taken_groups(state), state.latest_slices() if visible is None else visible
-    return [s for s in visible if s.group not in taken and s.group.file_id not in reserved]
+def free_slices(state: TableState, reserved: Collection[str], visible: Iterable[FileSlice]) -> Iterator[FileSlice]:
+    """Yield those of the visible slices that no pending plan takes and that no writer has reserved."""
+    taken = taken_groups(state)
+    return (s for s in visible if s.group not in taken and s.group.file_id not in reserved)
 
 
 def due_plan(
@@ -225,14 +235,34 @@ def due_plan(
 
 
 def _candidates(
-    state: TableState, options: Options, strategy: PlanStrategy, reserved: Collection[str], partitions: Collection[str]
+    state: TableState,
+    options: Options,
+    strategy: PlanStrategy,
+    reserved: Collection[str],
+    partitions: Collection[str] | None,
+    least: int,
 ) -> dict[str, list[FileSlice]]:
-    context = PlanContext(state, options, {})
-    candidates: dict[str, list[FileSlice]] = {}
-    for file_slice in free_slices(state, reserved):
-        if file_slice.group.partition_path in partitions and strategy.is_candidate(file_slice, context):
-            candidates.setdefault(file_slice.group.partition_path, []).append(file_slice)
-    return candidates
+    """Return the candidates by partition (None: of all), at most about `_MOST_CANDIDATES`: those of the fullest partitions.
+
+    In a table with many file groups, partitions with fewer than `least` may be missing.
+    """
+    context, limit = PlanContext(state, options, {}), small_file_limit(options)
+
+    def has_enough(part: PartSummary, crowd: int) -> bool:
+        return crowd >= least and (strategy.is_candidate is not is_small or part.small(limit) != 0)
+
+    free = free_slices(state, reserved, state.each_latest(has_enough if least <= PART_GROUPS else None))
+    chosen = (s for s in free if (partitions is None or s.group.partition_path in partitions) and strategy.is_candidate(s, context))
+    found: dict[str, list[FileSlice]] = {}
+    held = 0
+    for partition, slices in groupby(chosen, lambda s: s.group.partition_path):
+        found[partition] = list(slices)
+        held += len(found[partition])
+        if held > _MOST_CANDIDATES:
+            fullest = sorted(found, key=lambda path: (-len(found[path]), path))
+            found = {path: found[path] for path in sorted(fullest[: max(1, len(fullest) // 2)])}
+            held = sum(map(len, found.values()))
+    return found
 
 
 def _groups(

@@ -92,7 +92,7 @@ def preview_clustering(table: Table, options: Mapping[str, object] | None = None
     tasks = clustering_tasks(
         table.storage.root, "preview", plan, table.log_rule(), table.schema, "{}", 0, chosen, table.definition.buckets
     )
-    slices = {s.group: s for s in table.state.latest_slices()}
+    slices = {s.group: s for s in table.state.latest_among(found.body.groups)}
     inputs = [slices[group] for group in found.body.groups]
     simulated = [_Simulation.of(table, task, slices, condition, chosen) for task in tasks]
     strategy = plan["clusteringPlan"]["strategy"]

@@ -25,10 +25,10 @@ from tideline_table.action.decision import Check, Due, NotDue, TableService, Tri
 from tideline_table.action.outcome import check_one_each, failed
 from tideline_table.action.planned_run import (
     begin_attempt,
+    check_own_attempt,
     delete_earlier_attempts,
-    delete_lost_attempt,
-    lost_attempt,
     pending_plan,
+    rolled_back_if_failed,
 )
 from tideline_table.action.publishing import publish
 from tideline_table.action.receipt import check_proven, receipt_of
@@ -36,17 +36,9 @@ from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import CLUSTERING_MEMORY_LIMIT, SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat, WriteSet, find_conflict, roll_back
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.conflict import check_still_own
 from tideline_table.coordination.priority import carries_over, plan_carries_over
 from tideline_table.coordination.reservations import reserved_groups
-from tideline_table.errors import (
-    CommitUnknown,
-    ObjectNotFound,
-    TidelineError,
-    TransactionRolledBack,
-    UnsupportedTable,
-    WriteConflict,
-)
+from tideline_table.errors import TidelineError, UnsupportedTable, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, SliceVersion
 from tideline_table.hudi.instant import CLUSTER, Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
@@ -167,22 +159,14 @@ def run_clustering(
     begun = _begin_clustering(table, record.instant, chosen)
     stats: list[WriteStat] = []
     carried: list[WriteStat] = []
-    with begun.rings.made.deleted_if_undone(), Heartbeat(table.storage, begun.instant, chosen) as heartbeat:
-        try:
-            results = run(begun.tasks)
-            stats += [stat for result in results for stat in result.stats]
-            return _commit_clustering(begun, check_clustered(begun.tasks, results), carried, heartbeat.hold_writers)
-        except CommitUnknown:
-            raise  # only the log knows the outcome
-        except TransactionRolledBack:
-            delete_lost_attempt(table, begun.instant, begun.attempt, [*stats, *carried])
-            raise  # another process ended the attempt or took it over
-        except TidelineError as error:
-            if roll_back(table.timeline, begun.instant, force=True, attempt=begun.attempt) is None:
-                delete_lost_attempt(table, begun.instant, begun.attempt, [*stats, *carried])
-                if isinstance(error, ObjectNotFound):
-                    raise lost_attempt(TableService.CLUSTERING, begun.instant) from error
-            raise
+    with (
+        begun.rings.made.deleted_if_undone(),
+        Heartbeat(table.storage, begun.instant, chosen) as heartbeat,
+        rolled_back_if_failed(table, begun.instant, begun.attempt, TableService.CLUSTERING, stats, carried),
+    ):
+        results = run(begun.tasks)
+        stats += [stat for result in results for stat in result.stats]
+        return _commit_clustering(begun, check_clustered(begun.tasks, results), carried, heartbeat.hold_writers)
 
 
 def _begin_clustering(table: Table, instant: str, options: Options) -> ClusteringRun:
@@ -259,15 +243,8 @@ def _commit_clustering(
 
 def _check_own(begun: ClusteringRun, state: TableState, versions: dict[FileGroupId, SliceVersion]) -> None:
     """Raise unless this attempt may commit what it made of slices in these `versions`."""
-    instant = begun.instant
-    check_still_own(state, instant)
-    if state.actions[instant].sequence != begun.attempt:
-        raise TransactionRolledBack(
-            f"clustering {instant} was taken over by {state.actions[instant].writer_id}",
-            expected=f"attempt {begun.attempt}",
-            remedy="its heartbeat had expired; the other process continues it",
-        )
-    own = WriteSet(instant, versions, update_strategy=None, rings=begun.rings.based_on)
+    check_own_attempt(state, begun.instant, begun.attempt, TableService.CLUSTERING)
+    own = WriteSet(begun.instant, versions, update_strategy=None, rings=begun.rings.based_on)
     conflict = find_conflict(own, state, ())
     if conflict is not None:
         raise conflict

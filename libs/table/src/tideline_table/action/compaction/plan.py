@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
-from tideline_table.action.decision import Due, NotDue, obstacle, taken_groups, within
+from tideline_table.action.decision import Due, NotDue, has_logs, obstacle, taken_groups, within
 from tideline_table.action.receipt import Prover
 from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import (
@@ -88,7 +88,7 @@ def plan_compaction(
             f"{needed - came} more delta commit(s), or a smaller {COMPACTION_DELTA_COMMITS.key}",
         )
     taken = taken_groups(state)
-    found = candidates(state, (s for s in state.latest_slices() if s.log_files and s.group not in taken))
+    found = candidates(state, (s for s in state.each_latest(has_logs) if s.log_files and s.group not in taken))
     free = [c for c in found if c.group.file_id not in reserved or _is_overdue(c, options)]
     due = chosen(free, options, (now or datetime.now(UTC)).date())
     picked = list(within(due, max_bytes, lambda c: c.file_slice.total_bytes))[: options[COMPACTION_MAX_GROUPS]]

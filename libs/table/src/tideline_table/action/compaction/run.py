@@ -12,14 +12,13 @@ import pyarrow as pa
 from tideline_table.action.compaction.plan import CompactionTask, compact_slice, compaction_tasks, plan_compaction
 from tideline_table.action.decision import Check, Due, NotDue, TableService
 from tideline_table.action.outcome import check_merged
-from tideline_table.action.planned_run import begin_attempt, delete_lost_attempt, lost_attempt, pending_plan
+from tideline_table.action.planned_run import begin_attempt, check_own_attempt, delete_lost_attempt, lost_attempt, pending_plan
 from tideline_table.action.publishing import publish
 from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import COMPACTION_MEMORY_LIMIT, SERVICE_VERIFY, Options
 from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.conflict import check_still_own
 from tideline_table.coordination.file_times import pass_instant
 from tideline_table.coordination.reservations import reserved_groups
 from tideline_table.errors import (
@@ -159,9 +158,7 @@ def _complete(
     table: Table, instant: str, attempt: int, stats: tuple[WriteStat, ...], receipt: Mapping[str, str], late: frozenset[str]
 ) -> Entry:
     def decide(state: TableState) -> Draft:
-        check_still_own(state, instant)
-        if not _is_attempt(state, instant, attempt):
-            raise TransactionRolledBack(f"compaction {instant} was taken over", expected="the attempt that began last")
+        check_own_attempt(state, instant, attempt, TableService.COMPACTION)
         if late_logs(state, instant) != late:
             raise WriteConflict(
                 f"a write without the table's lock completed below compaction {instant} while it ran",

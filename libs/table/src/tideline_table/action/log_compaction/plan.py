@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tideline_table.action.decision import Due, NotDue, obstacle, within
+from tideline_table.action.decision import Due, NotDue, has_logs, obstacle, within
 from tideline_table.config import COMPACTION_MAX_GROUPS, LOG_COMPACTION_FILES, LOG_COMPACTION_MAX_BYTES, Options
 from tideline_table.errors import CorruptMetadata, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
@@ -46,7 +46,7 @@ def plan_log_compaction(state: TableState, options: Options, *, max_bytes: int |
         *state.groups_under_log_compaction(),
         *state.groups_in_move(),
     }
-    free = [s.applied for s in state.latest_slices() if s.group not in taken and _is_mergeable(s)]
+    free = [s.applied for s in state.each_latest(has_logs) if s.group not in taken and _is_mergeable(s)]
     many = [s for s in free if len(s.log_files) >= files]
     if not many:
         most = max((len(s.log_files) for s in free), default=0)

@@ -11,20 +11,19 @@ from tideline_table.action.log_compaction.task import LogCompactionTask, merge_l
 from tideline_table.action.outcome import check_merged
 from tideline_table.action.planned_run import (
     begin_attempt,
+    check_own_attempt,
     delete_earlier_attempts,
-    delete_lost_attempt,
-    lost_attempt,
     pending_plan,
+    rolled_back_if_failed,
 )
 from tideline_table.action.publishing import publish
 from tideline_table.action.receipt import receipt_of
 from tideline_table.action.side_by_side import MemoryBudget, run_side_by_side
 from tideline_table.config import COMPACTION_MEMORY_LIMIT, SERVICE_VERIFY, Options
-from tideline_table.coordination import Heartbeat, roll_back
+from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
-from tideline_table.coordination.conflict import check_still_own
 from tideline_table.coordination.file_times import pass_instant
-from tideline_table.errors import CommitUnknown, ObjectNotFound, TidelineError, TransactionRolledBack, UnsupportedTable
+from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi.format import Feature
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
@@ -117,23 +116,14 @@ def run_log_compaction(
         return None
     attempt = begin_attempt(table, record.instant, TableService.LOG_COMPACTION, LOG_COMPACT, chosen).sequence
     stats: list[WriteStat] = []
-    with Heartbeat(table.storage, record.instant, chosen):
-        try:
-            tasks = _tasks(table, record.instant, attempt, chosen)
-            _check_unchanged(table.state, record.instant, tasks)
-            stats += run(tasks)
-            return _commit(table, record.instant, attempt, tasks, check_merged("logcompaction", tasks, stats), chosen)
-        except CommitUnknown:
-            raise  # only the log knows the outcome
-        except TransactionRolledBack:
-            delete_lost_attempt(table, record.instant, attempt, stats)
-            raise
-        except TidelineError as error:
-            if roll_back(table.timeline, record.instant, force=True, attempt=attempt) is None:
-                delete_lost_attempt(table, record.instant, attempt, stats)
-                if isinstance(error, ObjectNotFound):
-                    raise lost_attempt(TableService.LOG_COMPACTION, record.instant) from error
-            raise
+    with (
+        Heartbeat(table.storage, record.instant, chosen),
+        rolled_back_if_failed(table, record.instant, attempt, TableService.LOG_COMPACTION, stats),
+    ):
+        tasks = _tasks(table, record.instant, attempt, chosen)
+        _check_unchanged(table.state, record.instant, tasks)
+        stats += run(tasks)
+        return _commit(table, record.instant, attempt, tasks, check_merged("logcompaction", tasks, stats), chosen)
 
 
 def _tasks(table: Table, instant: str, attempt: int, options: Options) -> list[LogCompactionTask]:
@@ -182,11 +172,7 @@ def _complete(
     receipt: Mapping[str, str],
 ) -> Entry:
     def decide(state: TableState) -> Draft:
-        check_still_own(state, instant)
-        if state.actions[instant].sequence != attempt:
-            raise TransactionRolledBack(
-                f"log compaction {instant} was taken over by {state.actions[instant].writer_id}", expected=f"attempt {attempt}"
-            )
+        check_own_attempt(state, instant, attempt, TableService.LOG_COMPACTION)
         _check_unchanged(state, instant, tasks)
         # The current schema, which a writer may have changed since the begin.
         metadata = CommitMetadata(LOG_COMPACT, stats, {SCHEMA_KEY: table.schema_json, **receipt}, compacted=True)

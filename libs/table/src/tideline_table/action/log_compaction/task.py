@@ -24,7 +24,7 @@ from tideline_table.reader.read_plan import LogRule
 from tideline_table.row_digest import RowDigest, digest_rows, seed_of
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import Storage, task_storage
-from tideline_table.writer.marker import MarkerType, create_marker
+from tideline_table.writer.marker import create_marker, log_marker
 from tideline_table.writer.merged_log_file import write_merged_log
 
 _MEMORY_PER_LOG = 10
@@ -81,7 +81,7 @@ def _merge_log(task: LogCompactionTask, storage: Storage) -> WriteStat:
     proof = Prover.begin("logcompaction", task.instant, task.number, schema, task.rule.merging.ordering_field, options)
     log = merged_log(storage, read, schema, task.rule)
     path = task.path
-    create_marker(storage, task.instant, path, MarkerType.APPEND)
+    create_marker(storage, task.instant, path, log_marker(task.format))
     written = write_merged_log(storage, path, log, read.group.partition_path, task.avro_schema, task.instant, options)
     stat = WriteStat(
         file_id=read.group.file_id,

@@ -15,10 +15,10 @@ from tideline_table.errors import InstantNotFound, ObjectNotFound, UnsupportedTa
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.write_stats import CommitMetadata
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.hidden import HiddenFile, hidden_files
 from tideline_table.log.state import REAPPENDED
 from tideline_table.merge import incoming_wins
-from tideline_table.schema.arrow import field_values
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
 from tideline_table.table.query import Snapshot
@@ -73,13 +73,35 @@ def _settled(table: Table, instant: str) -> Reappended:
 def _reappend(table: Table, instant: str, files: list[HiddenFile]) -> Reappended:
     if table.definition.merging.partial is not None:
         raise _unknown(instant, "the table merges cells of rows")
-    if any(log.deletes_keys for found in files for log in found.alone.log_files):
-        raise _unknown(instant, "it deleted rows")
+    _check_deletes_nothing(table, instant, files)
     late = _Late(table, instant, tuple(f.alone for f in files))
     source = ChangeSource(table, late.change, late.selects)
     done = write_rows(table, source, Operation.UPSERT, extra={REAPPENDED: instant})
     table.refresh()
     return Reappended(instant, done.instant, late.appended, late.older)
+
+
+def _check_deletes_nothing(table: Table, instant: str, files: list[HiddenFile]) -> None:
+    """Raise `UnsupportedTable` if the write deleted rows in a hidden file: a base file does not show what it lacks."""
+    if any(log.deletes_keys for found in files for log in found.alone.log_files):
+        raise _unknown(instant, "it deleted rows")
+    hidden = {found.path for found in files if found.alone.base_file}
+    if not hidden:
+        return
+    metadata = _metadata_of(table, table.state.actions[instant])
+    if metadata is None:
+        raise _unknown(instant, "it was archived, and may have deleted rows")
+    if any(stat.num_deletes for stat in metadata.stats if stat.path in hidden):
+        raise _unknown(instant, "it deleted rows")
+
+
+def _metadata_of(table: Table, write: ActionRecord) -> CommitMetadata | None:
+    """Return what a completed write says of its files, None if it was archived."""
+    path = table.timeline.format.timeline_path(write.at(State.COMPLETED))
+    try:
+        return CommitMetadata.from_bytes(table.storage.read(path), path)
+    except ObjectNotFound:
+        return None
 
 
 class _Late:
@@ -122,7 +144,7 @@ class _Late:
         merging = self._table.definition.merging
         if not merging.ordering_fields or not new.num_rows:
             return later
-        was, late = (field_values(rows, merging.ordering_field) for rows in (old, new))
+        was, late = (merging.ordering_values(rows) for rows in (old, new))
         wins, ties = incoming_wins(was, late), incoming_wins(late, was)
         return np.asarray(wins & (~ties | later))
 
@@ -134,13 +156,9 @@ class _Late:
         for write in table.state.completed_writes():
             if write.instant <= self._instant or write.is_clustering or write.action not in WRITE_ACTIONS:
                 continue
-            path = table.timeline.format.timeline_path(write.at(State.COMPLETED))
-            try:
-                metadata = CommitMetadata.from_bytes(table.storage.read(path), path)
-            except ObjectNotFound:
-                raise _unknown(
-                    self._instant, f"write {write.instant} was archived, and may have deleted row {missing[0]}"
-                ) from None
+            metadata = _metadata_of(table, write)
+            if metadata is None:
+                raise _unknown(self._instant, f"write {write.instant} was archived, and may have deleted row {missing[0]}")
             if any(stat.num_deletes for stat in metadata.stats):
                 raise _unknown(self._instant, f"write {write.instant} deleted rows, perhaps {missing[0]}")
 

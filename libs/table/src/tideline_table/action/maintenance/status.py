@@ -108,7 +108,7 @@ class TableStatus:
 def examine(table: Table, rules: Rules, services: Iterable[TableService] = tuple(TableService)) -> TableStatus:
     """Return the status of the last refreshed state, with the verdicts of `services`.
 
-    Costs five requests (`why_refused`), a listing of each partition (`damage_of`), and one or two requests for each pending
+    Costs five requests (`why_refused`), listings of partitions (`damage_of`), and one or two requests for each pending
     action.
     """
     return examine_beside(table, rules, why_refused(table), damage_of(table), services)

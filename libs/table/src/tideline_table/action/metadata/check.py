@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
 
 from tideline_table.coordination.other_writers import check_log_ends
-from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageRefused, UnsupportedTable
+from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageRefused, TableFrozen, UnsupportedTable
 from tideline_table.hudi.file_names import is_log_path
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import list_timeline
@@ -89,6 +90,8 @@ def _compare(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
 
 
 def _compare_hudi_written(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
+    with suppress(TableFrozen, UnsupportedTable):  # Status says so; here a lost end of the log counts.
+        table.timeline.check_not_upgraded()
     before = table.refresh().copy()
     found = damaged_files(table.storage, before, deep=deep)
     return found, not found or table.refresh().actions == before.actions
@@ -114,7 +117,9 @@ def _compare_shared(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
     listed = list_timeline(table.storage, table.timeline.format)
     pending = frozenset(i.time for i in listed.instants if i.state is not State.COMPLETED)
     state = table.refresh().copy()
-    found = _with_data(table, state, check_stored(table.storage, table.timeline.format, state, pending), deep=deep)
+    found = _with_data(
+        table, state, check_stored(table.storage, table.timeline.format, state, pending, table.timeline.rule), deep=deep
+    )
     return found, not found or list_timeline(table.storage, table.timeline.format).instants == listed.instants
 
 

@@ -52,6 +52,8 @@ def without_deleted(table: Table, location: Location, keys: pa.ChunkedArray) -> 
     found = np.zeros(len(keys), dtype=np.int64)
     for hits in location.hits:
         found[hits] += 1
+    if not (found > 1).any():
+        return location
     slices: list[FileSlice] = []
     kept: list[np.ndarray] = []
     for file_slice, hits in zip(location.slices, location.hits, strict=True):

@@ -28,7 +28,6 @@ from tideline_table.errors import (
 from tideline_table.index import KeyScope, moves_rows
 from tideline_table.log.state import TableState
 from tideline_table.merge import Merging, incoming_wins
-from tideline_table.schema.arrow import field_values
 from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
 from tideline_table.table.images import AFTER, BEFORE, Images
@@ -151,12 +150,12 @@ def _check_keys(table: Table, change: RowChange) -> None:
 def _check_ordering(merging: Merging, change: RowChange) -> None:
     if not merging.ordering_fields or not change.old.num_rows:
         return
-    wins = incoming_wins(field_values(change.old, merging.ordering_field), field_values(change.new, merging.ordering_field))
+    wins = incoming_wins(merging.ordering_values(change.old), merging.ordering_values(change.new))
     if wins.all():
         return
     at = int(np.flatnonzero(~wins)[0])
     names = ", ".join(merging.ordering_fields)
-    old, new = (field_values(rows, merging.ordering_field)[at].as_py() for rows in (change.old, change.new))
+    old, new = (merging.ordering_values(rows)[at].as_py() for rows in (change.old, change.new))
     raise InvalidRecord(
         f"{int((~wins).sum())} updated row(s) with a smaller value of the ordering column {names} than the stored row has "
         f"({new!r} for {old!r})",

@@ -323,7 +323,7 @@ class _Placement:
         incoming = self.prepared.rows.take(pa.array(hits))
         wanted = one_chunk(incoming.column(MetaField.RECORD_KEY))
         schema = with_meta_fields(table.schema)
-        columns = [MetaField.RECORD_KEY.value, *top_columns(schema, [merging.ordering_field])]
+        columns = [MetaField.RECORD_KEY.value, *top_columns(schema, merging.ordering_fields)]
         standing = read_slice(table.storage, file_slice, schema, table.log_rule(), columns, keys=wanted)
         # If blind inserts stored a key twice, the incoming row must win over both rows.
         at = pc.index_in(standing.column(MetaField.RECORD_KEY), value_set=wanted)

@@ -350,7 +350,7 @@ class WriteTransaction:
 
 
 def _stats(results: Sequence[FileGroupResult]) -> tuple[WriteStat, ...]:
-    return tuple(r.stat for r in results if r.stat is not None)
+    return tuple([r.stat for r in results if r.stat is not None])
 
 
 def _rows_replaced(entry: Entry) -> int:
@@ -363,7 +363,7 @@ def _group(stat: WriteStat) -> FileGroupId:
 
 def inserted_hashes(results: Sequence[FileGroupResult], scope: KeyScope) -> np.ndarray:
     """Return hashes of the keys that these results added, as unique in `scope`, as far as their tasks reported them."""
-    told = (r.table_hashes if scope is KeyScope.TABLE else r.inserted_hashes or b"" for r in results)
+    told = [r.table_hashes if scope is KeyScope.TABLE else r.inserted_hashes or b"" for r in results]
     return np.frombuffer(b"".join(told), dtype="<u8")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from tideline_table.errors import CorruptMetadata, IllegalTransition, ObjectNotFound, StorageError
+from tideline_table.errors import CorruptMetadata, IllegalTransition, ObjectNotFound, StorageError, UnsupportedTable, WriteConflict
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.format import ArchivedInstant, TableFormat
 from tideline_table.hudi.formats import format_of
@@ -38,6 +38,8 @@ _PLANNED = frozenset({Action.ROLLBACK, Action.REPLACE_COMMIT, Action.COMPACTION,
 LISTINGS = 5
 """How often a timeline is listed again if its files disappear while they are read."""
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
+_CLUSTERING = "clustering"
+"""What Apache Hudi calls a pending clustering in the rollback plans of tables of version 8 and later."""
 
 
 def is_of_a_job(action: Action, operation: str) -> bool:
@@ -53,18 +55,32 @@ class Step:
     action: Action
     before: State
     after: State
+    completion: str = ""
+    """The completion time that the name of its completed file says, if names say one."""
 
 
 def missing_steps(listed: ListedTimeline, state: TableState) -> list[Step]:
     """Return the steps to append so that the log says what the timeline shows, in the order in which they happened.
 
+    Where names say completion times, that order is known exactly: what a compaction, planned and completed since the last look,
+    found completed in its plan comes before its beginning, and what completed later behind it. Otherwise file times tell.
+
+    An action whose completed file has no content yet is still inflight, because what it did is not known; a plan without content
+    is not there yet.
+
     Raises `CorruptMetadata` for an instant that completed although the log knows its rollback.
     """
     steps: list[Step] = []
     for instant in sorted(listed.timeline.instants, key=lambda i: (listed.time_of(i), i)):
-        if instant.action is not Action.SAVEPOINT:  # it shares its instant with the write that it protects
+        if instant.action is Action.SAVEPOINT:  # it shares its instant with the write that it protects
+            continue
+        if instant.time not in listed.unwritten:
             steps += _steps_of(instant, listed.timeline, state)
-    return steps
+        elif instant.state is State.COMPLETED:
+            steps += _steps_of(
+                replace(instant, action=_begun_as(instant, listed.timeline), state=State.INFLIGHT), listed.timeline, state
+            )
+    return sorted(steps, key=lambda s: s.completion or s.instant) if listed.timeline.names_completions else steps
 
 
 def vanished(listed: ListedTimeline, state: TableState) -> list[Step]:
@@ -82,6 +98,45 @@ def late_files(listed: ListedTimeline, state: TableState) -> list[str]:
     completed = {i.time for i in listed.timeline.instants if i.state is State.COMPLETED}
     late = ((i, path) for i, path in listed.timeline.paths.items() if i.action in WRITE_ACTIONS and i.time in undone - completed)
     return sorted(path for _, path in late)
+
+
+def check_followed(listed: ListedTimeline) -> None:
+    """Raise `UnsupportedTable` or `CorruptMetadata` for what is not followed where names say completion times.
+
+    That is a log compaction of Apache Hudi: its log file stands for log files of earlier instants, of which some may have completed
+    after its plan. And an instant that two processes completed: each of them published files.
+    """
+    if listed.timeline.twice:
+        raise CorruptMetadata(
+            f"two completed files of one instant, {' and '.join(listed.timeline.twice)}",
+            expected="one: a process that lost the lock while it was suspended completed it once more",
+            remedy="with all writers stopped, remove the later one and the data files that only it names",
+        )
+    merged = min((i.time for i in listed.timeline.paths if i.action is Action.LOG_COMPACTION), default="")
+    if merged and listed.timeline.names_completions:
+        raise UnsupportedTable(
+            f"log compaction {merged} of Apache Hudi in a shared table of version 8 or later",
+            expected="compactions: a log compaction merges log files of slices that only completion times tell",
+            remedy="give every Hudi writer of this table hoodie.log.compaction.enable=false; then compact the table, return it "
+            "(tideline leave PATH) and share it again",
+        )
+
+
+def check_written(listed: ListedTimeline, found: TableState) -> None:
+    """Raise `WriteConflict` for an action of Apache Hudi whose timeline file may have had no content when `found` was read.
+
+    `listed` was read before. The caller holds the lock, so that writer does not take it, or it died. A log that begins with `found`
+    would never say what the action did.
+    """
+    written = {(i.time, i.state) for i in listed.timeline.instants if i.time not in listed.unwritten}
+    late = sorted(a.instant for a in found.actions.values() if (a.instant, a.state) not in written)
+    if late:
+        raise WriteConflict(
+            f"the timeline file of {late[0]} of Apache Hudi is empty, or was written just now",
+            with_instant=late[0],
+            expected="timeline files with their content",
+            remedy="retry; if the file stays empty, its job died: restore the file or remove it",
+        )
 
 
 def has_completed(listed: ListedTimeline, instant: str) -> bool:
@@ -122,13 +177,14 @@ def missed_writes(archived: Iterable[ArchivedInstant], state: TableState) -> lis
 
 def _steps_of(instant: Instant, timeline: TimelineListing, state: TableState) -> Iterator[Step]:
     known = state.actions.get(instant.time)
+    ended = timeline.named_completion(instant.time) if instant.state is State.COMPLETED else ""
     if known is None:
         action = _begun_as(instant, timeline)
         before = State.NONE
         if instant.state is State.COMPLETED:
             yield Step(instant.time, action, before, State.INFLIGHT)
             before = State.INFLIGHT
-        yield Step(instant.time, action, before, instant.state)
+        yield Step(instant.time, action, before, instant.state, ended)
         return
     if (
         (known.state is State.ROLLED_BACK or known.fenced_by)
@@ -139,7 +195,7 @@ def _steps_of(instant: Instant, timeline: TimelineListing, state: TableState) ->
         raise CorruptMetadata(
             f"{instant.action} {instant.time} completed after its rollback had begun",
             expected="a writer that finds its instant gone and gives up",
-            remedy=f"roll it back with Apache Hudi, or remove .hoodie/{instant.time}.{instant.action}",
+            remedy=f"roll it back with Apache Hudi, or remove {timeline.path(instant)}",
         )
     if not known.is_pending or known.fenced_by or _ORDER.index(instant.state) <= _ORDER.index(known.state):
         return  # nothing new, or a late file of an action that is being rolled back
@@ -147,7 +203,7 @@ def _steps_of(instant: Instant, timeline: TimelineListing, state: TableState) ->
     if instant.state is State.COMPLETED and before is State.REQUESTED:
         yield Step(instant.time, known.action, before, State.INFLIGHT)
         before = State.INFLIGHT
-    yield Step(instant.time, known.action, before, instant.state)
+    yield Step(instant.time, known.action, before, instant.state, ended)
 
 
 def _begun_as(instant: Instant, timeline: TimelineListing) -> Action:
@@ -178,7 +234,7 @@ def _read_step(storage: Storage, step: Step, timeline: TimelineListing, state: T
         body, operation = _planned(storage, step, timeline, state, operation)
     if step.after is State.COMPLETED:
         body, operation = _completed(storage, step, timeline, state, operation)
-    return Draft(step.instant, step.action, step.before, step.after, operation, body, HUDI_WRITER)
+    return Draft(step.instant, step.action, step.before, step.after, operation, body, HUDI_WRITER, step.completion)
 
 
 def _planned(storage: Storage, step: Step, timeline: TimelineListing, state: TableState, operation: str) -> tuple[Body, str]:
@@ -199,6 +255,8 @@ def _of_rollback(target: str, named_action: str, timeline: TimelineListing, stat
     known = state.actions.get(target)
     # The rollback of an attempt keeps the plan; or the target began and ended before the log adopted it.
     spares = known is None or (_is_plan(known) and Instant(target, known.action, State.REQUESTED) in timeline.paths)
+    if named_action == _CLUSTERING:
+        named_action = Action.REPLACE_COMMIT.value
     return RollbackStep(target, known.action.value if known is not None else named_action, spares=spares)
 
 

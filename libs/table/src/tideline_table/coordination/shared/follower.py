@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
+from tideline_table.clock import Clock
 from tideline_table.config import Options
 from tideline_table.coordination.heartbeat import allowed_silence, heartbeat_path
 from tideline_table.coordination.lock import HudiTableLock
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.shared.adoption import (
     LISTINGS,
+    check_followed,
     late_files,
     may_be_archived,
     missed_writes,
@@ -23,6 +25,7 @@ from tideline_table.coordination.shared.adoption import (
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.coordination.shared.leaving import check_still_shared
 from tideline_table.coordination.shared.lock_witness import locked_completions, untraced_completions
+from tideline_table.coordination.unscheduling import NothingToDo
 from tideline_table.errors import (
     IllegalTransition,
     ObjectExists,
@@ -82,6 +85,7 @@ def _was_certainly_alive(instant: str, rollback: str, listed: ListedTimeline, st
 
 
 _APPENDS = 100
+_LOOKS, _LOOK_S = 20, 0.05
 
 
 class LogFollower:
@@ -133,6 +137,30 @@ class LogFollower:
             return
         raise StorageError("timeline files kept disappearing while they were adopted", remedy="retry")
 
+    def adopt_unlocked(self, found: frozenset[str], clock: Clock) -> None:
+        """Adopt the writes `found`, which completed without the lock.
+
+        Waits a moment for a completed file that has no content yet: only memory keeps the mark of its write.
+        """
+        self.unlocked |= found
+        for _ in range(_LOOKS):
+            self.adopt()
+            if not found & self.unlocked:
+                return
+            clock.sleep(_LOOK_S)
+
+    def check_target(self, draft: Draft) -> None:
+        """Raise `NothingToDo` for a new rollback of a write whose completed file is there without content.
+
+        Apache Hudi's readers count such a write as completed and see its rows.
+        """
+        body = draft.body
+        if not isinstance(body, RollbackStep) or draft.before is not State.NONE:
+            return
+        if self.listed is not None and body.target in self.listed.unwritten:
+            _LOGGER.error("the completed file of %s is empty; it is not rolled back: restore the file, or remove it", body.target)
+            raise NothingToDo
+
     def _adopt_listed(self) -> None:
         self.replica.refresh()
         listed = ListedTimeline.read(self.replica.storage, self.replica.log.format)
@@ -158,7 +186,7 @@ class LogFollower:
                     self.replica.options,
                 )
             )
-        self.unlocked.clear()
+        self.unlocked &= listed.unwritten
         self.locked = frozenset()
         for step in vanished(listed, self.replica.state):
             if step in gone:
@@ -190,8 +218,9 @@ class LogFollower:
     def check_archive(self, listed: ListedTimeline) -> None:
         """Raise `WritesMissed` if Hudi archived writes that the log lacks. Reads the archive only when the timeline's begin moved.
 
-        Raises `UnsupportedTable` if the timeline is gone because the table was upgraded.
+        Raises `UnsupportedTable` if the timeline is gone because the table was upgraded, and for what is not followed.
         """
+        check_followed(listed)
         first = listed.first_completed
         if first == self._archive_read or not may_be_archived(listed, self.replica.state):
             return

@@ -54,7 +54,7 @@ def hold_to_rules(storage: Storage, form: TableFormat, kept: Collection[str] = (
     check_version(properties, form)
     check_numbers(storage, properties)
     partitions = advertised(properties)
-    if not partitions or keep_only(storage, properties, kept):
+    if not partitions or keep_only(storage, form, properties, kept):
         return False
     _LOGGER.warning(
         "a writer turned the metadata table on (%s) and it is turned off again: give every Hudi writer of this table "

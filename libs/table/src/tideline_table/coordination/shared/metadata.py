@@ -5,9 +5,12 @@ comes before the timeline file that completes it, with the same instant: readers
 not follow turns the metadata table off, or drops the one partition. That is always safe: readers do without it, and Apache
 Hudi's next writer makes it anew.
 
-That of a merge-on-read table is always turned off. With a metadata table, Apache Hudi 1.2.0 does not see the log files of a
-write that failed: its next write takes their names first, and claims them in its commit and, by a path that its readers cannot
-parse, in the metadata table.
+That of a merge-on-read table of version 6 is always turned off. With a metadata table, Apache Hudi 1.2.0 does not see the log
+files of a write that failed: its next write takes their names first, and claims them in its commit and, by a path that its readers
+cannot parse, in the metadata table. In later versions each write has names of its own for log files.
+
+There Apache Hudi begins its delta commit while the write goes on, so a pending one stays unless its writer is rolled back. What a
+dead writer left in the metadata table is taken out of it, as Apache Hudi's rollback does.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from tideline_table.coordination.timeline import kept_partitions
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.instant import WRITE_ACTIONS, State
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State
 from tideline_table.hudi.properties import METADATA_FOLDER, change_properties, read_properties
 from tideline_table.index.scope import KeyScope
+from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
-from tideline_table.log.metadata import COLUMN_STATS, FILES, RECORD_INDEX, delta_instant
+from tideline_table.log.metadata import COLUMN_STATS, FILES, PARTITION_STATS, RECORD_INDEX, delta_instant
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table import StoredMetadata
@@ -34,8 +38,10 @@ from tideline_table.metadata_table.instant_files import UNREADABLE
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import folder_of
 from tideline_table.metadata_table.partition import IndexedColumns, Records, Source
+from tideline_table.metadata_table.partition_stats import partition_records
 from tideline_table.metadata_table.stored import add_stored_delta
 from tideline_table.metadata_table.stored_partition import StoredPartition
+from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.storage import Storage
@@ -44,26 +50,37 @@ from tideline_table.writer.base_file import statistics_columns
 _LOGGER = logging.getLogger(__name__)
 _ADVERTISED = (p.METADATA_PARTITIONS, p.METADATA_PARTITIONS_INFLIGHT)
 _KEPT_TYPE = "COPY_ON_WRITE"
+_STATISTICS = (COLUMN_STATS, PARTITION_STATS)
 _MOST_DELTAS = 200
 """Delta commits after which a metadata table that no writer of Apache Hudi compacts is turned off. Hudi's writers fail at 1,000."""
 
 
-def check_record_index(properties: Mapping[str, str], options: Options) -> None:
-    """Raise `UnsupportedTable` if `tideline.shared.metadata` asks for a record index of a table that cannot have one."""
-    if RECORD_INDEX not in kept_partitions(options):
+def check_kept(properties: Mapping[str, str], form: TableFormat, options: Options) -> None:
+    """Raise `UnsupportedTable` if `tideline.shared.metadata` asks for what a table cannot have.
+
+    That is an index of keys that repeat, and statistics of partitions in version 6.
+    """
+    kept = kept_partitions(options)
+    if PARTITION_STATS in kept and not form.has_completion_times:
+        raise UnsupportedTable(
+            f"{SHARED_METADATA.key}={options[SHARED_METADATA]} for a table of version {form.version}",
+            expected=f"{PARTITION_STATS} in tables of version 8 and later only",
+            remedy=f"leave {PARTITION_STATS} out",
+        )
+    if RECORD_INDEX not in kept:
         return
-    kept = properties.get(INDEX_TYPE.key, "").upper()
-    by_partition = kept and KeyScope.of(options.merged({INDEX_TYPE.key: kept})) is KeyScope.PARTITION
+    index = properties.get(INDEX_TYPE.key, "").upper()
+    by_partition = index and KeyScope.of(options.merged({INDEX_TYPE.key: index})) is KeyScope.PARTITION
     no_meta_fields = properties.get(p.POPULATE_META_FIELDS, "").lower() == "false"
-    if properties.get(p.TYPE) != _KEPT_TYPE or by_partition or no_meta_fields:
+    if not keeps_metadata(properties, form) or by_partition or no_meta_fields:
         raise UnsupportedTable(
             f"{SHARED_METADATA.key}={options[SHARED_METADATA]} for a table "
             + (
-                f"with the index {kept}, in which keys are unique by partition"
+                f"with the index {index}, in which keys are unique by partition"
                 if by_partition
                 else "of another type, or without meta fields"
             ),
-            expected="a copy-on-write table with meta fields, in which a key is unique in the whole table",
+            expected="a table with meta fields, copy-on-write or of version 8 or later, whose keys are unique in the whole table",
             remedy=f"leave {RECORD_INDEX} out",
         )
 
@@ -73,10 +90,15 @@ def advertised(properties: Mapping[str, str]) -> list[str]:
     return [name for key in _ADVERTISED for name in properties.get(key, "").split(",") if name]
 
 
-def keep_only(storage: Storage, properties: Mapping[str, str], kept: Collection[str]) -> bool:
+def keeps_metadata(properties: Mapping[str, str], form: TableFormat) -> bool:
+    """Return whether Tideline can keep the metadata table of a table of this type."""
+    return form.has_completion_times or properties.get(p.TYPE) == _KEPT_TYPE
+
+
+def keep_only(storage: Storage, form: TableFormat, properties: Mapping[str, str], kept: Collection[str]) -> bool:
     """Drop all partitions but `kept` as Apache Hudi does; return False if `files` cannot be kept. The caller holds the lock."""
     there = _made(properties)
-    if FILES not in kept or FILES not in there or properties.get(p.TYPE) != _KEPT_TYPE:
+    if FILES not in kept or FILES not in there or not keeps_metadata(properties, form):
         return False
     building = properties.get(p.METADATA_PARTITIONS_INFLIGHT, "").split(",")
     dropped = sorted(
@@ -117,11 +139,13 @@ def turn_off_metadata(storage: Storage, properties: Mapping[str, str]) -> None:
     storage.delete_below(METADATA_FOLDER)
 
 
-def follow_step(storage: Storage, form: TableFormat, state: TableState, entry: Entry, options: Options) -> bool:
+def follow_step(
+    storage: Storage, form: TableFormat, state: TableState, entry: Entry, options: Options, rule: LogRule | None = None
+) -> bool:
     """Add to the metadata table what `entry`, the step that is taken next, changes. Return whether that took requests.
 
-    `state` is the state before the step. A step that cannot be followed turns the metadata table off; one that cannot be
-    followed in one partition only drops that. The caller holds the lock.
+    `state` is the state before the step, and `rule` merges the log files of the table. A step that cannot be followed turns the
+    metadata table off; one that cannot be followed in one partition only drops that. The caller holds the lock.
     """
     instant = delta_instant(entry)
     if not instant and not isinstance(entry.body, RollbackStep):
@@ -132,12 +156,19 @@ def follow_step(storage: Storage, form: TableFormat, state: TableState, entry: E
     why = ""
     try:
         stored = StoredMetadata.read(storage, form)
-        why = why_not_followed(stored, state, entry)
+        if form.has_completion_times:
+            why, stored = _without_remains(storage, stored, state, entry)
+            why = why or _why_ended(storage, stored, state, entry)
+            instant = "" if isinstance(entry.body, RollbackStep) else instant
+        why = why or why_not_followed(stored, state, entry)
         if not why and instant:
-            source = Source(storage, form, state)
-            changes = {stored.files: kind_of(FILES).changed_by(source, entry)}
             further = [name for name in kept_partitions(options) if name in _made(properties) and name != FILES]
-            add_stored_delta(storage, form, instant, changes | _changed_records(source, properties, entry, options, further))
+            # Where keys are after the step depends on the log files before it.
+            seen = _after(state, entry) if form.has_completion_times and RECORD_INDEX in further else state
+            source = Source(storage, form, seen, rule or LogRule())
+            changes = {stored.files: kind_of(FILES).changed_by(source, entry)}
+            changes |= _changed_records(source, stored, properties, entry, options, further)
+            add_stored_delta(storage, form, instant, changes, stored.completion_after(entry.completion))
     except UNREADABLE as error:
         why = str(error)
     if why:
@@ -145,16 +176,56 @@ def follow_step(storage: Storage, form: TableFormat, state: TableState, entry: E
     return True
 
 
+def _after(state: TableState, entry: Entry) -> TableState:
+    if not isinstance(entry.body, Published) or not entry.body.metadata.stats:
+        return state
+    after = state.copy()
+    after.apply(entry)
+    return after
+
+
+def _without_remains(storage: Storage, stored: StoredMetadata, state: TableState, entry: Entry) -> tuple[str, StoredMetadata]:
+    """Take out of a metadata table of layout 2 what writers that died left of the step, of its target, and of undone writes.
+
+    Return why that is not possible (empty if it is), and what is there then.
+    """
+    found = _remains(stored, state, entry)
+    for instant in found:
+        if not stored.take_back(storage, instant):
+            return f"it was compacted since {instant}, which was undone, made its delta commit", stored
+    return "", StoredMetadata.read(storage, stored.form) if found else stored
+
+
+def _why_ended(storage: Storage, stored: StoredMetadata, state: TableState, entry: Entry) -> str:
+    """Return why readers would not see what a step publishes: a clean of a later instant ended the partition. Empty if none did.
+
+    They merge the log files of a slice in the order of instants.
+    """
+    if not isinstance(entry.body, Published):
+        return ""
+    cleans = {a.instant for a in state.actions.values() if a.action is Action.CLEAN and a.instant > entry.instant}
+    ended = stored.ended_by(storage, cleans & stored.instants) if cleans else set()
+    both = sorted(ended & {stat.partition_path for stat in entry.body.metadata.stats})
+    return f"a clean behind {entry.instant} ended partition {both[0]!r}" if both else ""
+
+
+def _remains(stored: StoredMetadata, state: TableState, entry: Entry) -> list[str]:
+    target = entry.body.target if isinstance(entry.body, RollbackStep) else ""
+    undone = {a.instant for a in state.actions.values() if a.state is State.ROLLED_BACK and a.action in WRITE_ACTIONS}
+    return sorted({target, entry.instant, *undone} & stored.instants)
+
+
 def _changed_records(
-    source: Source, properties: Mapping[str, str], entry: Entry, options: Options, names: Iterable[str]
+    source: Source, stored: StoredMetadata, properties: Mapping[str, str], entry: Entry, options: Options, names: Iterable[str]
 ) -> dict[StoredPartition, Records]:
     """Return what the step changes in these partitions. Those that are not understood are dropped."""
     storage, changes, dropped = source.storage, dict[StoredPartition, Records](), []
     for name in names:
         try:
-            part = StoredPartition.read(storage, name)
-            indexed = _indexed_columns(storage, properties, source.state, options) if name == COLUMN_STATS else None
-            changes[part] = kind_of(name).changed_by(replace(source, indexed=indexed), entry)
+            part = stored.partition(storage, name)
+            indexed = _indexed_columns(source, properties, options) if name in _STATISTICS else None
+            changed_by = partition_records if name == PARTITION_STATS else kind_of(name).changed_by
+            changes[part] = changed_by(replace(source, indexed=indexed), entry)
         except UNREADABLE as error:
             _LOGGER.warning("dropping %s from the metadata table, and Apache Hudi's next writer makes it anew: %s", name, error)
             dropped.append(name)
@@ -163,14 +234,16 @@ def _changed_records(
     return changes
 
 
-def _indexed_columns(storage: Storage, properties: Mapping[str, str], state: TableState, options: Options) -> IndexedColumns:
-    schema = with_meta_fields(arrow_from_avro(state.schema_json))
-    return IndexedColumns(read_indexed_columns(storage, properties), statistics_columns(schema, options))
+def _indexed_columns(source: Source, properties: Mapping[str, str], options: Options) -> IndexedColumns:
+    schema = with_meta_fields(arrow_from_avro(source.state.schema_json))
+    return IndexedColumns(read_indexed_columns(source.storage, source.form, properties), statistics_columns(schema, options))
 
 
 def why_not_followed(stored: StoredMetadata, state: TableState, entry: Entry) -> str:
     """Return why the metadata table cannot follow the step `entry`; empty if it can. Pure."""
-    if stored.pending:
+    if entry.action is Action.RESTORE and stored.form.has_completion_times:
+        return f"restore {entry.instant} takes writes back"
+    if stored.pending and not stored.form.has_completion_times:
         return f"instant {stored.pending[0]} of the metadata table is pending, and its process is dead"
     body = entry.body
     target = body.target if isinstance(body, RollbackStep) else ""
@@ -193,7 +266,10 @@ def turn_off_if_known(storage: Storage, form: TableFormat, instants: Iterable[st
     if not advertised(properties):
         return
     try:
-        known = sorted(StoredMetadata.read(storage, form).instants & wanted)
+        stored = StoredMetadata.read(storage, form)
+        known = sorted(stored.instants & wanted)
+        if form.has_completion_times:
+            known = [instant for instant in known if not stored.take_back(storage, instant)]
     except UNREADABLE as error:
         _turn_off(storage, properties, str(error))
         return

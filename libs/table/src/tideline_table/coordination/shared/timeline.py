@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from tideline_table.config import LOCK_WAIT_S
 from tideline_table.coordination.capabilities import SHARED, Capabilities
+from tideline_table.coordination.completion import completion_after, wait_past
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import beats, forget_silent, heartbeat_path, is_dead
 from tideline_table.coordination.lock import HeldHudiTableLock, HudiTableLock
@@ -30,7 +32,7 @@ from tideline_table.coordination.shared.hudi_rules import (
 )
 from tideline_table.coordination.shared.leaving import check_nothing_begun, check_still_shared, remove_tideline
 from tideline_table.coordination.shared.lock_witness import may_be_watched, new_completions
-from tideline_table.coordination.shared.metadata import check_record_index, follow_step, turn_off_if_known
+from tideline_table.coordination.shared.metadata import check_kept, follow_step, turn_off_if_known
 from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.coordination.shared.timeline_file import create_file
 from tideline_table.coordination.timeline import ActiveTimeline, Decide, kept_partitions
@@ -135,7 +137,7 @@ class SharedTimeline(ActiveTimeline):
         properties = read_properties(self.storage)
         check_version(properties, self.format)
         check_numbers(self.storage, properties)
-        check_record_index(properties, self.replica.options)
+        check_kept(properties, self.format, self.replica.options)
         if not self.can_write:
             raise UnsupportedTable(
                 f"table {table!r} is shared with Apache Hudi's writers and was opened without their lock",
@@ -231,13 +233,17 @@ class SharedTimeline(ActiveTimeline):
         )
 
     def mint(self, state: TableState) -> str:
-        """Return the present, above the last instant and every completed file's time, by which Hudi 1.x places log files (11.3).
+        """Return the present, above the last time of the table and, where names say no completion times, those of completed files.
+
+        By these, Hudi 1.x places log files then (11.3).
 
         Raises `ClockSkew` if the last instant is too far ahead of this machine's clock: Hudi's writers take instants from the clock
         alone, so a base file with an instant ahead of it would hide what they write next.
         """
         check_not_ahead(state, self.clock, self.options)
         minted = next_instant(self.clock.now(), state.last_instant)
+        if self.format.has_completion_times:
+            return minted
         last = self.follower.listed.last_completion if self.follower.listed is not None else None
         return above_time(minted, last, state)
 
@@ -260,13 +266,16 @@ class SharedTimeline(ActiveTimeline):
         turn_off_if_known(self.storage, self.format, self._late)
         self._late.clear()
         self.follower.adopt()
-        draft = decide(self.state)
+        draft = self._timed(decide(self.state))
         self.state.check(draft)
+        self.follower.check_target(draft)
         if draft.before is State.NONE and draft.action is not Action.ROLLBACK:
             # Also for a write that was just undone and begins again.
             check_lazy(self.state, self.clock, self.options)
         self.replica.check_clock(draft)
         self._let_hudi_writes_start(draft)
+        if self.format.has_completion_times and (new := draft.completion or (draft.before is State.NONE and draft.instant)):
+            wait_past(self.clock, new)
         if not held.is_held():
             raise _LockLost
         self._take_step(draft, held)
@@ -276,6 +285,12 @@ class SharedTimeline(ActiveTimeline):
         self._watch_lock(held, draft.instant)
         self._check_not_undone(draft)
         return entry
+
+    def _timed(self, draft: Draft) -> Draft:
+        """Return the draft with its completion time, if names of timeline files have one: later than every time on the timeline."""
+        if not self.format.has_completion_times or draft.after is not State.COMPLETED:
+            return draft
+        return replace(draft, completion=completion_after(self.state, draft, self.clock.now()))
 
     def _watch_lock(self, held: HeldHudiTableLock, own: str = "") -> None:
         """Adopt writes that completed while this process held the lock: they prove a writer that does not take it.
@@ -288,8 +303,7 @@ class SharedTimeline(ActiveTimeline):
         try:
             found = new_completions(ListedTimeline.read(self.storage, self.format), self.state) - {own}
             if found and held.is_held():  # asked behind the listing: so it was held all the time
-                self.follower.unlocked |= found
-                self.follower.adopt()
+                self.follower.adopt_unlocked(found, self.clock)
         except TidelineError as error:
             _LOGGER.warning("it is not known whether a write completed without the lock of the table: %s", error)
 
@@ -339,7 +353,8 @@ class SharedTimeline(ActiveTimeline):
         files = self._with_inflight(draft, files)
         step = draft.entry(self.state.sequence + 1, self.clock.now())
         options = self.replica.options
-        if kept_partitions(options) and follow_step(self.storage, self.format, self.state, step, options) and not held.is_held():
+        follows = kept_partitions(options) and follow_step(self.storage, self.format, self.state, step, options, self.rule)
+        if follows and not held.is_held():
             self._late.add(draft.instant)
             raise _LockLost
         for path in files.delete:

@@ -13,8 +13,9 @@ from typing import ClassVar
 from tideline_table.errors import ObjectExists, ObjectNotFound
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import LogFileName
-from tideline_table.hudi.format import ArchivedInstant, TableFormat, folder_in
+from tideline_table.hudi.format import SINCE_VERSION_9, ArchivedInstant, Feature, TableFormat, folder_in
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.merge_rules import MergeRule
 from tideline_table.hudi.version6.archive import archived_extra, read_archive
 from tideline_table.hudi.version6.archived_entry import archive_content
 from tideline_table.hudi.write_stats import CommitMetadata
@@ -46,13 +47,15 @@ class Version6(TableFormat):
     def has_merge_modes(self) -> bool:
         return False
 
+    @property
+    def missing(self) -> Mapping[Feature, int]:
+        return dict.fromkeys(SINCE_VERSION_9, 9)
+
     def version_properties(self) -> Mapping[str, str]:
         return {p.VERSION: str(_VERSION), p.LAYOUT: self.layout, p.ARCHIVE_FOLDER: _ARCHIVE, p.TIMEZONE: "UTC"}
 
-    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
-        if not ordering_field:
-            return {p.PAYLOAD_CLASS: p.OVERWRITE_PAYLOAD}
-        return {p.PAYLOAD_CLASS: p.DEFAULT_PAYLOAD, p.PRECOMBINE_FIELD: ordering_field}
+    def merge_properties(self, rule: MergeRule, ordering_field: str) -> Mapping[str, str]:
+        return {p.PAYLOAD_CLASS: rule.payload_class, **({p.PRECOMBINE_FIELD: ordering_field} if ordering_field else {})}
 
     def timeline_file_name(self, instant: Instant, completion: str = "") -> str:  # noqa: ARG002
         """Return the file name inside `.hoodie` for an instant in its state (the table in 4.1)."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import LogFileName
-from tideline_table.hudi.format import ArchivedInstant, Feature, TableFormat, folder_in
+from tideline_table.hudi.format import SINCE_VERSION_9, ArchivedInstant, Feature, TableFormat, folder_in
 from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.merge_rules import STRATEGIES, MergeRule
 from tideline_table.hudi.version6 import VERSION_6, parse_timeline_file_name
 from tideline_table.hudi.version8.commit import commit_content
 from tideline_table.hudi.version8.history import read_history
@@ -24,7 +24,7 @@ from tideline_table.storage import Storage
 
 FIRST_VERSION = 8
 _TIMELINE, _HISTORY = "timeline", "history"
-_MISSING = frozenset(Feature)
+_NOT_WRITTEN = (Feature.LOG_COMPACTION, Feature.HASH_RINGS, Feature.SHARED_BUCKETS)
 """What has not been written in these versions yet."""
 _CLUSTERING = "clustering"
 _FILE = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
@@ -53,6 +53,11 @@ class Version8(TableFormat):
         return self.version >= FIRST_VERSION
 
     @property
+    def combines_by_mode(self) -> bool:
+        """See `TableFormat`. Since version 9."""
+        return self.version > FIRST_VERSION
+
+    @property
     def has_typed_statistics(self) -> bool:
         """See `TableFormat`. Since version 9."""
         return self.version > FIRST_VERSION
@@ -68,19 +73,14 @@ class Version8(TableFormat):
             p.TIMEZONE: "UTC",
         }
 
-    def merge_properties(self, ordering_field: str) -> Mapping[str, str]:
+    def merge_properties(self, rule: MergeRule, ordering_field: str) -> Mapping[str, str]:
         """See `TableFormat`: the mode; in version 8 also what Apache Hudi 1.0 reads instead of it."""
-        mode = "EVENT_TIME_ORDERING" if ordering_field else "COMMIT_TIME_ORDERING"
-        found = {p.MERGE_MODE: mode, **({p.ORDERING_FIELDS: ordering_field} if ordering_field else {})}
+        ordering = {p.ORDERING_FIELDS: ordering_field} if ordering_field else {}
         if self.version > FIRST_VERSION:
-            return found
-        strategy, payload = (
-            ("eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", p.DEFAULT_PAYLOAD)
-            if ordering_field
-            else ("ce9acb64-bde0-424c-9b91-f6ebba25356d", p.OVERWRITE_PAYLOAD)
-        )
-        found |= {p.MERGE_STRATEGY: strategy, p.PAYLOAD_CLASS: payload}
-        return found | ({p.PRECOMBINE_FIELD: ordering_field} if ordering_field else {})
+            return {p.MERGE_MODE: rule.mode, **rule.properties, **ordering}
+        mode = rule.mode_before_9
+        older = {p.PRECOMBINE_FIELD: ordering_field} if ordering_field else {}
+        return {p.MERGE_MODE: mode, p.MERGE_STRATEGY: STRATEGIES[mode], p.PAYLOAD_CLASS: rule.payload_class, **ordering, **older}
 
     @property
     def new_files(self) -> tuple[str, ...]:
@@ -91,13 +91,10 @@ class Version8(TableFormat):
         """See `TableFormat`: Avro."""
         return commit_content(metadata)
 
-    def check_supports(self, what: Feature) -> None:
-        if what in _MISSING:
-            raise UnsupportedTable(
-                f"{what} in a table of version {self.version}",
-                expected=f"a table of version {VERSION_6.version}",
-                remedy="write the rows into a new table of that version",
-            )
+    @property
+    def missing(self) -> Mapping[Feature, int]:
+        before_modes = {} if self.version > FIRST_VERSION else dict.fromkeys(SINCE_VERSION_9, FIRST_VERSION + 1)
+        return {**dict.fromkeys(_NOT_WRITTEN, VERSION_6.version), **before_modes}
 
     def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002
         """See `TableFormat`: the write, not the slice."""

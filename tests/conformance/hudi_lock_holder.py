@@ -1,6 +1,6 @@
-"""A process that takes Hudi's lock in ZooKeeper, through Hudi's own provider in a JVM of its own.
+"""A process that takes a lock of Hudi through Hudi's own provider, which the options name, in a JVM of its own.
 
-Run by the peer's Python: zookeeper_holder.py <java> <class path> <options as JSON>. It says "ready", then answers each line:
+Run by the peer's Python: hudi_lock_holder.py <java> <class path> <options as JSON>. It says "ready", then answers each line:
 `take SECONDS` with yes or no, `give`, and `count TIMES FOLDER`: it increments the counter file so often under the lock, as
 `tests/contract/locks/contender.py` does, and answers yes, or no if another process was inside.
 """
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
 WAIT_S = 120
+BETWEEN_S = 0.2
 
 
 def main(java: str, class_path: str, options: str) -> None:
@@ -29,8 +31,8 @@ def main(java: str, class_path: str, options: str) -> None:
     # The defaults that a writer fills in before it makes the provider: 0.15 asks for them there.
     filled = jvm.org.apache.hudi.config.HoodieLockConfig.newBuilder().fromProperties(settings).build().getProps()
     storage = jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(jvm.org.apache.hadoop.conf.Configuration(False))
-    locks = jvm.org.apache.hudi.client.transaction.lock
-    lock = locks.ZookeeperBasedLockProvider(jvm.org.apache.hudi.common.config.LockConfiguration(filled), storage)
+    provider = reduce(getattr, filled.getProperty("hoodie.write.lock.provider").split("."), jvm)
+    lock = provider(jvm.org.apache.hudi.common.config.LockConfiguration(filled), storage)
     say("ready")
     for line in sys.stdin:
         match line.split():
@@ -48,6 +50,14 @@ def say(answer: str | bool) -> None:
 
 
 def taken(jvm: Any, lock: Any, wait_s: float) -> bool:
+    """Whether the lock was to be had. Hudi's lock manager asks a provider again that does not wait, and so does this."""
+    deadline_s = time.monotonic() + wait_s
+    while not (is_taken := taken_once(jvm, lock, wait_s)) and time.monotonic() < deadline_s:
+        time.sleep(BETWEEN_S)
+    return is_taken
+
+
+def taken_once(jvm: Any, lock: Any, wait_s: float) -> bool:
     try:
         return bool(lock.tryLock(int(wait_s * 1000), jvm.java.util.concurrent.TimeUnit.MILLISECONDS))
     except Py4JJavaError as error:

@@ -1,0 +1,104 @@
+"""The newest slices of a partition of a metadata table that Apache Hudi keeps in layout 2, and the blocks that readers merge.
+
+Format reference of versions 8 and 9: 4, 8.5.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from tideline_table.errors import CorruptMetadata
+from tideline_table.hudi.file_names import LogFileName, parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.properties import METADATA_FOLDER
+from tideline_table.log_format.block import BlockType, HeaderKey, LogBlock
+from tideline_table.log_format.scan import scan_log
+from tideline_table.metadata_table.layout import file_path, folder_of
+from tideline_table.storage import Storage
+
+
+@dataclass(slots=True)
+class HudiSlice:
+    """The newest slice of a file group."""
+
+    partition: str
+    base_file: str
+    """Empty if the group got no record before its first compaction."""
+    logs: list[str] = field(default_factory=list)
+    """In the order in which readers merge them."""
+
+    @property
+    def base_path(self) -> str:
+        """The path of the base file below the table."""
+        return file_path(self.base_file, self.partition)
+
+    def blocks(self, storage: Storage, valid: AbstractSet[str]) -> Iterator[LogBlock]:
+        """Yield the log blocks of `valid` instants, the oldest first: records in an HFile, or deletions.
+
+        Raises `CorruptMetadata` for a damaged file, `ObjectNotFound` for a missing one.
+        """
+        for name in self.logs:
+            path = file_path(name, self.partition)
+            scanned = scan_log(storage, path)
+            if scanned.gaps:
+                raise CorruptMetadata(f"{path} with a damaged block ({scanned.gaps[0].reason})", expected="intact blocks")
+            for block in scanned.blocks:
+                if block.type not in (BlockType.HFILE, BlockType.DELETE) or HeaderKey.COMPACTED_BLOCK_TIMES in block.header:
+                    raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of one delta commit")
+                if block.instant in valid:
+                    yield block
+
+
+def newest_slices(storage: Storage, form: TableFormat, done: Mapping[str, str], partition: str) -> dict[str, HudiSlice]:
+    """Return the newest slice of each file group of a partition by its file id.
+
+    `done` has the completed instants of the metadata table with their completion times. Raises `CorruptMetadata` for log files
+    that its timeline does not explain.
+    """
+    bases: dict[str, dict[str, str]] = {}
+    logs: dict[str, list[tuple[LogFileName, str]]] = {}
+    for found in storage.list_folder(folder_of(partition)).objects:
+        name = found.path.rpartition("/")[2]
+        base, log = parse_base_file_name(name), parse_log_file_name(name)
+        if base is not None:
+            bases.setdefault(base.file_id, {})[base.instant] = name
+        elif log is not None:
+            logs.setdefault(log.file_id, []).append((log, name))
+    first = min(done)
+    oldest = min(
+        (first, *(at for held in bases.values() for at in held), *(log.instant for held in logs.values() for log, _ in held))
+    )
+    archived = _archived(storage, form, oldest, first) if oldest < first else {}
+    for log, name in (one for held in logs.values() for one in held):
+        if log.instant < first and log.instant not in archived:
+            raise CorruptMetadata(f"{name} of an instant that is not in the archive", expected="log files of its timeline")
+    known = {**archived, **done}
+    committed = {file_id: {at: name for at, name in held.items() if at in known} for file_id, held in bases.items()}
+    ids = sorted({*committed, *logs})
+    return {file_id: _newest(form, known, partition, committed.get(file_id, {}), logs.get(file_id, [])) for file_id in ids}
+
+
+def _archived(storage: Storage, form: TableFormat, first: str, before: str) -> dict[str, str]:
+    """Return the archived instants of the metadata table with their completion times: log files of older slices may stay longer."""
+    history = replace(form, history_folder=f"{METADATA_FOLDER}/{form.history_folder}")
+    return {a.time: a.completion or a.time for a in history.archived_instants(storage, first, before) if a.time < before}
+
+
+def _newest(
+    form: TableFormat, done: Mapping[str, str], partition: str, bases: Mapping[str, str], logs: list[tuple[LogFileName, str]]
+) -> HudiSlice:
+    begun = sorted(bases)
+    members: dict[str, list[str]] = {instant: [] for instant in begun}
+    for log, name in sorted(logs, key=lambda one: (one[0].instant, one[0].version, one[0].write_token)):
+        if log.instant not in done:
+            continue
+        base_instant = form.slice_of(log, begun, lambda instant: done[instant])
+        if base_instant not in members:
+            bisect.insort(begun, base_instant)
+            members[base_instant] = []
+        members[base_instant].append(name)
+    newest = begun[-1] if begun else ""
+    return HudiSlice(partition, bases.get(newest, ""), members.get(newest, []))

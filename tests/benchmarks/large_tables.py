@@ -1,0 +1,152 @@
+"""What planning, cleaning, archiving and looking at a table of many partitions costs: processor time, peak memory.
+
+The table is made of log entries and of sparse files without content, because none of these works reads a data file. A first commit
+writes every file group; each further one replaces all of them, or as many as `--changed` says. A checkpoint follows, as one does
+every 50 entries. Each work runs in a process of its own.
+
+`python -m tests.benchmarks.large_tables --partitions 20000 40000 --folder DIR`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from tests.unit.table.counting import publish
+
+from tideline_planner.rules import rules_of, thresholds_of
+from tideline_planner.settings import PlannerSettings
+from tideline_runtime.planning import examination
+from tideline_runtime.planning.examination import services_of
+from tideline_runtime.planning.ledger import Ledger
+from tideline_runtime.policy import Policies
+from tideline_table.action import archive, examine, request_clean, run_clean
+from tideline_table.hudi import Action
+from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
+from tideline_table.log.checkpoint import write_checkpoint
+from tideline_table.storage import LocalStorage
+from tideline_table.table import Table, TableRequest, create_table, summarise
+
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), ("part", pa.string())])
+PER_PARTITION = 2.5
+COMMITS = 4
+SIZE_BYTES = 1 << 20
+OPTIONS = {
+    "hoodie.cleaner.commits.retained": 1,
+    "hoodie.keep.min.commits": 2,
+    "hoodie.keep.max.commits": 3,
+    "hoodie.metadata.enable": False,
+}
+
+
+def make(base_path: str, partitions: int, changed: int | None = None) -> None:
+    """Create the table with `COMMITS` commits of `PER_PARTITION` file groups for each partition."""
+    create_table(base_path, TableRequest("large", SCHEMA, ("id",), ("part",)))
+    table, at = opened(base_path), time.time_ns()
+    groups = [(f"part={n // PER_PARTITION:.0f}", str(uuid.UUID(int=at + n)) + "-0") for n in range(int(partitions * PER_PARTITION))]
+    before = NO_PREVIOUS_COMMIT
+    for folder in {partition for partition, _ in groups}:
+        os.makedirs(os.path.join(base_path, folder))
+
+    def stats(instant: str) -> list[WriteStat]:
+        named = [(partition, file_id, f"{partition}/{file_id}_0-0-0_{instant}.parquet") for partition, file_id in groups]
+        for _, _, path in named:
+            with open(os.path.join(base_path, path), "wb") as file:
+                file.truncate(SIZE_BYTES)
+        return [WriteStat(file_id, partition, path, before, 1000, SIZE_BYTES, 1000) for partition, file_id, path in named]
+
+    for _ in range(COMMITS):
+        before = publish(table, stats, Action.COMMIT)
+        groups = groups[:changed]
+    write_checkpoint(table.storage, table.state)
+
+
+def opened(base_path: str) -> Table:
+    return Table.open(base_path, options=OPTIONS, storage=LocalStorage(Path(base_path)))
+
+
+def status(base_path: str) -> str:
+    table = opened(base_path)
+    settings = PlannerSettings.load(environment={}, tables=(base_path,))
+    found = examine(table, rules_of(settings, Policies().of(base_path, table.uid), table))
+    return found.verdict
+
+
+def cleaned(base_path: str) -> str:
+    return f"{run_clean(opened(base_path))} files"
+
+
+def planned(base_path: str) -> list[str]:
+    """Decide about the plans of all services, as the planner does for a table of which an event came."""
+    table, settings = opened(base_path), PlannerSettings.load(environment={}, tables=(base_path,))
+    policy, view, now = Policies().of(base_path, table.uid), table.view(), datetime.now(UTC)
+    decided = [examination.examine(name, view, policy, thresholds_of(settings), Ledger(), now) for name in services_of(view)]
+    return [found.reason for found in decided]
+
+
+WORKS: dict[str, Callable[[str], object]] = {
+    "open": lambda base_path: opened(base_path).state.sequence,
+    "one partition": lambda base_path: len(opened(base_path).state.latest_slices(partitions=["part=7"])),
+    "status": status,
+    "show": lambda base_path: summarise(opened(base_path)).file_groups,
+    "planner": planned,
+    "plan clean": lambda base_path: request_clean(opened(base_path)),
+    "run clean": cleaned,
+    "archive": lambda base_path: archive(opened(base_path)),
+    "open after": lambda base_path: opened(base_path).state.sequence,
+}
+
+
+def measured(work: str, base_path: str) -> dict[str, object]:
+    """Do one work in this process and return its cost, without what the process takes at its start."""
+    begun_s, begun_kib = time.process_time(), _peak_kib()
+    result = WORKS[work](base_path)
+    return {
+        "work": work,
+        "processor_s": round(time.process_time() - begun_s, 2),
+        "peak_mib": round((_peak_kib() - begun_kib) / 1024),
+        "result": str(result)[:60],
+    }
+
+
+def _peak_kib() -> int:
+    """Return the largest resident memory so far. That of `getrusage` begins with the memory of the parent process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--partitions", type=int, nargs="+", default=[20_000, 40_000])
+    parser.add_argument("--changed", type=int, help="file groups that each further commit replaces; all if not given")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--work", choices=WORKS)
+    given = parser.parse_args(arguments)
+    if given.work:
+        print(json.dumps(measured(given.work, str(given.folder))))
+        return
+    for partitions in given.partitions:
+        base_path = given.folder / f"large-{partitions}"
+        shutil.rmtree(base_path, ignore_errors=True)
+        make(str(base_path), partitions, given.changed)
+        for work in WORKS:
+            command = [sys.executable, "-m", "tests.benchmarks.large_tables", "--folder", str(base_path), "--work", work]
+            begun = time.monotonic()
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            answer = done.stdout.strip() or done.stderr[-400:]
+            print(partitions, f"{time.monotonic() - begun:.1f} s", answer, flush=True)
+        shutil.rmtree(base_path)
+
+
+if __name__ == "__main__":
+    main()

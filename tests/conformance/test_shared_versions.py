@@ -1,0 +1,354 @@
+"""Apache Hudi and Tideline write one table of version 9 or 8 in turn: after every step both read the rows that are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.conformance.both_in_turn import FAST, Turns, abandoned_write, trips
+from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, Topic
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.simulation.faults import SAMPLE_STEP
+
+from tideline_locks import open_hudi_lock
+from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction
+from tideline_table.errors import WriteConflict
+from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi.listing import list_timeline
+from tideline_table.table import Table
+from tideline_table.writer import Operation
+
+pytestmark = pytest.mark.timeout(900)
+
+
+TABLES = [(9, Kind.MOR), (9, Kind.COW), (8, Kind.MOR), (8, Kind.COW)][: None if SAMPLE_STEP == 1 else 1]
+WHOLE = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9, "hoodie.clustering.plan.strategy.target.file.max.bytes": 10**9}
+AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
+IMPATIENT = {"hoodie.client.heartbeat.interval_in_ms": 1000, "hoodie.client.heartbeat.tolerable.misses": 1}
+ARCHIVAL = {
+    "hoodie.clean.automatic": "true",
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.archive.automatic": "true",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+}
+
+
+@dataclass
+class Model:
+    """The table and what it must hold: key → ordering value. Each upsert of the test is later than those before."""
+
+    turns: Turns
+    compare: Comparison
+    rows: dict[str, int]
+
+    @property
+    def path(self) -> Path:
+        return self.turns.path
+
+    def open(self) -> Table:
+        return self.turns.open()
+
+    def ours(self, rows: pa.Table, operation: Operation = Operation.UPSERT, *, replaces: bool = False) -> None:
+        self.turns.ours(rows, operation)
+        self._wrote(rows, is_deletion=operation is Operation.DELETE, replaces=replaces)
+
+    def theirs(self, rows: pa.Table, operation: str = "upsert", *, replaces: bool = False, **options: str) -> None:
+        self.turns.theirs(rows, operation, **options)
+        self._wrote(rows, is_deletion=operation == "delete", replaces=replaces)
+
+    def call(self, procedure: str, **options: str) -> None:
+        self.turns.call(procedure, **options)
+
+    def _wrote(self, rows: pa.Table, *, is_deletion: bool, replaces: bool) -> None:
+        keys, parts = rows["id"].to_pylist(), set(rows["part"].to_pylist())
+        if replaces:
+            for key in [key for key in self.rows if f"p{int(key[1:]) % 2}" in parts]:
+                del self.rows[key]
+        for key, ts in zip(keys, rows["ts"].to_pylist(), strict=True):
+            if is_deletion:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = ts
+
+    def check(self, what: str) -> None:
+        """Both readers see these rows and no others."""
+        found = self.turns.agree(self.compare, what, len(self.rows))
+        assert dict(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True)) == self.rows, what
+
+
+def check_times(table: Table) -> None:
+    """No completion time equals another time, and each is later than its instant; the log says those of the timeline."""
+    listing = list_timeline(table.storage, table.timeline.format)
+    done = {i.time: listing.named_completion(i.time) for i in listing.instants if i.state is State.COMPLETED}
+    assert all(ended > begun for begun, ended in done.items())
+    assert len({*done, *done.values()}) == 2 * len(done)
+    known = table.refresh().actions
+    assert {at: known[at].completion for at in done} == done
+
+
+@dataclass
+class Story:
+    """One table that both write; the chapters below go on with what the ones before left."""
+
+    turns: Turns
+    matrix: Matrix
+    rows: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def chapter(self, *topics: Topic) -> Iterator[Model]:
+        cells = [Cell(topic, self.turns.kind, Direction.IN_TURN) for topic in topics]
+        label = f"version {self.turns.version} in turn, {self.turns.kind}: {topics[0]}"
+        with self.matrix.cells(*cells, label=label) as compare:
+            yield Model(self.turns, compare, self.rows)
+        check_times(self.turns.open())
+
+
+@pytest.fixture(scope="module", params=TABLES, ids=str)
+def story(
+    request: pytest.FixtureRequest, apache_hudi: ApacheHudi, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
+) -> Story:
+    version, kind = request.param
+    turns = Turns(apache_hudi, tmp_path_factory.mktemp("versions") / "a table, 50% é", kind, version=version)
+    assert turns.create_here().sharing is not None
+    return Story(turns, matrix)
+
+
+def test_writes(story: Story) -> None:
+    with story.chapter(Topic.INSERT, Topic.UPSERT, Topic.DELETE) as table:
+        table.ours(trips(range(10), 1))
+        table.theirs(trips(range(5, 14), 2))
+        table.check("they upsert what we wrote")
+        table.ours(trips(range(3, 12), 3))
+        table.check("we upsert what both wrote")
+        table.theirs(trips(range(10, 20), 4))
+        table.ours(trips([4, 12], 5), Operation.DELETE)
+        table.check("we delete")
+        table.theirs(trips([5, 11], 5), "delete")
+        table.check("they delete")
+        table.ours(trips(range(4, 13), 6))
+        table.theirs(trips([7, 19], 7))
+        table.check("both upsert what both deleted")
+
+
+def test_compaction(story: Story) -> None:
+    if story.turns.kind is Kind.COW:
+        pytest.skip("no log files")
+    with story.chapter(Topic.COMPACTION) as table:
+        assert schedule_compaction(table.open(), AT_ONCE) is not None
+        table.theirs(trips(range(4, 9), 8))
+        table.ours(trips(range(6, 9), 9))
+        table.check("both append under our plan")
+        table.call(f"run_compaction(op => 'run', path => '{table.path}')")
+        table.check("they run our plan")
+        table.theirs(trips(range(4, 9), 10))
+        table.ours(trips(range(5, 10), 11))
+        table.call(f"run_compaction(op => 'schedule', path => '{table.path}')", **{k: str(v) for k, v in AT_ONCE.items()})
+        table.ours(trips(range(5, 8), 12))
+        table.theirs(trips(range(7, 10), 13))
+        table.check("both append under their plan")
+        assert run_compaction(table.open()) is not None
+        table.check("we run their plan")
+        table.theirs(trips(range(4, 9), 14))
+        table.ours(trips(range(2, 5), 15))
+        table.check("both append to what we compacted")
+
+
+def test_compaction_between_two_looks(story: Story) -> None:
+    """They plan, append behind the plan and compact before any process of ours looks: times say which slice got what."""
+    if story.turns.kind is Kind.COW:
+        pytest.skip("no log files")
+    with story.chapter(Topic.COMPACTION) as table:
+        table.theirs(trips(range(4), 16))
+        table.call(f"run_compaction(op => 'schedule', path => '{table.path}')", **{k: str(v) for k, v in AT_ONCE.items()})
+        table.theirs(trips(range(2, 6), 17))
+        table.call(f"run_compaction(op => 'run', path => '{table.path}')")
+        table.check("they compacted, and we read it")
+        table.ours(trips([3], 18))
+        table.check("we append to what they compacted")
+
+
+def test_clustering(story: Story) -> None:
+    with story.chapter(Topic.CLUSTERING) as table:
+        assert schedule_clustering(table.open(), WHOLE) is not None
+        table.call(f"run_clustering(path => '{table.path}', op => 'execute')")
+        table.check("they run our plan")
+        table.theirs(trips(range(20, 24), 19), "bulk_insert")
+        table.ours(trips(range(24, 28), 19), Operation.BULK_INSERT)
+        table.call(f"run_clustering(path => '{table.path}', op => 'schedule', order => 'price')")
+        with pytest.raises(WriteConflict, match="Apache Hudi, which lets no writer pass"):
+            table.turns.ours(trips([24], 20), **{"tideline.write.conflict.retries": 0})
+        table.check("their plan is pending, our update waits")
+        assert run_clustering(table.open()) is not None
+        table.check("we run their plan")
+        table.ours(trips(range(20, 23), 20))
+        table.theirs(trips(range(22, 26), 21))
+        table.check("both update what we clustered")
+
+
+def test_clean(story: Story) -> None:
+    with story.chapter(Topic.CLEAN) as table:
+        before = len(table.open().state.every_slice())
+        table.theirs(trips(range(22, 24), 22), **{"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"})
+        found = table.open().state
+        assert any(a.action is Action.CLEAN and a.is_by_hudi for a in found.actions.values())
+        assert len(found.every_slice()) < before
+        table.check("they clean what both wrote")
+        table.ours(trips(range(20, 24), 23))
+        if table.turns.kind is Kind.MOR:
+            assert schedule_compaction(table.open(), AT_ONCE) is not None
+            assert run_compaction(table.open()) is not None
+        table.theirs(trips(range(20, 24), 24))
+        table.ours(trips(range(20, 24), 25))
+        assert schedule_clean(table.open(), {"hoodie.cleaner.commits.retained": 1}) is not None
+        assert run_clean(table.open())
+        table.check("we clean what both wrote")
+        table.theirs(trips(range(20, 24), 26))
+        table.check("they go on after our clean")
+
+
+def test_insert_overwrite(story: Story) -> None:
+    with story.chapter(Topic.INSERT_OVERWRITE) as table:
+        table.theirs(trips(range(20, 28), 27), "insert_overwrite", replaces=True)
+        table.check("they overwrite what both wrote")
+        table.ours(trips(range(0, 28, 2), 28), Operation.INSERT_OVERWRITE, replaces=True)
+        table.check("we overwrite a partition of theirs")
+        table.theirs(trips(range(28), 29))
+        table.check("they bring everything back")
+
+
+def test_rollback(story: Story) -> None:
+    turns = story.turns
+    with story.chapter(Topic.ROLLBACK) as table:
+        spoiled = {"price": "if(id = 'k0029', cast(raise_error('spoiled') as double), price)"}
+        with pytest.raises(PeerFailed):
+            turns.theirs(trips(range(26, 30), 30), computed=spoiled)
+        table.check("their failed write is not seen")
+        dead = [a for a in table.open().state.pending() if a.is_by_hudi]
+        assert len(dead) == 1
+        impatient = Table.open(str(turns.path), options={**FAST, **IMPATIENT}, hudi_lock=open_hudi_lock)
+        turns.wait_for_death(dead[0].instant)
+        assert roll_back_dead(impatient) == [dead[0].instant]
+        assert not list(turns.path.glob(f"p*/*_{dead[0].instant}.*"))
+        table.check("we rolled it back")
+        ours = abandoned_write(table.open(), trips(range(26, 32), 30))
+        table.check("our dead write is not seen")
+        table.theirs(trips(range(26, 28), 31), **{"hoodie.clean.automatic": "true"})
+        assert table.open().state.actions[ours].state is State.ROLLED_BACK
+        assert not list(turns.path.glob(f"p*/*_{ours}.*"))
+        table.ours(trips(range(27, 29), 32))
+        table.check("they rolled ours back and both went on")
+
+
+def test_archival(story: Story) -> None:
+    """Apache Hudi archives what both wrote; the log goes on, and both read all rows."""
+    with story.chapter(Topic.ARCHIVAL) as table:
+        for ts in range(33, 39):
+            table.theirs(trips(range(ts, ts + 2), ts), **ARCHIVAL)
+            table.ours(trips(range(ts, ts + 1), ts + 100))
+        assert table.open().timeline.format.has_archive(table.open().storage)
+        table.check("archived")
+        table.theirs(trips(range(30, 40), 200))
+        table.check("after archival")
+
+
+OF_HUDI = [(9, Kind.MOR), (9, Kind.COW), (8, Kind.MOR)][: None if SAMPLE_STEP == 1 else 1]
+
+
+@pytest.mark.parametrize(("version", "kind"), OF_HUDI)
+def test_a_table_of_apache_hudi_is_shared_and_returned(
+    apache_hudi: ApacheHudi, matrix: Matrix, workdir: Path, version: int, kind: Kind
+) -> None:
+    """It has the metadata table that Apache Hudi 1.2 makes by default, a plan that is pending, and rows behind the plan."""
+    turns = Turns(apache_hudi, workdir / "theirs", kind, version=version)
+    alone = replace(turns, metadata=True)
+    cell = Cell(Topic.COMPACTION if kind is Kind.MOR else Topic.CLUSTERING, kind, Direction.IN_TURN)
+    with matrix.cells(cell, label=f"a table of Apache Hudi, version {version}, {kind}") as compare:
+        table, before = Model(turns, compare, {}), Model(alone, compare, {})
+        before.theirs(trips(range(10), 1), "bulk_insert")
+        before.theirs(trips(range(5, 12), 2))
+        service = "compaction" if kind is Kind.MOR else "clustering"
+        options = {**{k: str(v) for k, v in AT_ONCE.items()}, "hoodie.metadata.enable": "true"}
+        turns.call(f"run_{service}(op => 'schedule', path => '{turns.path}')", **options)
+        before.theirs(
+            trips(range(9, 14) if kind is Kind.MOR else range(14, 18), 3), "upsert" if kind is Kind.MOR else "bulk_insert"
+        )
+        before.check("Apache Hudi alone")
+        assert (turns.path / ".hoodie/metadata").exists()
+        shared = turns.share()
+        assert not (turns.path / ".hoodie/metadata").exists()
+        assert [a.is_by_hudi for a in shared.state.pending()] == [True]
+        table.rows = before.rows
+        table.check("shared")
+        if kind is Kind.MOR:
+            table.ours(trips(range(8, 11), 4))
+            table.theirs(trips(range(10, 13), 5))
+            table.check("both append under the plan from before")
+            assert run_compaction(table.open()) is not None
+        else:
+            assert run_clustering(table.open()) is not None
+        table.check("we run their plan")
+        table.theirs(trips(range(3, 9), 6))
+        table.ours(trips(range(5, 16), 7))
+        table.check("both write")
+        leave(turns.open(), open_hudi_lock)
+        assert list((turns.path / ".hoodie/.tideline").rglob("*")) == []
+        before.rows = table.rows
+        before.theirs(trips(range(4, 8), 8))
+        before.theirs(trips([9], 9), "delete")
+        assert (turns.path / ".hoodie/metadata").exists()
+        before.check("Apache Hudi alone again, with its metadata table")
+
+
+@pytest.mark.of_peers
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_table_that_apache_hudi_upgraded_is_shared(apache_hudi: ApacheHudi, matrix: Matrix, workdir: Path, kind: Kind) -> None:
+    """From 6 to 9 by its writer: log files of the older slices are named after the slice, newer ones after their writes."""
+    before, turns = (Turns(apache_hudi, workdir / "upgraded", kind, version=version) for version in (6, 9))
+    with matrix.cells(Cell(Topic.UPSERT, kind, Direction.IN_TURN), label=f"an upgraded table, {kind}") as compare:
+        old, table = Model(before, compare, {}), Model(turns, compare, {})
+        old.theirs(trips(range(10), 1), "bulk_insert")
+        old.theirs(trips(range(5, 12), 2))
+        table.rows = old.rows
+        table.theirs(trips(range(3, 7), 3), **{"hoodie.write.auto.upgrade": "true"})
+        assert turns.share().definition.version == 9
+        table.check("shared after the upgrade")
+        table.ours(trips(range(6, 14), 4))
+        table.theirs(trips(range(8, 11), 5))
+        table.check("both write")
+        if kind is Kind.MOR:
+            assert schedule_compaction(table.open(), AT_ONCE) is not None
+            assert run_compaction(table.open()) is not None
+        table.theirs(trips(range(2, 5), 6), **{"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"})
+        table.ours(trips(range(4), 7))
+        table.check("compacted and cleaned")
+        leave(turns.open(), open_hudi_lock)
+        table.theirs(trips(range(1, 3), 8))
+        table.check("returned")
+
+
+@pytest.mark.of_peers
+@pytest.mark.parametrize("kind", list(Kind))
+def test_apache_hudi_restores_what_both_wrote(apache_hudi: ApacheHudi, matrix: Matrix, workdir: Path, kind: Kind) -> None:
+    turns = Turns(apache_hudi, workdir / "restored", kind, version=9)
+    turns.create_here()
+    with matrix.cells(Cell(Topic.SAVEPOINT, kind, Direction.IN_TURN), label=f"a restore, version 9, {kind}") as compare:
+        table = Model(turns, compare, {})
+        table.ours(trips(range(8), 1))
+        table.theirs(trips(range(4, 10), 2))
+        saved, rows = max(a.instant for a in table.open().state.completed_writes()), dict(table.rows)
+        table.call(f"create_savepoint(path => '{turns.path}', commit_time => '{saved}')")
+        table.ours(trips(range(6, 12), 3))
+        table.theirs(trips(range(2, 5), 4))
+        table.check("both wrote behind the savepoint")
+        table.call(f"rollback_to_savepoint(path => '{turns.path}', instant_time => '{saved}')")
+        table.rows = rows
+        table.check("restored")
+        table.ours(trips(range(7, 13), 5))
+        table.theirs(trips(range(5, 9), 6))
+        table.check("both go on")

@@ -1,0 +1,157 @@
+"""Statements of Spark on tables by path and by name: each change is one commit, and ends as Spark itself computes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import tideline
+from tideline_spark.sql import sql
+from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch, TableExists, TidelineError
+
+COLUMNS = "id string, day string, fare double, place struct<x:int,y:string>, at timestamp"
+
+
+@pytest.fixture
+def base(spark: SparkSession, tmp_path: Path) -> str:
+    path = str(tmp_path / "trips")
+    assert (
+        sql(
+            spark,
+            f"create table `{path}` ({COLUMNS}) using hudi partitioned by (day) tblproperties (primaryKey = 'id', type = 'mor')",
+        )
+        is None
+    )
+    done = sql(
+        spark,
+        f"insert into `{path}` values ('a', 'mon', 1.0, named_struct('x', 1, 'y', 'q'), timestamp '2024-01-01 00:00:00'), "
+        "('b', 'tue', 2.0, null, null), ('c', 'tue', 3.0, null, null)",
+    )
+    assert isinstance(done, tideline.Commit)
+    return path
+
+
+def rows(found: object) -> list[tuple[object, ...]]:
+    assert isinstance(found, DataFrame)
+    return sorted(tuple(row) for row in found.collect())
+
+
+def commits(path: str) -> int:
+    return len(tideline.open(path).inspect.history())
+
+
+def test_a_table_is_created_as_the_statement_says(spark: SparkSession, tmp_path: Path, base: str) -> None:
+    table = tideline.open(base)
+    assert (table.name, table.inspect.key, table.inspect.partition, table.inspect.type) == ("trips", ("id",), ("day",), "mor")
+    assert [p["partition"] for p in table.inspect.partitions().to_pylist()] == ["day=mon", "day=tue"]
+    assert str(table.schema.field("place").type) == "struct<x: int32, y: string>"
+    with pytest.raises(TableExists):
+        sql(spark, f"create table `{base}` (id string) tblproperties (primaryKey = 'id')")
+    assert sql(spark, f"create table if not exists `{base}` (id string) tblproperties (primaryKey = 'id')") is None
+    place = tmp_path / "copy"
+    options = "options (primaryKey = 'id', preCombineField = 'fare', 'hoodie.datasource.write.hive_style_partitioning' = 'false')"
+    query = f"select id, day, fare from `{base}`"
+    sql(spark, f"create table copied using tideline {options} partitioned by (day) location '{place}' as {query}")
+    copied = tideline.open(place)
+    assert (copied.name, copied.inspect.ordering, copied.read().num_rows) == ("copied", "fare", 3)
+    assert {p["partition"] for p in copied.inspect.partitions().to_pylist()} == {"mon", "tue"}
+
+
+def test_queries_name_tables_by_path_and_name(spark: SparkSession, base: str) -> None:
+    before = tideline.open(base).inspect.history()["instant"][0].as_py()
+    sql(spark, f"insert into `{base}` (id, day) values ('d', 'wed')")
+    spark.createDataFrame([("mon", 1), ("tue", 2)], "day string, n int").createOrReplaceTempView("days")
+    query = "with t as (select * from trips) select t.id, place.x, n from t join days on t.day = days.day where n < 3"
+    assert rows(sql(spark, query, {"Trips": base})) == [("a", 1, 1), ("b", None, 2), ("c", None, 2)]
+    assert rows(sql(spark, f"select count(*) from `{base}` timestamp as of '{before}'")) == [(3,)]
+    assert rows(
+        sql(spark, f"select count(*) from tideline.`{base}` version as of '{before}' v join `{base}` w on v.id = w.id")
+    ) == [(3,)]
+    assert rows(sql(spark, "SHOW PARTITIONS trips", {"trips": base})) == [("day=mon",), ("day=tue",), ("day=wed",)]
+
+
+def test_each_change_is_one_commit(spark: SparkSession, base: str) -> None:
+    before = commits(base)
+    done = sql(spark, f"update `{base}` set fare = fare * 2, place = named_struct('x', 5, 'y', day) where day = 'tue' and id > 'b'")
+    assert isinstance(done, tideline.Commit)
+    assert done.rows_updated == 1
+    spark.createDataFrame([("b",), ("z",)], "id string").createOrReplaceTempView("gone")
+    assert sql(spark, f"delete from `{base}` where id in (select id from gone)").rows_deleted == 1
+    spark.createDataFrame(
+        [("a", 10.0, "mon"), ("n", 20.0, "new"), ("c", None, "tue")], "id string, fare double, day string"
+    ).createOrReplaceTempView("s")
+    done = sql(
+        spark,
+        "merge into trips t using (select *, upper(id) as big from s) s on t.id = s.id and t.day = s.day "
+        "when matched and s.fare is null then delete when matched then update set fare = t.fare + s.fare "
+        "when not matched then insert (id, day, fare) values (s.big, s.day, s.fare)",
+        {"trips": base},
+    )
+    assert (done.rows_updated, done.rows_deleted, done.rows_inserted) == (1, 1, 1)
+    assert commits(base) == before + 3
+    assert rows(sql(spark, f"select id, fare from `{base}`")) == [("N", 20.0), ("a", 11.0)]
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "DYNAMIC")
+    try:
+        sql(spark, f"insert overwrite `{base}` select 'x', 'mon', 1, null, null")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert rows(sql(spark, f"select id, fare from `{base}`")) == [("N", 20.0), ("x", 1.0)]
+    sql(spark, f"insert overwrite `{base}` select 'y', 'tue', 2, null, null")
+    assert rows(sql(spark, f"select id, fare from `{base}`")) == [("y", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "words"),
+    [
+        ("drop table `{base}`", InvalidStatement, "expected SELECT, INSERT"),
+        ("select 1; select 2", InvalidStatement, "2 statements"),
+        ("update trips set fare = 1", InvalidOption, "a path in backticks"),
+        ("insert into `{base}` select 1, 2", SchemaMismatch, "2 value"),
+        (
+            "insert into `{base}` (id, day, fare) values ('d', 'mon', 'x')",
+            SchemaMismatch,
+            "string for column 'fare' of type double",
+        ),
+        ("insert into `{base}` (id, day, at) values ('d', 'mon', 5)", SchemaMismatch, "int for column 'at' of type timestamp"),
+        (
+            "insert into `{base}` (id, day, place) values ('d', 'mon', named_struct('x', 'one', 'y', 'q'))",
+            SchemaMismatch,
+            "'place'",
+        ),
+        ("insert into `{base}` partition (day = 'x') select 1", InvalidStatement, "INSERT with PARTITION"),
+        ("create table trips (id string) tblproperties (primaryKey = 'id')", InvalidStatement, "without a place"),
+        ("create table `{base}2` (id string) using delta tblproperties (primaryKey = 'id')", InvalidStatement, "USING delta"),
+        ("create table `{base}2` (id string)", InvalidOption, "no record key columns"),
+        ("select * from `{base}` timestamp as of current_timestamp()", InvalidStatement, "TIMESTAMP AS OF"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(
+    spark: SparkSession, base: str, statement: str, error: type[Exception], words: str
+) -> None:
+    before = commits(base)
+    with pytest.raises(error, match=words):
+        sql(spark, statement.format(base=base))
+    assert commits(base) == before
+    assert not Path(base + "2").exists()
+
+
+def test_numbers_that_a_column_cannot_hold_fail_the_statement(spark: SparkSession, tmp_path: Path) -> None:
+    """Without ANSI mode, a cast wraps whole numbers, and makes null of a decimal and infinity of a double."""
+    path = str(tmp_path / "numbers")
+    columns = "id string, n int, m decimal(4,2), f float"
+    sql(spark, f"create table `{path}` ({columns}) tblproperties (primaryKey = 'id')")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        for column, value in (("n", "3000000000"), ("n", "3e9D"), ("n", "double('NaN')"), ("m", "123.45"), ("f", "1e300D")):
+            with pytest.raises(TidelineError, match=f"column '{column}' of type .* cannot hold"):
+                sql(spark, f"insert into `{path}` (id, {column}) values ('a', {value})")
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert commits(path) == 0
+    sql(spark, f"insert into `{path}` values ('a', 7L, 1.5, double('Infinity')), ('b', null, 2, 2.5)")
+    assert rows(sql(spark, f"select id, n, cast(m as string), f from `{path}`")) == [
+        ("a", 7, "1.50", float("inf")),
+        ("b", None, "2.00", 2.5),
+    ]

@@ -1,0 +1,197 @@
+"""The metadata table of a shared table of version 9 or 8: each step adds to it, and what the dead left there is taken out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.simulation.layout2_reader import advertised, check_readers_miss_nothing, keys_for_readers
+from tests.unit.table.coordination.shared.test_shared_metadata import FIRST, WHOLE
+from tests.unit.table.hudi_metadata import dying
+from tests.unit.table.shared import SHARING, before_commit, opened, put, rows_of
+from tests.unit.table.tables import DEATH_S, QUIET, cluster, compact, contents, new_table, set_properties
+
+from tideline_locks import open_hudi_lock
+from tideline_table.action import check_table, create_metadata, delete_partitions, roll_back_dead, run_clean, write_rows
+from tideline_table.clock import ManualClock
+from tideline_table.config import SHARED_METADATA
+from tideline_table.errors import UnsupportedTable
+from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.listing import list_timeline, timeline_listing
+from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.metadata_table import listed_by_metadata
+from tideline_table.metadata_table.instant_files import begin_instant
+from tideline_table.metadata_table.layout import timeline_folder, timeline_path
+from tideline_table.storage import MemoryStorage
+from tideline_table.table import Table, TableType, share_table
+from tideline_table.writer import Operation
+
+ALL = ["bloom_filters", "column_stats", "files", "record_index"]
+KEPT = {SHARED_METADATA.key: ",".join(ALL)}
+TABLES = [(9, TableType.COW), (9, TableType.MOR), (8, TableType.MOR)]
+AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
+
+
+def kept_table(kind: TableType, version: int) -> tuple[Table, MemoryStorage, ManualClock]:
+    """A shared table with three rows that, like one of Apache Hudi, had a metadata table before it was shared."""
+    clock = ManualClock()
+    table, storage, _ = new_table(clock, MemoryStorage(clock=clock), type=kind, version=version)
+    assert isinstance(storage, MemoryStorage)
+    put(table, FIRST)
+    create_metadata(table, ALL)
+    storage.delete_below(".hoodie/.tideline")
+    clock.advance(1)
+    found = Table.open(storage.root, options={**QUIET, **KEPT}, clock=clock, storage=storage)
+    share_table(found, SHARING, open_hudi_lock)
+    return opened(storage, clock, **KEPT), storage, clock
+
+
+def sound(table: Table) -> None:
+    """Readers use the metadata table, miss nothing in it, and find nothing else in it; our reader of Hudi's tables believes it."""
+    storage, form = table.storage, table.timeline.format
+    assert isinstance(storage, MemoryStorage)
+    assert advertised(storage) == ALL
+    check_readers_miss_nothing(storage)
+    assert check_table(table) == []
+    assert listed_by_metadata(storage, form, list_timeline(storage, form)) is not None
+    rows = contents(table)
+    assert set(keys_for_readers(storage)) == {row[0] for row in rows}
+
+
+def times_in_metadata(table: Table) -> dict[str, str]:
+    found = table.storage.list_folder(timeline_folder(table.timeline.format)).objects
+    return dict(timeline_listing(table.timeline.format, (o.path for o in found)).completion)
+
+
+@pytest.mark.parametrize(("version", "kind"), TABLES)
+def test_each_action_is_followed(version: int, kind: TableType) -> None:
+    table, _, clock = kept_table(kind, version)
+    sound(table)
+    for rows, operation in (
+        ([("a", "p", 2, "2"), ("d", "r", 2, "2")], Operation.UPSERT),
+        ([("e", "p", 2, "2")], Operation.BULK_INSERT),
+        ([("b", "p", 3, "3")], Operation.DELETE),
+        ([("b", "q", 4, "4")], Operation.INSERT),
+        ([("c", "q", 5, "5")], Operation.INSERT_OVERWRITE),
+    ):
+        put(table, rows, operation)
+        sound(table)
+    if kind is TableType.MOR:
+        put(table, [("a", "p", 5, "5")])
+        assert schedule_compaction(table, AT_ONCE) is not None
+        put(table, [("a", "p", 6, "6")])
+        assert compact(table) is not None
+        sound(table)
+    clock.advance(1)
+    assert schedule_clustering(table, WHOLE)
+    assert cluster(table)
+    sound(table)
+    for ts in (7, 8, 9):
+        put(table, [("a", "p", ts, str(ts))])
+    clock.advance(1)
+    assert schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(table)
+    sound(table)
+    done, ours = times_in_metadata(table), table.state.completed_writes()
+    assert {a.instant for a in ours if a.instant > min(done)} <= done.keys(), "each has a delta commit"
+
+
+@pytest.mark.parametrize(("version", "kind"), TABLES[:2])
+@pytest.mark.parametrize("at", range(5))
+def test_a_write_that_died_in_its_delta_commit_leaves_nothing(at: int, version: int, kind: TableType) -> None:
+    table, storage, clock = kept_table(kind, version)
+    with dying(at):
+        put(table, [("a", "p", 2, "2"), ("d", "r", 2, "2")])
+    sound(table)
+    (died,) = (a.instant for a in table.refresh().pending())
+    put(opened(storage, clock, "beside", **KEPT), [("c", "q", 2, "2")])
+    sound(table)
+    clock.advance(DEATH_S)
+    later = opened(storage, clock, "later", **KEPT)
+    assert roll_back_dead(later) == [died]
+    sound(later)
+    assert not [o.path for o in storage.list_objects(".hoodie/metadata") if died in o.path]
+    put(later, [("a", "p", 3, "3")])
+    sound(later)
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_clean_that_died_is_run_again(at: int) -> None:
+    table, storage, clock = kept_table(TableType.COW, 9)
+    for ts in (2, 3, 4):
+        put(table, [("a", "p", ts, str(ts))])
+    clock.advance(1)
+    assert schedule_clean(table, {"hoodie.cleaner.commits.retained": 1})
+    with dying(at):
+        run_clean(table)
+    clock.advance(DEATH_S)
+    later = opened(storage, clock, "later", **KEPT)
+    assert run_clean(later)
+    sound(later)
+
+
+def test_a_pending_delta_commit_of_a_writer_of_apache_hudi_stays() -> None:
+    """Its writers begin it with their write; ours is complete before theirs."""
+    table, storage, _ = kept_table(TableType.MOR, 9)
+    form, instant = table.timeline.format, table.timeline.mint(table.refresh())
+    begin_instant(storage, form, instant, Action.DELTA_COMMIT)
+    put(table, [("a", "p", 2, "2")])
+    sound(table)
+    assert timeline_path(form, Instant(instant, Action.DELTA_COMMIT, State.INFLIGHT)) in {
+        o.path for o in storage.list_objects(".hoodie/metadata")
+    }
+
+
+def test_one_that_is_made_while_we_write_gets_our_files() -> None:
+    table, storage, clock = kept_table(TableType.MOR, 9)
+    made = read_properties(storage)
+    set_properties(storage, {**made, METADATA_PARTITIONS: ""})
+    clock.advance(1)
+    with before_commit(table, lambda: set_properties(storage, made)):
+        done = write_rows(table, rows_of([("n", "q", 3, "3")]), Operation.UPSERT, parallelism=1)
+    sound(table)
+    assert done.instant in times_in_metadata(table)
+
+
+def test_our_delta_commit_is_later_than_a_compaction_by_a_clock_ahead() -> None:
+    table, storage, clock = kept_table(TableType.COW, 9)
+    form = table.timeline.format
+    ahead = str(int(max(times_in_metadata(table).values())) + 5_000)  # the compaction has nothing to merge but the first slice
+    files = [o.path for o in storage.list_folder(".hoodie/metadata/files").objects if o.path.endswith(".hfile")]
+    storage.put(files[0].rpartition("_")[0] + f"_{ahead}.hfile", storage.read(files[0]))
+    begun = Instant(ahead, Action.COMPACTION, State.REQUESTED)
+    storage.put(timeline_path(form, begun), b"")
+    storage.put(timeline_path(form, Instant(ahead, Action.COMMIT, State.COMPLETED), str(int(ahead) + 1)), b"")
+    done = put(opened(storage, clock, "next", **KEPT), [("a", "p", 2, "2")])
+    assert done.instant < ahead < times_in_metadata(table)[done.instant]
+    sound(table)
+
+
+def test_a_write_beside_a_clean_that_ended_its_partition_turns_it_off(caplog: pytest.LogCaptureFixture) -> None:
+    """Readers merge log files by instant, so the partition of the older write would seem to have ended."""
+    table, storage, clock = kept_table(TableType.COW, 9)
+    clock.advance(1)
+    delete_partitions(table, ["q"])
+    for ts in (2, 3):
+        put(table, [("a", "p", ts, str(ts))])
+    other = opened(storage, clock, "other", **KEPT)
+
+    def ends() -> None:
+        clock.advance(1)
+        assert schedule_clean(other, {"hoodie.cleaner.commits.retained": 1})
+        assert run_clean(other)
+
+    clock.advance(1)
+    with before_commit(table, ends):
+        write_rows(table, rows_of([("n", "q", 3, "3")]), Operation.BULK_INSERT, parallelism=1)
+    assert "ended partition 'q'" in caplog.text
+    assert advertised(storage) == [""]
+    assert [row[0] for row in contents(table)] == ["a", "b", "n"]
+
+
+def test_statistics_of_partitions_are_refused_in_version_6() -> None:
+    table, _, _ = new_table()
+    options: dict[str, Any] = {SHARED_METADATA.key: "files,partition_stats"}
+    with pytest.raises(UnsupportedTable, match="partition_stats in tables of version 8"):
+        share_table(Table.open(table.storage.root, options=options, storage=table.storage), SHARING, open_hudi_lock)
