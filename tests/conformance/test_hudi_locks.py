@@ -37,14 +37,14 @@ def test_file_lock_is_waited_for_in_both_directions(apache_hudi: ApacheHudi, wor
         waiting = pool.submit(provider.acquire, "table", owner="tideline", ttl_s=30, wait_s=60)
         assert not waiting.done()
         apache_hudi.unlock(workdir)
-        lease = waiting.result(60)
+        lease = waiting.result()
     assert not apache_hudi.lock(workdir, wait_s=0.3)
     lease.renew()
     assert not apache_hudi.lock(workdir)
     with ThreadPoolExecutor(1) as pool:
         theirs = pool.submit(apache_hudi.lock, workdir, wait_s=60)
         assert lease.release()
-        assert theirs.result(60)
+        assert theirs.result()
     assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None
     apache_hudi.unlock(workdir)
     assert provider.read("table") is None
@@ -114,14 +114,14 @@ def test_object_store_lock_is_waited_for_in_both_directions(both: tuple[LockProv
         waiting = pool.submit(provider.acquire, "table", owner="tideline", ttl_s=30, wait_s=60)
         assert not waiting.done()
         hudi.give_back()
-        lease = waiting.result(60)
+        lease = waiting.result()
     assert not hudi.take(wait_s=0.3)
     lease.renew()
     assert not hudi.take()
     with ThreadPoolExecutor(1) as pool:
         theirs = pool.submit(hudi.take, wait_s=60)
         assert lease.release()
-        assert theirs.result(60)
+        assert theirs.result()
     assert provider.try_acquire("table", owner="tideline", ttl_s=30) is None
     hudi.give_back()
     again = provider.acquire("table", owner="tideline", ttl_s=30, wait_s=0)
@@ -175,5 +175,5 @@ def test_one_holder_at_a_time_of_an_object_store_lock(both: tuple[LockProvider, 
             lease = provider.acquire("table", owner="tideline", ttl_s=30, wait_s=60)
             storage.put(COUNTER, str(int(storage.read(COUNTER)) + 1).encode())
             assert lease.release()
-        assert theirs.result(90) == STEPS
+        assert theirs.result() == STEPS
     assert int(storage.read(COUNTER)) == 2 * STEPS

@@ -359,7 +359,7 @@ def test_a_clustering_loses_to_the_ring_of_a_resize_that_commits_while_it_runs(m
 
         def during() -> None:
             may_commit.set()
-            resized.result(60)
+            resized.result()
 
         with pytest.raises(WriteConflict, match="got another hash ring by"):
             clustered(table, during)
