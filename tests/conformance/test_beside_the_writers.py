@@ -197,7 +197,7 @@ def _story(jobs: Jobs, release: str) -> None:
     jobs.write(range(8, 12), metadata=True)
     jobs.agree()
     if not release.startswith("0."):
-        _a_job_that_upgrades(jobs)
+        _a_job_that_upgrades(jobs, "8" if release.startswith("1.0.") else "9")
 
 
 def _observe_and_check(jobs: Jobs, release: str) -> None:
@@ -320,11 +320,11 @@ def _within_a_step(table: Table, act: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _a_job_that_upgrades(jobs: Jobs) -> None:
-    """A job with the defaults of 1.x on a table that is shared: the table is refused by name, and no row is lost."""
+def _a_job_that_upgrades(jobs: Jobs, version: str) -> None:
+    """A job with the defaults of 1.x, whose newest version is `version`, on a table that is shared: the table is refused by name, and no row is lost."""
     share_table(Table.open(str(jobs.path)), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     ours = _opened(jobs.path)
-    jobs.write([7, 23], metadata=True, hoodie__write__table__version="9", hoodie__write__auto__upgrade="true")
+    jobs.write([7, 23], metadata=True, hoodie__write__table__version=version, hoodie__write__auto__upgrade="true")
     assert _kinds(ours) == {FindingKind.REFUSED}
     (found,) = findings_of(ours)
     assert "downgrade" in found.text

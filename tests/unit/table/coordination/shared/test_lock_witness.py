@@ -108,6 +108,22 @@ def test_a_completed_file_without_content_is_a_write_that_still_completes() -> N
     assert LATE in contents(opened(storage, clock))
 
 
+def test_a_completed_file_that_stays_empty_delays_no_step_and_accuses_no_writer() -> None:
+    storage, clock = _table()
+    put(unlocked_job(storage, clock), [LATE])
+    taken_back(storage)
+    ours = opened(storage, clock, "ours")
+    instant = max(a.instant for a in ours.state.pending())
+    storage.put(f".hoodie/{instant}.deltacommit", b"")
+    ours.timeline.heal(0.0)
+    before = clock.monotonic_s()
+    for _ in range(3):
+        put(ours, [("o", "q", 1, "1")])
+    assert clock.monotonic_s() == before + 3, "each of `put` is a second; no step waits for its content"
+    assert list(ours.refresh().unlocked) == []
+    assert instant in {a.instant for a in ours.state.pending()}
+
+
 @pytest.mark.parametrize(
     ("names", "steps"),
     [

@@ -46,7 +46,7 @@ def untraced_completions(storage: Storage, listed: ListedTimeline, state: TableS
     The object is read after the listing was made: a writer with the lock changed it before it completed and after. Three
     requests, only if there is a new completion. All times are the store's.
     """
-    found = new_completions(listed, state)
+    found = new_completions(listed, state) - listed.unwritten
     if not found or state.sharing is None or state.sharing.lock is not HudiLockKind.STORAGE:
         return frozenset()
     changed = _free_since(storage)
@@ -62,7 +62,7 @@ def locked_completions(lock: HudiTableLock, storage: Storage, listed: ListedTime
     Asked on probation only, before this process takes the lock. Reads each commit file and the lock's trace. Raises
     `ObjectNotFound` if a file is gone, and errors of the lock.
     """
-    found = new_completions(listed, state) if state.probation else frozenset()
+    found = new_completions(listed, state) - listed.unwritten if state.probation else frozenset()
     if not found or not lock.was_taken():
         return frozenset()
     names = set()

@@ -301,7 +301,9 @@ class SharedTimeline(ActiveTimeline):
         if not may_be_watched(self.state):
             return
         try:
-            found = new_completions(ListedTimeline.read(self.storage, self.format), self.state) - {own}
+            # A file that was empty before it took the lock is a job's that died there, or had the lock then.
+            empty = self.follower.listed.unwritten if self.follower.listed else frozenset()
+            found = new_completions(ListedTimeline.read(self.storage, self.format), self.state) - {own} - empty
             if found and held.is_held():  # asked behind the listing: so it was held all the time
                 self.follower.adopt_unlocked(found, self.clock)
         except TidelineError as error:
