@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from tests.conformance.matrix import Cell, Direction, Kind, Matrix, Topic
@@ -118,7 +119,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "of_peers: what peers do, which their releases change; those with a process of Apache Hudi only with SAMPLE_STEP=1",
     )
-    config.addinivalue_line("markers", "pairs: each pair of parameters once instead of all combinations, but with SAMPLE_STEP=1")
+    config.addinivalue_line(
+        "markers", "pairs: each pair of parameters once, or one value of a single one, but with SAMPLE_STEP=1 all combinations"
+    )
     config.addinivalue_line("markers", f"every_fourth: one of {FOURTH} cases, but with SAMPLE_STEP=1 all")
     config.stash[_MATRIX] = Matrix(NO_REASONS, IMPOSSIBLE)
     config.stash[_SERVICES] = Matrix(reasons(), list(impossible()), rows=Strategy, columns=Proof, names_tests=True)
@@ -131,7 +134,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     What judges the matrix comes last, if at all.
     """
-    if SAMPLE_STEP > 1 and (beyond := [*_beyond_pairs(items), *_beyond_fourths(items), *filter(_is_of_peers, items)]):
+    is_sampled = SAMPLE_STEP > 1 and not any("::" in argument for argument in config.args)  # who names a test gets it
+    if is_sampled and (beyond := [*_beyond_pairs(items), *_beyond_fourths(items), *filter(_is_of_peers, items)]):
         config.hook.pytest_deselected(items=beyond)
         items[:] = [item for item in items if item not in beyond]
     for item in items:
@@ -158,16 +162,15 @@ def _is_of_peers(item: pytest.Item) -> bool:
 
 
 def _beyond_pairs(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of tests marked `pairs`, the half that is not needed to meet each value of two-valued parameters with each of another."""
-    seen: dict[tuple[object, str], dict[str, int]] = {}
+    """Of tests marked `pairs`, the half that is not needed to meet each value of two-valued parameters with each of another.
+
+    Of a test with one such parameter, half of the tests meet one value, half the other.
+    """
     beyond = []
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("pairs"):
-            numbers = 0
-            for name, value in item.callspec.params.items():
-                known = seen.setdefault((item.function, name), {})
-                numbers += known.setdefault(repr(value), len(known))
-            if numbers % 2:
+            number = max(item.callspec.indices.values())  # of the combination, in the order of all of them
+            if (number.bit_count() + crc32(item.originalname.encode())) % 2:
                 beyond.append(item)
     return beyond
 

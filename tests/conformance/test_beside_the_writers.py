@@ -321,7 +321,7 @@ def _within_a_step(table: Table, act: Callable[[], object]) -> Iterator[None]:
 
 
 def _a_job_that_upgrades(jobs: Jobs, version: str) -> None:
-    """A job with the defaults of 1.x, whose newest version is `version`, on a table that is shared: the table is refused by name, and no row is lost."""
+    """A job with the defaults of 1.x, whose newest version is `version`: the shared table is refused by name, no row is lost."""
     share_table(Table.open(str(jobs.path)), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
     ours = _opened(jobs.path)
     jobs.write([7, 23], metadata=True, hoodie__write__table__version=version, hoodie__write__auto__upgrade="true")

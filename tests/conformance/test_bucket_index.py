@@ -56,6 +56,7 @@ def test_a_shared_table_that_gets_a_bucket_index_is_refused(apache_hudi: ApacheH
     assert sorted(pa.compute.unique(Table.open(str(turns.path)).read().column("part")).to_pylist()) == ["p0", "p1"]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.value)
 def test_a_shared_table_whose_partitions_get_other_numbers_of_buckets_is_refused(
     apache_hudi: ApacheHudi, workdir: Path, kind: Kind
@@ -141,6 +142,7 @@ class Expected:
         assert len(set(groups)) == len(groups), what
 
 
+@pytest.mark.pairs
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_write_the_buckets_of_one_table_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
@@ -150,6 +152,7 @@ def test_both_write_the_buckets_of_one_table_in_turn(apache_hudi: ApacheHudi, wo
     write_in_turn(turns, Expected(turns, {}))
 
 
+@pytest.mark.pairs
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
@@ -209,6 +212,7 @@ def write_in_turn(turns: Turns, held: Expected, number: int = 20) -> None:
             held.check("their compaction")
 
 
+@pytest.mark.pairs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_write_the_buckets_of_composite_keys(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
@@ -250,6 +254,7 @@ def test_a_hudi_writer_with_other_settings_is_refused(apache_hudi: ApacheHudi, w
     turns.agree(Comparison(), "after the refusal", 80)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_peers_read_buckets_with_several_file_groups(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Apache Hudi's readers leave out buckets, not file groups: all those of a bucket count."""

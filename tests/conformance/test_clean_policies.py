@@ -29,6 +29,7 @@ def data_files(path: Path) -> set[str]:
     return {p for p in found if ".hoodie" not in p and ("parquet" in p or ".log." in p) and not p.endswith(".crc")}
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
 def test_both_delete_the_same_files(apache_hudi: ApacheHudi, workdir: Path, kind: TableType) -> None:
     ours = workdir / "ours"

@@ -84,6 +84,7 @@ def told(received: list[Received]) -> list[dict[str, Any]]:
     return [one.json for one in received]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(TableType))
 def test_a_commit_is_told_as_apache_hudi_tells_it(apache_hudi: ApacheHudi, tmp_path: Path, receiver: Receiver, kind: TableType):
     theirs(apache_hudi, tmp_path / "theirs", kind, receiver.url)

@@ -112,6 +112,7 @@ def ids(found: pa.Table) -> list[int]:
     return sorted(found.column("id").to_pylist())
 
 
+@pytest.mark.pairs
 @VERSIONS
 def test_it_opens_no_file_that_the_statistics_exclude(tmp_path: Path, apache_hudi: ApacheHudi, version: int) -> None:
     table = made(tmp_path / "t", TableType.COW, version)
@@ -124,6 +125,7 @@ def test_it_opens_no_file_that_the_statistics_exclude(tmp_path: Path, apache_hud
         assert found == expected, where
 
 
+@pytest.mark.pairs
 @VERSIONS
 def test_log_records_keep_their_slice_in_the_query(tmp_path: Path, apache_hudi: ApacheHudi, version: int) -> None:
     table = made(tmp_path / "t", TableType.MOR, version)
@@ -149,6 +151,7 @@ def by_column(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
+@pytest.mark.pairs
 @VERSIONS
 def test_records_are_those_that_it_writes_itself(tmp_path: Path, apache_hudi: ApacheHudi, version: int) -> None:
     """Of the same rows, as its own metadata table and ours hold them when they are made.

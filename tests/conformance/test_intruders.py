@@ -43,6 +43,7 @@ def append(peer: ApacheHudi, path: Path, batch: pa.Table, kind: str, version: in
     peer.write(path, batch, told | {W + name: value for name, value in of.items()} | options)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("version", [6, 9])
 @pytest.mark.parametrize("kind", TYPES)
 def test_an_append_is_read_named_and_refused(apache_hudi: ApacheHudi, tmp_path: Path, kind: str, version: int) -> None:

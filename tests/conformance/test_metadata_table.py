@@ -111,6 +111,7 @@ def _serve(table: Table) -> None:
     archive(table)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(
     ("kind", "layout", "version"),
     [
@@ -166,6 +167,7 @@ def test_a_history_of_every_action(apache_hudi: ApacheHudi, workdir: Path, kind:
     assert _keys(_ordered(apache_hudi.read(table.base_path).select(ours.column_names))) == _keys(ours)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
 def test_bloom_filters_are_found_by_apache_hudi(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """It finds the filter of each base file, also after the metadata table was compacted, and each filter knows the keys of its
@@ -200,6 +202,7 @@ def _record_keys(table: Table, path: str) -> list[str]:
     return keys
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
 def test_a_metadata_table_that_lies_is_believed_found_and_repaired(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """So Apache Hudi lists from it: a file that it hides is missing from the rows, though it is in the folder."""

@@ -101,6 +101,7 @@ def write_in_turn(held: Held, steps: int = 9) -> None:
     held.check_queries(range(3, 60, 5), f"{kind}, at the end")
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_write_partitions_by_the_rules_of_a_table_of_tideline(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Hudi's writers are not told of the rules: they take them from `hoodie.properties`."""
@@ -116,6 +117,7 @@ def test_both_write_partitions_by_the_rules_of_a_table_of_tideline(apache_hudi: 
     held.check(f"{kind}, after the refusal")
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_write_partitions_by_rules_that_hudi_made(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Rules of the procedure are adopted from its folder; of rules that are options of Hudi's writers only the caller knows."""
@@ -151,6 +153,7 @@ def test_both_write_partitions_by_rules_that_hudi_made(apache_hudi: ApacheHudi, 
     assert turns.open().sharing is not None
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind))
 def test_rules_that_are_options_of_hudis_writers_are_named_at_sharing(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     rules = f"^p0$,{6 if kind is Kind.COW else 5};p[1]+,2"
@@ -166,6 +169,7 @@ def test_rules_that_are_options_of_hudis_writers_are_named_at_sharing(apache_hud
     write_in_turn(held, 4)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind))
 def test_both_write_partitions_by_the_rules_of_a_resize(
     apache_hudi: ApacheHudi, workdir: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,7 @@ def made_by_hudi(peer: ApacheHudi, folder: Path, kind: Kind, payload: str, versi
     return Turns(peer, folder, kind, options, version=version)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("payload", "kind", "version"), [(*one, 6) for one in [*SUPPORTED, (POSTGRES, Kind.COW)]] + NEWER, ids=str)
 def test_both_merge_alike(apache_hudi: ApacheHudi, matrix: Matrix, workdir: Path, payload: str, kind: Kind, version: int) -> None:
     alone = made_by_hudi(apache_hudi, workdir / "alone", kind, payload, version)

@@ -67,6 +67,7 @@ def read_by_hudi_rs(base: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", READ_BY_HUDI_RS, str(base)], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("table_type", list(TableType))
 def test_types_that_every_reader_reads(apache_hudi: ApacheHudi, workdir: Path, table_type: TableType) -> None:
     columns = {name: column for name, column in TYPES.items() if name not in REFUSED}

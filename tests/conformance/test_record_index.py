@@ -94,6 +94,7 @@ def _agree(peer: ApacheHudi, table: Table, what: str) -> None:
         assert _looked_up(peer, table, key) == wanted, f"{what}: {key}"
 
 
+@pytest.mark.pairs
 @TABLES
 def test_apache_hudi_looks_keys_up_in_it_after_each_action(
     apache_hudi: ApacheHudi, workdir: Path, kind: Kind, version: int
@@ -121,6 +122,7 @@ def test_apache_hudi_looks_keys_up_in_it_after_each_action(
     _agree(apache_hudi, table, "restored, partition deleted, written on")
 
 
+@pytest.mark.pairs
 @TABLES
 def test_an_index_that_lies_is_believed_found_and_repaired(
     apache_hudi: ApacheHudi, workdir: Path, kind: Kind, version: int
@@ -211,6 +213,7 @@ def _settings(kind: Kind, *, moves: bool) -> dict[str, str]:
     }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
 def test_an_index_of_apache_hudi_from_our_files_has_our_records(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """Apache Hudi builds a record index from our data files: each key in the file group that our index names."""

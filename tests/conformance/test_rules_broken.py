@@ -73,6 +73,7 @@ def counts(turns: Turns, what: str) -> dict[str, int]:
     return dict(zip(*turns.agree(Comparison(), what).select(["id", "ts"]).to_pydict().values(), strict=True))
 
 
+@pytest.mark.pairs
 def test_eager_cleaning_is_found_out_and_refused(turns: Turns) -> None:
     before = counts(turns, "before")
     with (
@@ -94,6 +95,7 @@ def test_eager_cleaning_is_found_out_and_refused(turns: Turns) -> None:
     assert counts(turns, "both go on") == {**expected, "k0006": 4, "k0021": 4, "k0001": 5, "k0005": 5, "k0020": 5}
 
 
+@pytest.mark.pairs
 def test_automatic_upgrade_is_named_and_the_table_is_read_on(turns: Turns) -> None:
     before = counts(turns, "before")
     held = turns.open()

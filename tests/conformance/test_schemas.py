@@ -71,6 +71,7 @@ def same(peer: ApacheHudi, base: Path | str) -> pa.Table:
     return ours
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("operation", ["insert", "bulk_insert"])
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
 def test_every_type_that_spark_writes(apache_hudi: ApacheHudi, workdir: Path, kind: str, operation: str) -> None:

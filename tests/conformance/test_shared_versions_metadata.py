@@ -234,6 +234,7 @@ def common(partition: str, key: str, record: Any, instant: str) -> Any:
     return (*kind, held["fileName"], [name for name, _ in bounds])
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("version", [9, 8])
 def test_records_are_those_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path, version: int) -> None:
     """Both upsert the same rows into copies of one table. Bounds of partitions are not compared: ours are of the step alone."""

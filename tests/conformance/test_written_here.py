@@ -154,6 +154,7 @@ def test_inserts_into_log_files(begun: Any, block: str) -> None:
         step.agree(pa.concat_tables([model, rows(range(30, 34), 9)]))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", TableType)
 @pytest.mark.parametrize("layout", [LAYOUTS[0], LAYOUTS[3]], ids=lambda layout: layout.name)
 def test_overwriting(begun: Any, kind: TableType, layout: Layout) -> None:
@@ -233,6 +234,7 @@ def _after_all_writes(readers: Readers, model: pa.Table, part: Callable[[int], s
 BOTH = pytest.mark.parametrize("kind", list(TableType), ids=lambda kind: kind.value)
 
 
+@pytest.mark.pairs
 @BOTH
 def test_rows_that_are_deletions_and_files_that_become_empty(begun: Any, kind: TableType) -> None:
     readers = begun(replace(BASE, type=kind), {})
@@ -249,6 +251,7 @@ def test_rows_that_are_deletions_and_files_that_become_empty(begun: Any, kind: T
         step.agree(rows(range(2), 10))
 
 
+@pytest.mark.pairs
 @BOTH
 def test_an_empty_table_is_read(begun: Any, kind: TableType) -> None:
     readers = begun(replace(BASE, type=kind), {})
@@ -256,6 +259,7 @@ def test_an_empty_table_is_read(begun: Any, kind: TableType) -> None:
     assert readers.peer.read(readers.table.base_path).num_rows == 0
 
 
+@pytest.mark.pairs
 @BOTH
 def test_a_writer_that_died_leaves_nothing_that_others_see(begun: Any, kind: TableType, tmp_path: Path) -> None:
     readers = begun(replace(BASE, type=kind), HEARTBEAT)
@@ -282,6 +286,7 @@ def test_a_writer_that_died_leaves_nothing_that_others_see(begun: Any, kind: Tab
 # --- ordering values of every type ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(TableType))
 def test_keys_removed_beside_an_upsert_and_progress_that_hudi_shows(begun: Any, kind: TableType) -> None:
     """In one log file: rows, deletions with an ordering value, and deletions that win without one."""
@@ -308,6 +313,7 @@ def test_keys_removed_beside_an_upsert_and_progress_that_hudi_shows(begun: Any, 
             step.agree(pa.concat_tables([rows(range(6, 8), 5), left]))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("block", ["avro", "parquet"])
 @pytest.mark.parametrize("kind", list(ORDERINGS))
 def test_the_larger_ordering_value_wins_in_logs(begun: Any, kind: str, block: str) -> None:
