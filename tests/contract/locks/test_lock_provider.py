@@ -350,8 +350,12 @@ def test_expired_lock_goes_to_one_of_many(place: Place) -> None:
         assert len([lease for lease in pool.map(attempt, range(8)) if lease is not None]) == 1
 
 
+ROUNDS = {"in_process": 100, "storage_memory": 25, "hudi_storage": 25, "redis": 50, "hudi_metastore": 4}
+"""How often each of eight threads takes the lock, 8 times elsewhere."""
+
+
 def test_threads_exclude_each_other(real_time_place: Place) -> None:
-    rounds = {"in_process": 100, "storage_memory": 25, "hudi_storage": 25, "redis": 50, "hudi_metastore": 4}.get(real_time_place.kind, 8)
+    rounds = ROUNDS.get(real_time_place.kind, 8)
     inside = 0
     most_inside = 0
     count = 0
