@@ -32,7 +32,7 @@ otherwise, which must be longer."""
 SKEW_ALLOWANCE_S = 0.5
 _RACE_ATTEMPTS = 32
 _SIGN_OF_LIFE = timedelta(seconds=10)
-"""After which a waiter shows that it lives. In between it only reads the queue, so that many keep the metastore free for releases."""
+"""After which a waiter shows that it lives. In between it only reads the queue, which leaves the metastore free for releases."""
 _INFO = re.compile(r"tideline ([^ ]+) ([0-9]+) ([0-9.e+-]+)")
 _USER_LIMIT = 128
 """Of the metastore's column."""
