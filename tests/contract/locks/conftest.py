@@ -405,8 +405,7 @@ class Contender:
 
     def close(self) -> None:
         self.kill()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            pipe.close()
+        self.process.close()
 
 
 @pytest.fixture
