@@ -40,7 +40,7 @@ NAMES = ("a", "b", "c")
 KINDS = {"pipeline-0": "pipeline", "pipeline-1": "pipeline", "cache-0": "cache", "alert-0": "alert", "alert-1": "alert"}
 IDS = 12
 STEP_S = 0.05
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 
 @dataclass
@@ -156,12 +156,12 @@ class Story:
         count = len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
         ends = [TopicPartition(topic, n, -1) for n in range(count)]  # -1: up to the end
         for future in admin.delete_records(ends).values():
-            future.result(30)
+            future.result(300)
 
     def delete_topic(self) -> None:
         """Delete the topic while consumers read it; the mirrors make it again and publish what it held."""
         admin, topic = self._admin()
-        admin.delete_topics([topic])[topic].result(30)
+        admin.delete_topics([topic])[topic].result(300)
         self.fleet.clock.advance(CHECK_EVERY_S + 1)
         for _ in range(round(PATIENCE_S / STEP_S)):
             self._pause()
