@@ -89,7 +89,7 @@ class Run:
 
 @contextmanager
 def performed(
-    size: Size, folder: Path, say: Callable[[str], None] = lambda _: None, show: Callable[[str], None] = lambda _: None
+    size: Size, folder: Path, say: Callable[[str], None] = lambda _: None, show: Callable[[str], None] | None = None
 ) -> Iterator[Run]:
     """Run the fleet from empty servers to its rest, and yield what was seen. The servers run until the end of the context.
 
@@ -112,7 +112,8 @@ def performed(
         _lose_locks(run)
         _remove_causes(run)
         _rest(run)
-        show(_command(run, "status", *run.place.tables, "--settings", str(run.place.settings(FIRST))))
+        if show is not None:
+            show(_command(run, "status", *run.place.tables, "--settings", str(run.place.settings(FIRST))))
         _stop(run)
         yield run
 

@@ -20,7 +20,7 @@ LIMIT_S = 1800
 
 @pytest.mark.timeout(LIMIT_S)
 def test_a_fleet_is_maintained_by_its_policies_through_kills_and_outages(tmp_path: Path) -> None:
-    with performed(Size(TABLES), tmp_path, print, print) as run:
+    with performed(Size(TABLES), tmp_path, print) as run:
         wrong, figures = problems(run)
     print(figures.text())
     assert not wrong, "\n".join(wrong)
