@@ -51,8 +51,33 @@ def pytest_collection_finish():
 
 ONE_PROCESS = ("tests/spark/",)
 """Folders whose tests share what is dear to start: a JVM that has compiled their queries before."""
+WITH_SERVERS = (
+    "tests/contract/events/",
+    "tests/contract/locks/",
+    "tests/contract/catalogs/",
+    "tests/contract/storage/",
+    "tests/ingest/",
+)
+"""Folders whose tests marked `real` share servers, each started once for a process."""
+LONGEST_REAL = (
+    "tests/contract/events/",
+    "tests/fleet/",
+    "tests/contract/locks/",
+    "tests/endurance/test_clocks.py",
+    "tests/endurance/",
+    "tests/ingest/",
+    "tests/contract/console/",
+    "tests/contract/catalogs/",
+    "tests/contract/storage/",
+)
+"""Begin first, so that no process is left alone with one of them at the end."""
 BY_TOPIC = "tests/simulation/test_crashes.py"
 """Takes minutes, and what its tests share is of one topic, the first word of their parameters."""
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.option.markexpr == "real":
+        items.sort(key=lambda item: next((n for n, begin in enumerate(LONGEST_REAL) if item.nodeid.startswith(begin)), len(items)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -60,11 +85,13 @@ def pytest_xdist_make_scheduler(config, log):
     """As `--dist loadfile`, but all files of such a folder go to one process, and the topics of such a file to several ones."""
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - tests also run without this plugin
 
+    together = (*ONE_PROCESS, *(WITH_SERVERS if config.option.markexpr == "real" else ()))
+
     class ByFileOrFolder(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
             if file == BY_TOPIC:
                 return nodeid.partition(": ")[0]
-            return next((folder for folder in ONE_PROCESS if file.startswith(folder)), file)
+            return next((folder for folder in together if file.startswith(folder)), file)
 
     return ByFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None

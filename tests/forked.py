@@ -63,6 +63,11 @@ class Forked:
         """Kill it."""
         self.send_signal(signal.SIGKILL)
 
+    def close(self) -> None:
+        """Close this end of its streams."""
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            pipe.close()
+
     def _ended(self, timeout: float | None) -> int | None:
         if self.returncode is None and (told := self._told(timeout)) is not None:
             self.returncode = int(told)

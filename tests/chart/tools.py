@@ -28,6 +28,8 @@ BUILD_TIMEOUT_S = 1800
 RENDER_TIMEOUT_S = 60
 MONITORING = ("servicemonitors", "prometheusrules")
 
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+"""The loader in C reads what helm renders in a tenth of the time."""
 _RESOURCE_PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+/(?!watch/)(?:namespaces/\{namespace\}/)?(?P<resource>[a-z]+)(?:/\{name\}(?P<sub>/[a-z]+)?)?(?:/\{path\})?"
 )
@@ -67,7 +69,7 @@ def rendered(values: dict[str, Any], *, release: str = "tideline", namespace: st
         file.flush()
         place = ["--namespace", namespace, "--kube-version", KUBERNETES_VERSION]
         text = _run([str(helm_binary()), "template", release, str(CHART), *place, "--values", file.name])
-    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    return [manifest for manifest in yaml.load_all(text, Loader=_LOADER) if manifest]
 
 
 def linted(values: dict[str, Any]) -> str:

@@ -10,8 +10,6 @@ import os
 import queue
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,6 +20,7 @@ from types import TracebackType
 
 import redis
 from tests.endurance.member import DEAD_AFTER_S, LEASE_S, SERVICES, Settings, enough
+from tests.forked import Forked, parent_of
 from tests.real.redis import RedisServer
 
 WRITERS = 4
@@ -29,6 +28,7 @@ STOPPED_S = max(LEASE_S, DEAD_AFTER_S) + 2
 """How long a stopped process sleeps: its lease has run out by then, and others took it for dead."""
 RESTART_S = 0.5
 REPOSITORY = Path(__file__).parents[2]
+MEMBER = str(Path(__file__).with_name("member.py"))
 
 FAULTS: Mapping[str, int] = {
     "kill writer": 6,
@@ -44,6 +44,16 @@ FAULTS: Mapping[str, int] = {
 """Kind of fault → how often, in 25 commits of each writer."""
 
 
+def member(
+    role: str, number: int, generation: int, settings: Settings, environment: Mapping[str, str], loaded_with: Mapping[str, str]
+) -> Forked:
+    """Start a member. `loaded_with`: what its environment must have before anything is imported."""
+    given = (*loaded_with.items(), ("PYTHONPATH", str(REPOSITORY)))
+    parent = parent_of(("tests.endurance.member",), environment=given)
+    argv = [MEMBER, role, str(number), str(generation), settings.to_json()]
+    return Forked(parent, argv, {**os.environ, **environment})
+
+
 @dataclass(slots=True)
 class _Running:
     """One living process of a member."""
@@ -51,7 +61,7 @@ class _Running:
     role: str
     number: int
     generation: int
-    process: subprocess.Popen[str]
+    process: Forked
     threads: list[threading.Thread] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     is_stopped: bool = False
@@ -81,7 +91,6 @@ class Cluster:
         self.suffered: Counter[str] = Counter()
         self.worked: Counter[str] = Counter()
         self._server = server
-        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         self._lines: queue.Queue[tuple[_Running, str]] = queue.Queue()
         self._running: dict[str, _Running] = {}
         self._due: list[tuple[float, str, _Running | None]] = []
@@ -130,10 +139,7 @@ class Cluster:
         name = f"{role}{number}"
         generation = self._generations[name]
         self._generations[name] += 1
-        command = [sys.executable, "-m", "tests.endurance.member", role, str(number), str(generation), self.settings.to_json()]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment, cwd=REPOSITORY
-        )
+        process = member(role, number, generation, self.settings, {}, {"OMP_NUM_THREADS": "1"})
         running = _Running(role, number, generation, process)
         self._running[name] = running
         for read in (self._read_lines, self._read_errors):
@@ -142,13 +148,11 @@ class Cluster:
             running.threads.append(thread)
 
     def _read_lines(self, running: _Running) -> None:
-        assert running.process.stdout is not None
         for line in running.process.stdout:
             self._lines.put((running, line.rstrip("\n")))
         self._lines.put((running, ""))
 
     def _read_errors(self, running: _Running) -> None:
-        assert running.process.stderr is not None
         for line in running.process.stderr:
             running.errors.append(line)
 
@@ -185,9 +189,7 @@ class Cluster:
         running.process.wait()
         for thread in running.threads:
             thread.join()
-        for pipe in (running.process.stdout, running.process.stderr):
-            if pipe is not None:
-                pipe.close()
+        running.process.close()
 
     # --- faults ------------------------------------------------------------------------------------------------------
 

@@ -291,7 +291,7 @@ def serve(me: Member, once: Callable[[Member], Sequence[str]], pause_s: float) -
 SERVICES: dict[str, tuple[Callable[[Member], Sequence[str]], float]] = {
     "arranger": (arrange, 0.3),
     "cleaner": (clean, 0.5),
-    "reader": (read_once, 0.2),
+    "reader": (read_once, 0.5),
 }
 
 

@@ -6,19 +6,16 @@ A disk takes any clock. An object store refuses signatures of a clock that is 15
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 import pytest
-from tests.endurance.cluster import REPOSITORY
+from tests.endurance.cluster import member
 from tests.endurance.ledger import Ledger
 from tests.endurance.member import Settings, enough, open_table
 from tests.endurance.test_no_update_is_lost import recovered
@@ -27,7 +24,7 @@ from tests.endurance.workload import SCHEMA
 from tests.plans import schedule_compaction
 from tests.real.object_store import running_object_store
 from tests.real.redis import running_redis
-from tests.real.skewed_clock import SkewedClock
+from tests.real.skewed_clock import SKEWED, SkewedClock
 from tests.unit.table.coordination.test_file_times import placed_by_times
 
 from tideline_table.clock import SystemClock
@@ -72,11 +69,9 @@ class Process:
     """One member with a clock of its own. Its lines come in order."""
 
     def __init__(self, number: int, generation: int, settings: Settings, clock: SkewedClock, role: str = "writer") -> None:
-        command = [sys.executable, "-m", "tests.endurance.member", role, str(number), str(generation), settings.to_json()]
-        environment = {**os.environ, **clock.environment}
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY, env=environment)
-        assert self._process.stdout is not None
-        self._lines: IO[str] = self._process.stdout
+        loaded_with = {name: value for name, value in clock.environment.items() if name != SKEWED}
+        self._process = member(role, number, generation, settings, clock.environment, {**loaded_with, SKEWED: "/dev/null"})
+        self._lines = self._process.stdout
 
     def __enter__(self) -> Process:
         return self
@@ -84,7 +79,7 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait(RUN_S)
-        self._lines.close()
+        self._process.close()
 
     def hears(self, wanted: str) -> None:
         """Wait for a line."""
@@ -98,7 +93,7 @@ class Process:
 
     def stop(self) -> Counter[str]:
         """What it told until it was told to stop."""
-        self._process.terminate()
+        self._process.send_signal(signal.SIGTERM)
         return self.ends()
 
 

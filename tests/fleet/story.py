@@ -33,7 +33,7 @@ from tideline_planner.metrics import CHANGES
 LOOPBACK = "127.0.0.1"
 WITH_POLICIES = ("mirror", "planner", "launcher", "cleaner")
 FIRST, SECOND = LETTERS
-OUTAGE_LIMIT_S = 40.0
+OUTAGE_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Size:
     tables: int = 12
     rounds: int = 4
     """Rounds of each writer at least; in each it writes half of the tables."""
-    start_limit_s: float = 120.0
-    rest_limit_s: float = 240.0
+    start_limit_s: float = 300.0
+    rest_limit_s: float = 600.0
     """Longest time after the last commit until nothing is left to do."""
     unmerged_log_age_s: float = 150.0
     """The objective for tables whose services nothing holds back. The planner plans at four fifths of it; in the last fifth a plan
@@ -89,7 +89,7 @@ class Run:
 
 @contextmanager
 def performed(
-    size: Size, folder: Path, say: Callable[[str], None] = lambda _: None, show: Callable[[str], None] = lambda _: None
+    size: Size, folder: Path, say: Callable[[str], None] = lambda _: None, show: Callable[[str], None] | None = None
 ) -> Iterator[Run]:
     """Run the fleet from empty servers to its rest, and yield what was seen. The servers run until the end of the context.
 
@@ -112,7 +112,8 @@ def performed(
         _lose_locks(run)
         _remove_causes(run)
         _rest(run)
-        show(_command(run, "status", *run.place.tables, "--settings", str(run.place.settings(FIRST))))
+        if show is not None:
+            show(_command(run, "status", *run.place.tables, "--settings", str(run.place.settings(FIRST))))
         _stop(run)
         yield run
 

@@ -25,7 +25,7 @@ from tests.fleet.writer import Batch, rows_of
 from tideline_events import DECISIONS, FindingEvent, Transition, VerdictEvent, decode, open_event_log
 from tideline_table.table import Table
 
-READ_TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 300.0
 QUIET_S = 1.0
 DELTA_COMMITS = 3
 

@@ -33,8 +33,11 @@ OPTIONS: dict[str, object] = {
     "tideline.lock.wait": 5,
 }
 OWN_ROWS, SHARED_ROWS = 6, 4
-TROUBLE_TIMEOUT_S = 120.0
+TROUBLE_TIMEOUT_S = 400.0
 PAUSE_S = 0.5
+BEYOND_S = 0.5
+"""Between the commits of a writer that has done its rounds: more of them as fast as they go would take the processor from the
+services, and leave them more to do at the end."""
 MAX_ROUNDS = 4
 """How many times its rounds a writer goes on at most, until there is the file `enough`."""
 
@@ -118,8 +121,10 @@ def main() -> None:
     least = len(list(batches(assignment.tables, writer, assignment.rounds)))
     with path.open("a") as ledger:
         for place in range(len(done), len(every)):
-            if place >= least and assignment.enough.exists():
-                return
+            if place >= least:
+                if assignment.enough.exists():
+                    return
+                time.sleep(BEYOND_S)
             batch = every[place]
             if batch.base_path not in opened:
                 own = {**OPTIONS, **assignment.tables[batch.base_path]}

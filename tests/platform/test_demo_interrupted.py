@@ -32,7 +32,7 @@ def test_ctrl_c_stops_everything_and_leaves_tables_readable(tmp_path: Path) -> N
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
             process.send_signal(signal.SIGINT)
-            output, _ = process.communicate(timeout=90)
+            output, _ = process.communicate(timeout=300)
         finally:
             # Whatever failed: a demo that goes on slows every test after this one, and fails the one in which it is collected.
             process.kill()

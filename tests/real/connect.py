@@ -28,6 +28,8 @@ class Worker:
             "bootstrap.servers": bootstrap_servers,
             "offset.storage.file.filename": str(folder / "offsets"),
             "plugin.path": str(_plugins()),
+            # The connector says in its jar what it has: the worker need not look through all classes of all jars.
+            "plugin.discovery": "service_load",
             "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
             "offset.flush.interval.ms": "200",
             **converters,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import shutil
 import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +16,14 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from tests.artifacts import ensure_artifacts, java_command
+from tests.artifacts import cache_folder, ensure_artifacts, java_command, locked
 from tests.real.ports import free_ports
 
 JARS = Path(__file__).with_name("kafka_jars.json")
 SPARK_SOURCE_JARS = Path(__file__).with_name("spark_source_jars.json")
 """Spark's Kafka source. None is published for the release of PySpark, and the token provider for an earlier one only."""
 LOOPBACK = "127.0.0.1"
-READY_TIMEOUT_S = 90
+READY_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 30
 
 SERVER = """\
@@ -66,7 +69,7 @@ class KafkaNode:
         folder.mkdir(parents=True, exist_ok=True)
         ports = {"port": self.port, "controller_port": self.controller_port}
         self._properties.write_text(SERVER.format(host=host, folder=folder, **ports))
-        self._run("kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(self._properties))
+        shutil.copytree(_formatted(), folder / "data")
 
     @property
     def bootstrap_servers(self) -> str:
@@ -125,11 +128,6 @@ class KafkaNode:
                     return
         raise KafkaFailed(f"no answer after {READY_TIMEOUT_S} s: {self._log.read_text()[-4000:]}")
 
-    def _run(self, *arguments: str) -> None:
-        done = subprocess.run([*_java(), *arguments], capture_output=True, text=True, check=False, timeout=READY_TIMEOUT_S)
-        if done.returncode:
-            raise KafkaFailed(f"{arguments[0]}: {done.stdout}{done.stderr}")
-
 
 @contextmanager
 def running_kafka(folder: Path, host: str = LOOPBACK) -> Iterator[KafkaNode]:
@@ -145,6 +143,24 @@ def running_kafka(folder: Path, host: str = LOOPBACK) -> Iterator[KafkaNode]:
 def spark_source_jars() -> list[Path]:
     """What a Spark session needs to read from Kafka."""
     return ensure_artifacts(json.loads(SPARK_SOURCE_JARS.read_text()))
+
+
+def _formatted() -> Path:
+    """A data folder as Kafka's tool formats it: the same for all nodes, so a JVM is started for it once."""
+    target = cache_folder() / "kafka-formatted" / hashlib.sha256((SERVER + JARS.read_text()).encode()).hexdigest()[:16]
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        if not target.exists():
+            properties = Path(folder, "server.properties")
+            properties.write_text(SERVER.format(host=LOOPBACK, folder=folder, port=9092, controller_port=9093))
+            tool = ("kafka.tools.StorageTool", "format", "-t", str(uuid.uuid4()), "-c", str(properties))
+            done = subprocess.run([*_java(), *tool], capture_output=True, text=True, check=False, timeout=READY_TIMEOUT_S)
+            if done.returncode:
+                raise KafkaFailed(f"{tool[0]}: {done.stdout}{done.stderr}")
+            Path(folder, "data").replace(target)
+    return target
 
 
 def _java() -> list[str]:

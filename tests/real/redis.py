@@ -17,7 +17,7 @@ from tests.real.debian import found_or_installed
 from tests.real.ports import free_ports
 
 LOOPBACK = "127.0.0.1"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
 START_ATTEMPTS = 3
 
 

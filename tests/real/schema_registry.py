@@ -16,7 +16,7 @@ from tests.real.kafka import STOP_TIMEOUT_S
 from tests.real.ports import free_ports
 
 PIN = Path(__file__).with_suffix(".json")
-READY_TIMEOUT_S = 90
+READY_TIMEOUT_S = 300
 
 
 class RegistryFailed(Exception):

@@ -15,7 +15,7 @@ from tests.artifacts import java_command
 from tests.real.ports import free_ports
 
 LOOPBACK = "127.0.0.1"
-READY_TIMEOUT_S = 90
+READY_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 30
 _JARS = ("zookeeper-", "slf4j-api-", "log4j-", "metrics-core-", "snappy-java-", "netty-")
 SERVER = """\

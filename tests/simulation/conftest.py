@@ -6,11 +6,13 @@ from functools import cache
 import pytest
 from tests.simulation.batches import run_batch
 from tests.simulation.determinism import OneByOne
+from tests.simulation.faults import SAMPLE_STEP
 from tests.simulation.scheduler import stop_workers
 
 from tideline_table.metadata_table import instant_files, record_index
 
-SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS", "300"))
+SEEDS = int(os.environ.get("TIDELINE_SIMULATION_SEEDS") or max(120, 600 // SAMPLE_STEP))
+"""Histories: 600 nightly with SAMPLE_STEP=1, beside those of `make simulate`; so many in `.ci/run` that all kinds of work occur."""
 SEED_START = int(os.environ.get("TIDELINE_SIMULATION_SEED_START", "1"))
 BATCH = 50
 

@@ -132,7 +132,7 @@ def test_threads(storage, services):
 def test_processes(storage, services):
     command = [sys.executable, "-m", "tests.simulation.writer_process", storage.root]
     running = [subprocess.Popen([*command, f"p{n}", "10"], stdout=subprocess.PIPE, text=True) for n in range(3)]
-    output = [process.communicate(timeout=120)[0] for process in running]
+    output = [process.communicate(timeout=300)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     acknowledged = [Acknowledged.from_json(line) for text in output for line in text.splitlines()]
     assert len(acknowledged) == 30

@@ -205,7 +205,7 @@ def test_sigterm_rolls_back_the_plan_that_runs_and_leaves_the_next_ones(fleet: F
         running.send_signal(signal.SIGCONT)
         for child in children:
             os.kill(child, signal.SIGCONT)
-        _, stderr = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=300)
     finally:
         running.kill()
         running.wait()

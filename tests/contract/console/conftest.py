@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.real.debian import found_or_installed
 from tests.real.npm import npm_package
+
+SOON_MS = 120_000
+"""What happens within a second on an idle machine."""
+expect.set_options(timeout=SOON_MS)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,7 @@ class Watched:
 @contextmanager
 def watched(browser: Browser, address: str, **look) -> Iterator[Watched]:
     context = browser.new_context(locale="en-GB", timezone_id="Europe/Berlin", **look)
+    context.set_default_timeout(SOON_MS)
     try:
         yield Watched(context.new_page(), address)
     finally:

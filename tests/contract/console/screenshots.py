@@ -42,7 +42,7 @@ def main() -> None:
     home.mkdir()
     with living_fleet(home) as address, sync_playwright() as playwright:
         time.sleep(LIVED_S)
-        found = httpx.get(f"{address}/api/v1/tables").json()["tables"]
+        found = httpx.get(f"{address}/api/v1/tables", verify=False).json()["tables"]
         keys = {f"{row['folder']}/{row['name']}": row["key"] for row in found}
         rides, customers = f"/tables/{keys[HAMMERED]}", f"/tables/{keys[STUCK]}"
         chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

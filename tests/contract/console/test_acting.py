@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.contract.console.conftest import barriers, watched
 from tests.contract.console.fleet import awaited, running
 from tests.contract.console.test_browser import HOSTILE, make_tables, rows
+from tests.simulation.faults import covering
 from tests.unit.console.provider import CLIENT, SECRET, running_provider
 
 import tideline
@@ -23,7 +24,7 @@ from tideline_table.action import check_table, create_metadata
 from tideline_table.metadata_table.layout import FILES_FOLDER
 from tideline_table.table import GivenUp, given_up_plans, keep_given_up
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 OPERATOR, VIEWER = "operator-0123456789-abcdef", "viewer-0123456789-abcdefgh"
 
 
@@ -43,7 +44,7 @@ class House:
         return tideline.open(str(self.folder / "lake" / name))
 
     def api(self, path: str) -> dict:
-        answer = httpx.get(f"{self.address}/api/v1/{path}", headers={"authorization": f"Bearer {VIEWER}"})
+        answer = httpx.get(f"{self.address}/api/v1/{path}", headers={"authorization": f"Bearer {VIEWER}"}, verify=False)
         return answer.raise_for_status().json()
 
     def keys(self) -> dict[str, str]:
@@ -103,14 +104,14 @@ def act(page: Page, house: House, name: str, button: str, confirm: str, reason: 
     if hours:
         page.get_by_label("For how long?").select_option(hours)
     page.get_by_role("button", name=confirm).click()
-    expect(page.locator("h2", has_text="Done")).to_be_visible(timeout=60_000)
+    expect(page.locator("h2", has_text="Done")).to_be_visible()
 
 
 def recorded(page: Page, house: House, reason: str) -> list[str]:
     """What the page of actions says of a reason; the end of an action shows when the console has read its event."""
     page.goto(f"{house.address}/actions")
     rows = page.locator("tbody tr", has_text=reason)
-    expect(rows).to_have_count(2, timeout=15_000)
+    expect(rows).to_have_count(2)
     return rows.all_inner_texts()
 
 
@@ -147,7 +148,7 @@ def test_pause_and_resume_change_the_policy_file(house, browser: Browser):
         page.get_by_role("link", name="Undo: end the pause").click()
         expect(page.get_by_text("What it touches")).to_be_visible()
         page.goto(f"{house.address}/policies")
-        expect(page.locator("main")).to_contain_text('the "move"', timeout=15_000)
+        expect(page.locator("main")).to_contain_text('the "move"')
         act(page, house, "orders", "End the pause", "End the pause", "moved")
         assert house.policy_file.read_text() == before
         assert watch.wrong == []
@@ -161,7 +162,7 @@ def test_chosen_tables_are_paused_and_planned_together(house, browser: Browser):
         for name in ("orders", "returns"):
             page.get_by_label(f"Choose shop/{name}").check()
         page.locator("h1").click()  # The check marks alone hold the page.
-        expect(page.locator("#lag")).to_contain_text("held while used", timeout=15_000)
+        expect(page.locator("#lag")).to_contain_text("held while used")
         expect(page.locator("tbody :checked")).to_have_count(2)
         page.get_by_role("button", name="Pause the services").click()
         expect(page.locator("#count")).to_have_text("2")
@@ -184,11 +185,11 @@ def test_chosen_tables_are_paused_and_planned_together(house, browser: Browser):
         page.get_by_role("button", name="Plan clustering").click()
         page.get_by_label("Why?").fill("small files of the shop")
         page.get_by_role("button", name="Plan it now: 1 table").click()
-        expect(page.locator("#done")).to_have_text("1", timeout=60_000)
+        expect(page.locator("#done")).to_have_text("1")
         assert len(house.pending("shop/returns")) == 1
         assert watch.wrong == []
         page.goto(f"{house.address}/actions")
-        expect(page.locator("tbody tr", has_text="upgrade of the shop")).to_have_count(4, timeout=15_000)
+        expect(page.locator("tbody tr", has_text="upgrade of the shop")).to_have_count(4)
 
 
 def test_the_past_is_replayed_under_another_policy(house, browser: Browser):
@@ -200,7 +201,7 @@ def test_the_past_is_replayed_under_another_policy(house, browser: Browser):
         page.get_by_label("Policy file").fill("version: 1\ndefaults: {services: {clustering: false}}\n")
         page.get_by_label(re.compile("Tables: words")).fill("orders")
         page.get_by_role("button", name="Replay the past").click()
-        expect(page.locator("h2", has_text="Bytes rewritten")).to_be_visible(timeout=120_000)
+        expect(page.locator("h2", has_text="Bytes rewritten")).to_be_visible()
         assert page.locator("tbody .tn").all_inner_texts() == ["shop/orders"]
         assert page.locator("svg rect.f-ink").count() >= 1, "the compaction that happened"
         assert watch.wrong == []
@@ -243,7 +244,7 @@ def test_a_viewer_sees_no_action_and_an_operators_address_is_refused(house, brow
 def test_attempts_are_counted_by_the_address_that_the_proxy_tells(house):
     def ask(client: str) -> int:
         headers = {"authorization": "Bearer guessed", "x-forwarded-for": client}
-        return httpx.get(f"{house.address}/api/v1/tables", headers=headers).status_code
+        return httpx.get(f"{house.address}/api/v1/tables", headers=headers, verify=False).status_code
 
     assert [ask("203.0.113.9") for _ in range(TRIES + 1)] == [401] * TRIES + [429]
     assert ask("203.0.113.10") == 401
@@ -255,7 +256,7 @@ def test_a_live_page_leads_to_sign_in_when_its_session_ends(house, browser: Brow
         page = watch.page
         sign_in(page, f"{house.address}/tables?type=mor")
         page.context.clear_cookies()
-        expect(page).to_have_url(f"{house.address}/sign-in?next=/tables%3Ftype%3Dmor", timeout=15_000)
+        expect(page).to_have_url(f"{house.address}/sign-in?next=/tables%3Ftype%3Dmor")
         page.get_by_label("token").fill(VIEWER)
         page.get_by_role("button", name="Sign in").click()
         expect(page).to_have_url(f"{house.address}/tables?type=mor")
@@ -274,8 +275,8 @@ def test_sign_in_with_a_provider_of_another_site(house, browser: Browser):
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_on_any_page(house, browser: Browser, axe, scheme):
+@pytest.mark.parametrize(("scheme", "width"), covering(1, ["light", "dark"], [390, 1440]))
+def test_axe_finds_nothing_serious_on_any_page(house, browser: Browser, axe, scheme, width):
     keys = house.keys()
     event = house.api("events")["events"][0]["id"]
     pages = ["/", "/tables", "/tables?type=none", "/work", "/writers", "/policies", "/events", "/health", "/actions"]
@@ -289,11 +290,10 @@ def test_axe_finds_nothing_serious_on_any_page(house, browser: Browser, axe, sch
         page.goto(f"{house.address}/sign-in")
         found += [f"/sign-in: {one}" for one in barriers(page, axe)]
         sign_in(page, house.address)
-        for width, height in ((390, 844), (1440, 900)):
-            page.set_viewport_size({"width": width, "height": height})
-            for path in pages:
-                page.goto(f"{house.address}{path}")
-                overflow = page.evaluate("document.documentElement.scrollWidth") - width
-                found += [f"{path} at {width}: {overflow} pixels too wide"] if overflow > 0 else []
-                found += [f"{path} at {width}: {one}" for one in barriers(page, axe)]
+        page.set_viewport_size({"width": width, "height": 900})
+        for path in pages:
+            page.goto(f"{house.address}{path}")
+            overflow = page.evaluate("document.documentElement.scrollWidth") - width
+            found += [f"{path}: {overflow} pixels too wide"] if overflow > 0 else []
+            found += [f"{path}: {one}" for one in barriers(page, axe)]
     assert not found, "\n".join(found)

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import expect
 from tests.contract.console.conftest import Watched, watched
+from tests.simulation.faults import covering
 
 import tideline
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 WIDTHS = ((390, 844), (1280, 900), (2560, 1440))
 HOSTILE = "<img src=x onerror=alert(1)> עברית 🚀"
 
@@ -70,18 +71,18 @@ def lake(tmp_path_factory) -> Iterator[tuple[str, tideline.Table]]:
 
 
 def keys(address: str) -> dict[str, str]:
-    found = httpx.get(f"{address}/api/v1/tables").json()["tables"]
+    found = httpx.get(f"{address}/api/v1/tables", verify=False).json()["tables"]
     return {row["name"]: row["key"] for row in found}
 
 
 def await_tables(watch: Watched, address: str, number: int) -> None:
     watch.page.goto(address)
-    expect(watch.page.locator(".nav a", has_text="Tables").locator(".count")).to_have_text(str(number), timeout=60_000)
+    expect(watch.page.locator(".nav a", has_text="Tables").locator(".count")).to_have_text(str(number))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_each_page_is_sound_at_each_width(lake, browser, scheme):
-    address, _ = lake
+@pytest.mark.parametrize(("scheme", "size"), covering(1, ["light", "dark"], WIDTHS))
+def test_each_page_is_sound_at_each_width(lake, browser, scheme, size):
+    (address, _), (width, height) = lake, size
     with watched(browser, address, color_scheme=scheme) as watch:
         await_tables(watch, address, 5)
         by_name = keys(address)
@@ -96,12 +97,11 @@ def test_each_page_is_sound_at_each_width(lake, browser, scheme):
             "/health",
             *(f"/tables/{key}" for key in by_name.values()),
         ]
+        watch.page.set_viewport_size({"width": width, "height": height})
         for path in pages:
-            for width, height in WIDTHS:
-                watch.page.set_viewport_size({"width": width, "height": height})
-                watch.page.goto(f"{address}{path}")
-                expect(watch.page.locator("h1")).to_be_visible()
-                assert watch.page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+            watch.page.goto(f"{address}{path}")
+            expect(watch.page.locator("h1")).to_be_visible()
+            assert watch.page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert watch.wrong == []
 
 
@@ -113,7 +113,7 @@ def test_a_commit_appears_without_a_reload(lake, browser):
         sequence = watch.page.locator(".kpis > div", has_text="Sequence").locator(".big")
         before = sequence.inner_text()
         orders.upsert(rows(5000))
-        expect(sequence).not_to_have_text(before, timeout=15_000)
+        expect(sequence).not_to_have_text(before)
         assert watch.wrong == []
 
 
@@ -151,9 +151,9 @@ def test_a_page_says_that_the_console_is_gone(lake, browser, tmp_path):
         watch.page.goto(address)
         expect(watch.page.locator("#lag")).to_contain_text("read")
         watch.page.route("**/*", lambda route: route.abort())
-        expect(watch.page.locator("#lag")).to_contain_text("no answer", timeout=15_000)
+        expect(watch.page.locator("#lag")).to_contain_text("no answer")
         watch.page.unroute("**/*")
-        expect(watch.page.locator("#lag")).to_contain_text("read", timeout=15_000)
+        expect(watch.page.locator("#lag")).to_contain_text("read")
 
 
 def test_search_by_keyboard_and_filters(lake, browser):

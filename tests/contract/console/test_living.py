@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.contract.console.conftest import watched
 from tests.contract.console.fleet import DAMAGED, HAMMERED, HOSTILE, PAUSED, STUCK, living_fleet
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 REFRESHES = """number => new Promise(resolve => {
     let left = number;
     document.body.addEventListener("htmx:afterSettle", event => {
@@ -27,7 +27,7 @@ def fleet(tmp_path_factory) -> Iterator[str]:
 
 
 def keys(address: str) -> dict[str, str]:
-    return {row["name"]: row["key"] for row in httpx.get(f"{address}/api/v1/tables").json()["tables"]}
+    return {row["name"]: row["key"] for row in httpx.get(f"{address}/api/v1/tables", verify=False).json()["tables"]}
 
 
 def key(address: str, place: str) -> str:
@@ -80,7 +80,7 @@ def test_the_heading_is_as_live_as_the_page(fleet, browser: Browser):
         page = watch.page
         page.goto(f"{fleet}/tables")
         page.evaluate("document.querySelector('#head p').textContent = 'old'")
-        expect(page.locator("#head p")).to_contain_text("tables", timeout=15_000)
+        expect(page.locator("#head p")).to_contain_text("tables")
 
 
 def test_a_refresh_takes_neither_focus_nor_place(fleet, browser: Browser):
@@ -108,13 +108,13 @@ def test_a_page_in_use_says_that_it_is_held(fleet, browser: Browser):
         page.locator("summary.chip").first.focus()
         page.keyboard.press("Enter")
         expect(page.locator(".menu[open]")).to_have_count(1)
-        expect(page.locator("#lag")).to_contain_text("held while used", timeout=15_000)
+        expect(page.locator("#lag")).to_contain_text("held while used")
         page.keyboard.press("Tab")
         page.keyboard.press("Escape")
         expect(page.locator(".menu[open]")).to_have_count(0)
         assert focused(page) == "State"
         page.evaluate("document.activeElement.blur()")
-        expect(page.locator("#lag")).to_contain_text("read", timeout=15_000)
+        expect(page.locator("#lag")).to_contain_text("read")
 
 
 def test_an_answer_under_way_takes_no_focus(fleet, browser: Browser):
@@ -159,7 +159,7 @@ def test_each_action_is_reached_and_done_by_keyboard(fleet, browser: Browser):
         page.locator("#reason").focus()
         page.keyboard.type("the keyboard alone")
         page.keyboard.press("Enter")
-        expect(page.locator("h2", has_text="Done")).to_be_visible(timeout=30_000)
+        expect(page.locator("h2", has_text="Done")).to_be_visible()
         assert watch.wrong == []
 
 

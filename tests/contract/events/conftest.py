@@ -20,7 +20,7 @@ from tideline_events import EventLog, Publisher, Record, Subscription, open_even
 from tideline_table.clock import SystemClock
 
 PARTITION_COUNT = 4
-DRAIN_TIMEOUT_S = 60
+DRAIN_TIMEOUT_S = 300
 
 
 @dataclass

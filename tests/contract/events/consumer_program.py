@@ -1,4 +1,5 @@
-"""The consumers of the story, each a process: `python -m tests.contract.events.consumer_program KIND URL FOLDER NAME MEMBER`.
+"""The consumers of the story, each a process: `consumer_program.py KIND URL FOLDER NAME MEMBER`. What it says
+goes to `FOLDER/NAME.log`.
 
 `pipeline` derives each source into a target in which rows count how many versions were applied, so that nothing may come twice.
 `cache` keeps rows and positions in one file, and begins with a snapshot. `alert` appends a line for each change.
@@ -6,6 +7,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -95,6 +97,10 @@ def _note(handled: Path, sequence: int) -> None:
 
 
 def main(kind: str, url: str, folder: Path, name: str, member: str) -> None:
+    log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(log, stream.fileno())
+    faulthandler.enable()
     handled = folder / f"handled-{name}-{os.getpid()}"
     if kind == "cache":
         cache = Cache(folder / "cache.json")

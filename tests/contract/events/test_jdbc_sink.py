@@ -89,7 +89,7 @@ def rows_of(table: Table) -> list[dict[str, Any]]:
 
 def await_equal(database: PostgresServer, table: Table, worker: Worker) -> None:
     expected, found = rows_of(table), []
-    for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.3), stop=tenacity.stop_after_delay(120), reraise=True):
+    for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.3), stop=tenacity.stop_after_delay(300), reraise=True):
         with attempt:
             worker.check()
             if database.query("SELECT to_regclass('trips')").strip():

@@ -157,13 +157,13 @@ def test_a_deleted_topic_is_created_again_and_named(tmp_path: Path) -> None:
             for future in admin.delete_topics([TABLES.name], operation_timeout=30).values():
                 future.result()
             created: frozenset[str] = frozenset()
-            for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.2), stop=tenacity.stop_after_delay(30)):
+            for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.2), stop=tenacity.stop_after_delay(300)):
                 with attempt:
                     # The broker may still know the topic for a moment.
                     created = created | log.ensure_topics()
                     assert created == {TABLES.name}
             assert log.cursor(uid) is None
-            for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.2), stop=tenacity.stop_after_delay(60)):
+            for attempt in tenacity.Retrying(wait=tenacity.wait_fixed(0.2), stop=tenacity.stop_after_delay(300)):
                 with attempt:
                     publisher.publish_transitions(uid, transitions(uid, 1, 2), table_record(uid, 2))
             assert log.cursor(uid) == table_record(uid, 2)

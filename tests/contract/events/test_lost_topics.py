@@ -23,7 +23,7 @@ from tideline_runtime.news import News
 from tideline_runtime.settings import ServiceSettings
 
 pytestmark = pytest.mark.real
-WAIT_S = 90
+WAIT_S = 300
 
 
 class Topics:

@@ -39,7 +39,7 @@ def settle(service: ChangesService) -> None:
     again = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(EventLogUnavailable),
         wait=tenacity.wait_fixed(0.05),
-        stop=tenacity.stop_after_delay(60),
+        stop=tenacity.stop_after_delay(300),
         reraise=True,
     )
     again(settle_once, service)
@@ -70,7 +70,7 @@ def deleted(kafka_node: KafkaNode, topic: str) -> AdminClient:
     for future in admin.delete_topics([topic]).values():
         future.result()
     # The broker names a topic for a moment after it deleted it.
-    tenacity.Retrying(retry=tenacity.retry_if_result(bool), wait=tenacity.wait_fixed(0.05), stop=tenacity.stop_after_delay(30))(
+    tenacity.Retrying(retry=tenacity.retry_if_result(bool), wait=tenacity.wait_fixed(0.05), stop=tenacity.stop_after_delay(300))(
         lambda: topic in admin.list_topics(timeout=10).topics
     )
     return admin

@@ -11,7 +11,6 @@ import os
 import random
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.contract.events.conftest import Deployment
 from tests.contract.events.consumer_program import SOURCE, TARGET
+from tests.forked import Forked, parent_of
 from tests.unit.services.fleet import Fleet
 
 import tideline
@@ -34,12 +34,13 @@ from tideline_mirror.mirroring import CHECK_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_table.table import Table
 
-ROOT = Path(__file__).parents[3]
+PROGRAM = str(Path(__file__).with_name("consumer_program.py"))
+PYTHON_PATH = (("PYTHONPATH", str(Path(__file__).parents[3])),)
 NAMES = ("a", "b", "c")
 KINDS = {"pipeline-0": "pipeline", "pipeline-1": "pipeline", "cache-0": "cache", "alert-0": "alert", "alert-1": "alert"}
 IDS = 12
 STEP_S = 0.05
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Story:
     folder: Path
     fleet: Fleet
     chance: random.Random = field(default_factory=lambda: random.Random(35))
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    running: dict[str, Forked] = field(default_factory=dict)
     kills: int = 0
     versions: dict[str, dict[int, int]] = field(default_factory=lambda: {name: {} for name in NAMES})
 
@@ -86,16 +87,14 @@ class Story:
     def start(self, name: str) -> None:
         # Half of the members keep their name over restarts; the tables of the others go to another member, and back.
         member = f"{name}-{self.folder.name}" if name.endswith("0") else ""
-        program = [sys.executable, "-X", "faulthandler", "-m", "tests.contract.events.consumer_program"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [*program, KINDS[name], self.url, str(self.folder), name, member], cwd=ROOT, stdout=log, stderr=log
-            )
+        parent = parent_of(("tests.contract.events.consumer_program", "tideline_events.kafka"), environment=PYTHON_PATH)
+        self.running[name] = Forked(parent, [PROGRAM, KINDS[name], self.url, str(self.folder), name, member], os.environ)
 
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
         process.kill()
         process.wait()
+        process.close()
         self.kills += 1
 
     def kill_some(self, count: int) -> None:
@@ -157,12 +156,12 @@ class Story:
         count = len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
         ends = [TopicPartition(topic, n, -1) for n in range(count)]  # -1: up to the end
         for future in admin.delete_records(ends).values():
-            future.result(30)
+            future.result(300)
 
     def delete_topic(self) -> None:
         """Delete the topic while consumers read it; the mirrors make it again and publish what it held."""
         admin, topic = self._admin()
-        admin.delete_topics([topic])[topic].result(30)
+        admin.delete_topics([topic])[topic].result(300)
         self.fleet.clock.advance(CHECK_EVERY_S + 1)
         for _ in range(round(PATIENCE_S / STEP_S)):
             self._pause()
@@ -180,9 +179,10 @@ class Story:
         topics = TopicSettings(dict(parse_qsl(parts.query))["prefix"])
         return AdminClient({"bootstrap.servers": parts.netloc}), topics.name(TIMELINE.name)
 
-    def _handled(self, name: str, process: subprocess.Popen[bytes]) -> bool:
+    def _handled(self, name: str, process: Forked) -> bool:
         if process.poll() is not None:
             # It may end when its topic is away; whoever runs it starts it again.
+            process.close()
             self.start(name)
             return False
         path = self.folder / f"handled-{name}-{process.pid}"

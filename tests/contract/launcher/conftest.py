@@ -31,7 +31,7 @@ from tideline_table.action import TableService, run_clustering
 from tideline_table.clock import Clock
 from tideline_table.coordination import roll_back
 
-WAIT_LIMIT_S = 120.0
+WAIT_LIMIT_S = 300.0
 WEAK_TOKEN = "weak-token"
 _NUMBERS = itertools.count(1)
 ERROR_LINE = '{"event": "clustering ended without a commit", "recovery": "stop", "exit_code": 1}\n'

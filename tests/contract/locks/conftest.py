@@ -51,7 +51,7 @@ from tideline_table.clock import Clock, ManualClock, SystemClock
 from tideline_table.storage import LocalStorage, MemoryStorage, Storage
 
 CONTENDER = Path(__file__).with_name("contender.py")
-WAIT_LIMIT_S = 120.0
+WAIT_LIMIT_S = 300.0
 BUCKET = "locks"
 LOCK_TIMEOUT_S = 60
 """After which the metastore ends a lock without heartbeats."""
@@ -393,7 +393,7 @@ class Contender:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
-    def exit_code(self, limit_s: float = 120) -> int:
+    def exit_code(self, limit_s: float = WAIT_LIMIT_S) -> int:
         code = self.process.wait(limit_s)
         if code:
             print(self.process.stderr.read())
@@ -405,8 +405,7 @@ class Contender:
 
     def close(self) -> None:
         self.kill()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            pipe.close()
+        self.process.close()
 
 
 @pytest.fixture

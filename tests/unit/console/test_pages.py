@@ -8,12 +8,15 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import SCHEMA, update, write
@@ -208,6 +211,17 @@ def test_a_host_name_that_no_request_can_have_is_refused(consoles, name):
     settings = consoles.settings(ConsoleSettings, host_names=("console.example", "*.console.example", name))
     with pytest.raises(InvalidSetting, match="host_names"):
         ConsoleService(settings, consoles.context("console"))
+
+
+def test_the_address_takes_connections_from_the_moment_it_is_told(consoles, monkeypatch):
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)  # as slow to answer as can be
+    told: list[str] = []
+    service = ConsoleService(consoles.settings(ConsoleSettings, listen_port=0), consoles.context("console"), told.append)
+    service.start()
+    try:
+        socket.create_connection(("127.0.0.1", urlsplit(told[0]).port), timeout=60).close()
+    finally:
+        service.stop()
 
 
 def test_pages_work_under_a_prefix(consoles):

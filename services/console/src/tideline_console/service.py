@@ -157,6 +157,7 @@ class ConsoleService:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 bound.bind((settings.listen_host, port))
+                bound.listen()  # who gets the address connects, before the thread of the pages answers
             except OSError as error:
                 bound.close()
                 failure = error
