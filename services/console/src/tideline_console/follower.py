@@ -36,7 +36,7 @@ from tideline_runtime.logging import get_logger
 from tideline_runtime.policy import Policies
 from tideline_runtime.policy.live import LivePolicies
 from tideline_runtime.registry import PROPERTIES
-from tideline_table.action import failure_document, status_document
+from tideline_table.action import failure_document, pending_bytes, status_document
 from tideline_table.clock import Clock
 from tideline_table.errors import InvalidOption, TidelineError
 from tideline_table.storage import hudi_root
@@ -331,6 +331,7 @@ def table_row(base_path: str, document: dict[str, Any], now_s: float, table: Tab
         "findings": len(document["findings"]),
         "last_write_s": last_write_s,
         "tags": "",
+        "reserved_bytes": 0 if table is None else pending_bytes(table.state),
         "examined_s": now_s,
         "document": document,
     }

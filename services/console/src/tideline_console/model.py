@@ -24,7 +24,8 @@ CREATE TABLE tables (
   base_path TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, uid TEXT NOT NULL, name TEXT NOT NULL, folder TEXT NOT NULL,
   type TEXT, version INTEGER, mode TEXT NOT NULL, verdict TEXT NOT NULL, urgency INTEGER NOT NULL, state TEXT, sequence INTEGER,
   size_bytes INTEGER, file_groups INTEGER, small_files INTEGER, log_files INTEGER, log_bytes INTEGER, pending INTEGER NOT NULL,
-  due INTEGER NOT NULL, findings INTEGER NOT NULL, last_write_s REAL, tags TEXT NOT NULL, examined_s REAL NOT NULL);
+  due INTEGER NOT NULL, findings INTEGER NOT NULL, last_write_s REAL, tags TEXT NOT NULL,
+  reserved_bytes INTEGER NOT NULL DEFAULT 0, examined_s REAL NOT NULL);
 CREATE INDEX tables_by_uid ON tables (uid);
 CREATE INDEX tables_by_pending ON tables (pending) WHERE pending > 0;
 CREATE INDEX tables_by_findings ON tables (findings) WHERE findings > 0;
