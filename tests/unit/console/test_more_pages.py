@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import time
 from contextlib import closing
 
 import pytest
 from tests.unit.console.test_pages import Parsed
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, write
 
-from tideline_console import table_page
+from tideline_console import health, table_page
+from tideline_console.text import bytes_text
 from tideline_events import Heartbeat, encode
 from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
 from tideline_runtime.metrics import STORAGE_REQUESTS, TABLES, Metrics
+from tideline_runtime.planning.ledger import Ledgers
 from tideline_runtime.running import Running, announce, running_file
-from tideline_table.action import roll_back_dead, write_rows
+from tideline_table.action import SERVICES, TableService, pending_bytes, roll_back_dead, run_clustering, write_rows
 from tideline_table.writer import Operation
 
 
@@ -168,3 +172,61 @@ def test_the_overview_says_which_tables_were_written_most(consoles):
     ]
     empty = consoles.client(tables=(consoles.path("idle"),))
     assert 'id="movers"' not in empty.get("/").text
+
+
+def test_the_overview_shows_what_is_used_of_budgets(consoles):
+    trips, weather = consoles.create("trips"), consoles.create("weather")
+    for number in range(3):
+        write(trips, number * 10)
+    write(weather, 0)
+    file = consoles.folder / "policy.yaml"
+    file.write_text("version: 1\n")
+    assert "No budget is set" in consoles.client(policy_file=file).get("/").text
+    rules = [{"name": "small", "match": {"tables": [consoles.path("trips")]}, "budget": {"bytes_per_day": 500}}]
+    file.write_text(json.dumps({"version": 1, "fleet": {"bytes_per_day": "1 GiB", "pending_plans": 1}, "rules": rules}))
+
+    def shown() -> str:
+        return Parsed(consoles.client(policy_file=file).get("/").text.partition('id="budgets"')[2].partition("</section>")[0]).text
+
+    assert "1 table with a budget" in shown()
+    assert "0 of 1" in shown()
+    instant = SERVICES[TableService.CLUSTERING].plan(trips)
+    assert isinstance(instant, str)
+    reserved = pending_bytes(trips.state)
+    assert reserved > 500
+    assert "1 of 1" in shown()
+    assert f"tables/trips{bytes_text(reserved)} of 500 B" in shown()
+    run_clustering(trips, instant)
+    ledger = Ledgers().of(trips, consoles.clock.now())
+    assert f"tables/trips{bytes_text(ledger.spent(consoles.clock.now()))} of 500 B" in shown()
+    assert f"planned{bytes_text(ledger.spent(consoles.clock.now()))} of 1.0 GiB" in shown()
+    assert "0 of 1" in shown()
+
+
+def test_the_overview_shows_services_and_their_shards(consoles, served):
+    now = consoles.clock.now()
+    with closing(consoles.event_log.publisher("mirror-of-2")) as publisher:
+        for shard in (0, 1):
+            publisher.publish(encode(Heartbeat("", shard, 2, now, now, 5.0, 40, 0, instance="one")))
+    client = consoles.client(events=True)
+    client.get("/health")  # Which waits for services: the overview shows what they answered before.
+    shown = client.get("/").text.partition('id="services"')[2]
+    assert re.findall(r"<bdi>(\w+)</bdi></td><td><span[^>]*>.*?</svg>([^<]+)<", shown) == [
+        ("launcher", "no answer"),
+        ("planner", "not ready"),
+    ]
+    assert re.findall(r'aria-label="(\d of 2: \w+)"', shown) == ["0 of 2: beats", "1 of 2: beats"]
+    consoles.clock.advance(60)
+    assert "0 of 2: late" in client.get("/").text
+
+
+def test_the_overview_does_not_wait_for_services_that_do_not_answer(consoles):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        client = consoles.client(service_addresses=(address,))
+        began_s = time.monotonic()
+        page = client.get("/").text
+        assert time.monotonic() < began_s + health.ANSWER_S
+        assert 'id="services"' not in page
+        client.get("/health")  # Which waits.
+        assert "no answer" in client.get("/").text.partition('id="services"')[2]

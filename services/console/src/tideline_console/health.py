@@ -6,7 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ ANSWER_S = 2.0
 """Time that a service has to answer."""
 KEPT_S = 5.0
 """Age that the answers may have, because many viewers ask for the page."""
+PATIENCE_S = 0.2
+"""Time that the overview waits for services; it then shows what they answered before."""
 LATE = 3
 """Intervals without a heartbeat after which a shard of the mirror is late."""
 
@@ -50,24 +53,31 @@ class HealthWatch:
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
-        self._guard = threading.Lock()
+        self._guard, self._pool = threading.Lock(), ThreadPoolExecutor(1, "health")
         self._kept: tuple[float, list[Service]] = (float("-inf"), [])
+        self._asking: Future[None] | None = None
         token = settings.http_token
-        headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token is not None else {}
-        self._headers = headers
+        self._headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token is not None else {}
 
-    def services(self, now_s: float) -> list[Service]:
-        """Return the services, those that are not ready first."""
+    def services(self, now_s: float, patience_s: float | None = None) -> list[Service]:
+        """Return the services, those that are not ready first; if one does not answer within `patience_s`, as they were before."""
         with self._guard:
-            if not self._kept[0] <= now_s < self._kept[0] + KEPT_S:
-                places = [*self._announced(), *((address, address, "") for address in self._settings.service_addresses)]
-                with (
-                    httpx2.Client(headers=self._headers, timeout=ANSWER_S, trust_env=False) as client,
-                    ThreadPoolExecutor(8, "health") as pool,
-                ):
-                    found = list(pool.map(lambda place: asked(client, self._settings.prices, *place), places))
-                self._kept = now_s, sorted(found, key=lambda one: (one.outcome == "ready", one.name, one.address))
-            return self._kept[1]
+            if not self._kept[0] <= now_s < self._kept[0] + KEPT_S and (self._asking is None or self._asking.done()):
+                self._asking = self._pool.submit(self._ask, now_s)
+            asking = self._asking
+        if asking is not None:
+            with suppress(TimeoutError):
+                asking.result(patience_s)
+        return self._kept[1]
+
+    def _ask(self, now_s: float) -> None:
+        places = [*self._announced(), *((address, address, "") for address in self._settings.service_addresses)]
+        with (
+            httpx2.Client(headers=self._headers, timeout=ANSWER_S, trust_env=False) as client,
+            ThreadPoolExecutor(8, "health") as pool,
+        ):
+            found = list(pool.map(lambda place: asked(client, self._settings.prices, *place), places))
+        self._kept = now_s, sorted(found, key=lambda one: (one.outcome == "ready", one.name, one.address))
 
     def _announced(self) -> Iterable[tuple[str, str, str]]:
         for file in sorted(self._settings.state_folder.glob("*.json")):
@@ -113,14 +123,14 @@ def facts_of(text: str, prices: Mapping[str, float]) -> dict[str, Any]:
     return {"tables": tables, "requests": tuple(sorted(counted.requests.items())), "lag_s": mean, "month": month}
 
 
-def health_context(watch: HealthWatch, model: ReadModel, now_s: float) -> dict[str, Any]:
-    """Return what the page of health shows."""
+def health_context(watch: HealthWatch, model: ReadModel, now_s: float, patience_s: float | None = None) -> dict[str, Any]:
+    """Return what the page of health shows, and the overview of it."""
     shards = []
     for row in model.query("SELECT * FROM shards ORDER BY service, fleet, shard"):
         document = json.loads(row["document"])
         age_s = max(0.0, now_s - row["time_s"])
         shards.append({**row, **document, "age_s": age_s, "is_late": age_s > LATE * document["interval_s"]})
-    services = watch.services(now_s)
+    services = watch.services(now_s, patience_s)
     kinds = sorted({kind for one in services for kind, _ in one.requests})
     month = sum(one.month or 0.0 for one in services)
     return {"title": "Health", "services": services, "shards": shards, "kinds": kinds, "month": month}

@@ -23,13 +23,15 @@ from tideline_events import ActionEvent, EventLog, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
+from tideline_runtime.shards import StaticShards
 from tideline_runtime.state_folder import PRIVATE_FILE
+from tideline_runtime.table_source import open_table_source
 
 _log = get_logger(__name__)
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 ADDRESS_FILE = "console.url"
-LOOK_S = 1.0
-"""Pause between two looks at the tables or the event log."""
+LOOK_S, EVENTS_LOOK_S = 1.0, 0.5
+"""Pause between two looks at the tables, and at the event log, which costs less."""
 
 
 class ConsoleService:
@@ -78,6 +80,7 @@ class ConsoleService:
                 self._event_log if reads_events else None,
                 self._context.health.beat,
                 self._context.stopping,
+                open_table_source(settings, self._context, StaticShards()),
             )
         if self._socket is None:
             self._socket = self._bound()
@@ -111,7 +114,8 @@ class ConsoleService:
             self._context.health.obstruct(topic, reason, after_s=60.0)
         else:
             self._context.health.clear(topic)
-        return min(LOOK_S, self._settings.poll_interval_s)
+        looks_itself = self._settings.source != "events" or bool(reason)
+        return min(LOOK_S if looks_itself else EVENTS_LOOK_S, self._settings.poll_interval_s)
 
     def stop(self) -> None:
         """End the pages, and close the read model."""

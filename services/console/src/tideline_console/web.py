@@ -26,10 +26,11 @@ from tideline_console import charts, queries, text
 from tideline_console.action_pages import ActionPages
 from tideline_console.actions import Actions
 from tideline_console.api import api_routes
+from tideline_console.budgets import Budgets
 from tideline_console.follower import Follower
 from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
-from tideline_console.health import HealthWatch, health_context
+from tideline_console.health import PATIENCE_S, HealthWatch, health_context
 from tideline_console.instants import KeptInstants
 from tideline_console.many import ManyTables
 from tideline_console.model import ReadModel, Row
@@ -53,23 +54,9 @@ MOVERS_S = 60.0
 """Age that the list of the week's most written tables may have."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _CSV = [
-    "base_path",
-    "name",
-    "uid",
-    "type",
-    "version",
-    "mode",
-    "verdict",
-    "size_bytes",
-    "file_groups",
-    "small_files",
-    "log_files",
-    "log_bytes",
-    "pending",
-    "findings",
-    "last_write",
-    "tags",
-]
+    "base_path", "name", "uid", "type", "version", "mode", "verdict", "size_bytes", "file_groups", "small_files", "log_files",
+    "log_bytes", "pending", "findings", "last_write", "tags",
+]  # fmt: skip
 Context = dict[str, Any]
 
 
@@ -90,6 +77,7 @@ class Pages:
         self._health = HealthWatch(settings)
         self._shared = SharedAnswers(clock.monotonic_s)
         self._matches = Matches()
+        self._budgets = Budgets(model, self._matches)
         self._series: tuple[float, dict[str, list[float]]] = (0.0, {})
         self._movers: tuple[float, list[Row]] = (0.0, [])
         self._templates = Environment(
@@ -213,7 +201,9 @@ class Pages:
             return charts.bars(series[name], named, height=96, sizes=sizes, labels=_hour_labels(now_s))
 
         return {
+            **health_context(self._health, model, now_s, PATIENCE_S),
             "title": "Overview",
+            "budgets": self._budgets.of(self._follower.policies(), now_s),
             "blocks": queries.fleet_map(model),
             "findings": queries.findings(model, now_s),
             "finding_total": queries.total(model, "findings"),
