@@ -5,6 +5,9 @@ writes every file group; each further one replaces all of them, or as many as `-
 every 50 entries. Each work runs in a process of its own.
 
 `python -m tests.benchmarks.large_tables --partitions 20000 40000 --folder DIR`
+
+With `--commits`, instead: what upserts of one row cost, beside so many file groups or so many instants of the active timeline.
+Storage is in memory and notes each request. `python -m tests.benchmarks.large_tables --commits 10 10000`
 """
 
 from __future__ import annotations
@@ -13,16 +16,18 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-from tests.unit.table.counting import publish
+from tests.unit.table.counting import NotingStorage, publish
 
 from tideline_planner.rules import rules_of, thresholds_of
 from tideline_planner.settings import PlannerSettings
@@ -31,16 +36,20 @@ from tideline_runtime.planning.examination import services_of
 from tideline_runtime.planning.ledger import Ledger
 from tideline_runtime.policy import Policies
 from tideline_table.action import archive, examine, request_clean, run_clean
+from tideline_table.action.write.run import write_rows
+from tideline_table.clock import SystemClock
 from tideline_table.hudi import Action
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.log.checkpoint import write_checkpoint
 from tideline_table.storage import LocalStorage
-from tideline_table.table import Table, TableRequest, create_table, summarise
+from tideline_table.table import Table, TableRequest, TableType, create_table, summarise
+from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), ("part", pa.string())])
 PER_PARTITION = 2.5
 COMMITS = 4
 SIZE_BYTES = 1 << 20
+UPSERTS, WARM = 100, 30
 OPTIONS = {
     "hoodie.cleaner.commits.retained": 1,
     "hoodie.keep.min.commits": 2,
@@ -119,6 +128,45 @@ def measured(work: str, base_path: str) -> dict[str, object]:
     }
 
 
+def commit_costs(table_type: TableType, *, groups: int, instants: int) -> dict[str, object]:
+    """Return what `UPSERTS` upserts of one row cost in a table with `groups` other file groups and `instants` completed commits."""
+    storage = NotingStorage(SystemClock())
+    create_table("memory", TableRequest("large", SCHEMA, ("id",), ("part",), type=table_type), storage=storage)
+    table = Table.open("memory", options={"hoodie.metadata.enable": False}, storage=storage)
+    rows = pa.Table.from_pylist([{"id": "a", "part": "x"}], schema=SCHEMA)
+    write_rows(table, rows, Operation.UPSERT)
+    stats = [
+        WriteStat(f"{uuid.UUID(int=n)}-0", f"part=n{n // PER_PARTITION:.0f}", "", NO_PREVIOUS_COMMIT, 1000, SIZE_BYTES, 1000)
+        for n in range(groups)
+    ]
+    publish(table, lambda instant: [replace(s, path=path_of(s, instant)) for s in stats], keeps=False)
+    for _ in range(instants - 1):
+        publish(table, lambda _: (), keeps=False)
+    write_checkpoint(storage, table.state)
+    costs: list[tuple[float, int, int]] = []
+    table = Table.open("memory", options={"hoodie.metadata.enable": False}, storage=storage)
+    for _ in range(UPSERTS + WARM):
+        storage.requests.clear()
+        begun_s = time.process_time()
+        write_rows(table, rows, Operation.UPSERT)
+        costs.append((time.process_time() - begun_s, *storage.cost))
+    times, calls, sizes = zip(*costs[WARM:], strict=True)
+    return {
+        "type": table_type.value,
+        "groups": groups,
+        "instants": instants,
+        "median_ms": round(statistics.median(times) * 1000, 2),
+        "mean_ms": round(statistics.mean(times) * 1000, 2),
+        "most_ms": round(max(times) * 1000, 2),
+        "calls": round(statistics.mean(calls), 2),
+        "kib": round(statistics.mean(sizes) / 1024, 1),
+    }
+
+
+def path_of(stat: WriteStat, instant: str) -> str:
+    return f"{stat.partition_path}/{stat.file_id}_0-0-0_{instant}.parquet"
+
+
 def _peak_kib() -> int:
     """Return the largest resident memory so far. That of `getrusage` begins with the memory of the parent process."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -129,9 +177,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, nargs="+", default=[20_000, 40_000])
     parser.add_argument("--changed", type=int, help="file groups that each further commit replaces; all if not given")
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--folder", type=Path)
     parser.add_argument("--work", choices=WORKS)
+    parser.add_argument("--commits", type=int, nargs="+", help="numbers of file groups, and of instants")
     given = parser.parse_args(arguments)
+    for number in given.commits or ():
+        for counts in ({"groups": number, "instants": 1}, {"groups": 10, "instants": number}):
+            for table_type in TableType:
+                print(json.dumps(commit_costs(table_type, **counts)), flush=True)
+    if given.commits:
+        return
+    if given.folder is None:
+        parser.error("--folder is missing")
     if given.work:
         print(json.dumps(measured(given.work, str(given.folder))))
         return

@@ -22,6 +22,23 @@ PLACEMENT: dict[str, Any] = {
     "priorityClassName": "high",
     "podAnnotations": {"example.com/owner": "data"},
     "podLabels": {"team": "data"},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+    "extraVolumes": [{"name": "spool", "emptyDir": {"sizeLimit": "64Mi"}}],
+    "extraVolumeMounts": [{"name": "spool", "mountPath": "/var/spool/audit"}],
+    "sidecars": [
+        {
+            "name": "forwarder",
+            "image": "registry.example/forwarder:1",
+            "command": ["/forwarder"],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "spool", "mountPath": "/var/spool/audit"}],
+        }
+    ],
     "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/tideline"}},
 }
 SERVICES = ("mirror", "planner", "launcher", "cleaner", "lockService")

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from tests.chart.combinations import BASE, COMBINATIONS, EVERY_CONNECTION, ORDERS, POLICY, SERVICES, SUBSCRIPTIONS
+from tests.chart.combinations import BASE, COMBINATIONS, EVERY_CONNECTION, ORDERS, PLACEMENT, POLICY, SERVICES, SUBSCRIPTIONS
 from tests.chart.manifests import component_of, environment, matches, module_of, named, of_kind, pods, services
 from tests.chart.tools import CHART, ChartToolFailed, linted, object_schemas, rendered
 
@@ -398,6 +398,21 @@ def test_selectors_select_pods_and_workloads_do_not_share_them(name):
     }
     if of_kind(manifests, "PodDisruptionBudget"):
         assert covered == {d["metadata"]["name"] for d in services(manifests)}
+
+
+def test_pods_get_variables_volumes_and_sidecars_beside_those_of_the_chart():
+    more = {name: PLACEMENT[name] for name in ("extraEnv", "extraVolumes", "extraVolumeMounts", "sidecars")}
+    more["extraEnv"] = [*more["extraEnv"], {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}]
+    plain, given = changed(BASE), changed(BASE, **dict.fromkeys(SERVICES, more))
+    for before, after in zip(services(plain), services(given), strict=True):
+        assert before["metadata"]["name"] == after["metadata"]["name"]
+        was, now = (found["spec"]["template"]["spec"] for found in (before, after))
+        own = {**now["containers"][0]}
+        assert own.pop("env") == [*was["containers"][0]["env"], *more["extraEnv"]]
+        assert own.pop("volumeMounts") == [*was["containers"][0]["volumeMounts"], *more["extraVolumeMounts"]]
+        assert own.items() <= was["containers"][0].items(), "nothing else of the service changes"
+        assert now["containers"][1:] == more["sidecars"]
+        assert now["volumes"] == [*was["volumes"], *more["extraVolumes"]]
 
 
 @combinations

@@ -140,6 +140,9 @@ spec:
             {{- end }}
           env:
             {{- .env | trim | nindent 12 }}
+            {{- with $values.extraEnv }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
           ports:
             - name: http
               containerPort: {{ $root.Values.http.port }}
@@ -179,6 +182,12 @@ spec:
             {{- with .mounts }}
             {{- . | trim | nindent 12 }}
             {{- end }}
+            {{- with $values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+        {{- with $values.sidecars }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       volumes:
         - name: tmp
           emptyDir: {sizeLimit: {{ $root.Values.scratch.tmpSize }}}
@@ -208,5 +217,8 @@ spec:
         {{- end }}
         {{- with .volumes }}
         {{- . | trim | nindent 8 }}
+        {{- end }}
+        {{- with $values.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
 {{- end -}}

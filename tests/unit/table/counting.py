@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import BinaryIO
 
 import pyarrow as pa
 
-from tideline_table.clock import ManualClock
+from tideline_table.clock import Clock, ManualClock
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import CommitMetadata, WriteStat
 from tideline_table.log.body import Bare, Published
@@ -32,8 +33,8 @@ class _Noted(io.BytesIO):
 class NotingStorage(MemoryStorage):
     """Notes each request: its kind, path and bytes. Lists a folder without a look at all other objects."""
 
-    def __init__(self) -> None:
-        super().__init__(clock=ManualClock())
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock=clock or ManualClock())
         self.requests: list[tuple[str, str, int]] = []
         self._levels: dict[str, set[str]] = {}
 
@@ -88,16 +89,23 @@ class NotingStorage(MemoryStorage):
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         self._note("list", prefix)
-        return super().list_objects(prefix, after)
+        below = (paths for folder, paths in list(self._levels.items()) if f"{folder}/".startswith(f"{prefix}/" if prefix else ""))
+        return iter([super(NotingStorage, self).stat(path) for path in sorted(chain.from_iterable(below)) if path > after])
 
     def list_folder(self, path: str) -> Folder:
-        objects = tuple(super(NotingStorage, self).stat(name) for name in sorted(self._levels.get(path, ())))
+        held = ((name, self._objects[name]) for name in sorted(self._levels.get(path, ())))
+        objects = tuple(ObjectStat(name, len(content), modified) for name, (content, modified) in held)
         self._note("list", path, 100 * len(objects))
         return Folder((), objects)
 
 
-def publish(table: Table, stats: Callable[[str], Sequence[WriteStat]], action: Action = Action.DELTA_COMMIT) -> str:
-    """Append the entries of a write, without its files, which `stats` names for the instant of the write; return the instant."""
+def publish(
+    table: Table, stats: Callable[[str], Sequence[WriteStat]], action: Action = Action.DELTA_COMMIT, *, keeps: bool = True
+) -> str:
+    """Append the entries of a write, without its files, which `stats` names for the instant of the write; return the instant.
+
+    Without `keeps`, nothing is kept beside the entries: the caller writes a checkpoint.
+    """
     replica = table.timeline.replica
     replica.refresh()
     at = str(int(replica.state.last_instant or "20260101000000000") + 1)
@@ -107,5 +115,6 @@ def publish(table: Table, stats: Callable[[str], Sequence[WriteStat]], action: A
         assert entry is not None
         replica.fold(entry)
         replica.log.materialise(entry)
-        replica.keep_up(entry)
+        if keeps:
+            replica.keep_up(entry)
     return at

@@ -158,7 +158,7 @@ class _Entry:
     def _sync_partitions(self, wanted: Registered, report: SyncReport) -> SyncReport:
         state = self._table.state
         touched = self._touched()
-        live = {s.group.partition_path for s in state.latest_slices("", touched)}
+        live = state.partition_paths() if touched is None else {s.group.partition_path for s in state.latest_slices("", touched)}
         want = {one.values: one for one in (partition_of(self._table, path) for path in sorted(live))}
         among: Collection[tuple[str, ...]] | None = None
         if touched is not None:
@@ -189,7 +189,10 @@ class _Entry:
         if any(state.actions[one].action in (Action.ROLLBACK, Action.RESTORE) for one in instants):
             return None
         touched = {group.partition_path for group, at in state.replaced.items() if at in instants}
-        return touched | {group.partition_path for group, slices in state.slices.items() if not instants.isdisjoint(slices)}
+        first = min(instants, default="")
+        # What a later one of these commits hid was replaced by it, or has a newer slice: the visible slices tell all partitions.
+        changed = state.each_latest(lambda part, _: bool(first) and part.newest >= first)
+        return touched | {one.group.partition_path for one in changed if one.base_instant in instants}
 
     def _position(self) -> int:
         state = self._table.state

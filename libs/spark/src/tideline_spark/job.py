@@ -203,7 +203,7 @@ def _created(job: SaveJob, df: DataFrame, operation: Operation) -> Table:
 def _delete_partitions(table: Table, df: DataFrame, job: SaveJob) -> None:
     """Delete the partitions that the options name, or those of the rows. As with Hudi, those that are not there are left out."""
     patterns = job.options.partitions or _partitions_of(table, df)
-    known = {s.group.partition_path for s in table.state.latest_slices()}
+    known = table.state.partition_paths()
     chosen = {name for name in known if any(fnmatchcase(name, _literal(pattern)) for pattern in patterns)}
     if chosen:
         delete_partitions(table, sorted(chosen))

@@ -304,8 +304,7 @@ class _Session:
         table = self.opened(self.target(found)) if found is not None else None
         if table is None or found is None or found.args.get("version") is not None:
             raise InvalidStatement(f"SHOW PARTITIONS {text[:80]}", expected="one table")
-        names = sorted({s.group.partition_path for s in table.state.latest_slices()})
-        return self.spark.createDataFrame([(name,) for name in names], "partition string")
+        return self.spark.createDataFrame([(name,) for name in table.state.partition_paths()], "partition string")
 
 
 _INSERT_PARTS = frozenset({"this", "expression", "by_name", "overwrite"})

@@ -19,7 +19,6 @@ from tideline_console.instants import KEPT_TABLES
 from tideline_console.text import bytes_text, count_text, policy_text
 from tideline_console.timeline import Kept
 from tideline_table.config import MAX_FILE_SIZE, SMALL_FILE_LIMIT
-from tideline_table.errors import TidelineError
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import time_from_instant
 from tideline_table.table import Lease, Table, TableView, leases_of
@@ -188,8 +187,3 @@ def _log_chart(slices: list[FileSlice]) -> BarChart:
     step = max(1, len(counts) // 6)
     labels = [(at * 100 / len(counts), str(at)) for at in range(0, len(counts), step)]
     return bars(counts, titles, labels=labels)
-
-
-def failure_of(error: TidelineError) -> str:
-    """Return an error as the page shows it."""
-    return str(error)

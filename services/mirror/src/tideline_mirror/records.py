@@ -14,8 +14,7 @@ def record_of(
     table: Table, identity: TableIdentity, sequence: int, known: TableRecord | None, now: datetime, fleet: str
 ) -> TableRecord:
     """Return the record of a refreshed table behind the step `sequence`. `known`: its last record."""
-    health, latest = health_of(table), table.state.latest_slices()
-    logs = [log for file_slice in latest for log in file_slice.log_files]
+    health, (totals, _) = health_of(table), table.state.totals()
     pending = tuple(PendingPlan(a.instant, action_name(a.action, a.operation), a.state.value) for a in table.state.pending())
     return TableRecord(
         table=identity,
@@ -23,10 +22,10 @@ def record_of(
         time=now,
         last_instant=table.state.last_instant or None,
         pending_plans=pending,
-        file_count=sum(len(file_slice.paths) for file_slice in latest),
-        size_bytes=sum(file_slice.total_bytes for file_slice in latest),
-        log_file_count=len(logs),
-        log_size_bytes=sum(log.size_bytes for log in logs),
+        file_count=totals.files,
+        size_bytes=totals.total_bytes,
+        log_file_count=totals.log_files,
+        log_size_bytes=totals.log_bytes,
         health="healthy" if health.is_healthy else "stuck",
         health_reason="; ".join(health.problems) or None,
         former_uid=table.identity.former_uid if table.identity is not None else None,

@@ -279,6 +279,21 @@ def test_totals_and_chosen_parts_are_what_a_look_at_every_slice_tells(seed):
     assert list(of.each_latest()) == latest
 
 
+def test_partition_paths_are_those_of_visible_slices_and_a_sample_is_of_new_groups():
+    table, storage, clock = large_table()
+    paths = sorted({s.group.partition_path for s in table.state.latest_slices()})
+    assert table.state.partition_paths() == paths
+    gone = table.state.latest_slices(partitions=paths[:1])
+    opened = open_table(storage, clock)
+    opened.state.replaced |= {s.group: instant(9) for s in gone}
+    assert opened.state.partition_paths() == paths[1:]
+    before = len(storage.requests)
+    sample = open_table(storage, clock).state.sample(3)
+    assert 0 < len(sample) <= 3
+    assert set(sample) <= set(table.state.latest_slices())
+    assert len([path for _, path, _ in storage.requests[before:] if path.endswith(".parts")]) == 1
+
+
 def test_totals_of_an_opened_table_read_no_part_and_a_damaged_summary_is_refused():
     table, storage, _ = large_table(400)
     storage.requests.clear()

@@ -15,7 +15,7 @@ from tests.unit.table.tables import QUIET, cluster, compact
 
 from tideline_table.action import cancel_plan, create_savepoint, delete_partitions, restore_to_savepoint, run_clean, write_rows
 from tideline_table.clock import ManualClock
-from tideline_table.log import known_statistics, statistics
+from tideline_table.log import known_statistics, state, statistics
 from tideline_table.log.statistics_file import FEWEST_PARTITIONS, STATISTICS_FOLDER
 from tideline_table.table import Table, TableRequest, TableType, create_table, data_skipping
 from tideline_table.writer import Operation
@@ -92,6 +92,27 @@ def test_a_query_reads_statistics_of_partitions_and_none_of_files_that_it_leaves
         assert [path for _, path, _ in storage.requests if not path.startswith(".hoodie")] == []
     assert by_partition(table, "n between 3 and 4 and x > 1.6") == ["p0004"]
     assert found(table, "n = 7") == ["k7"]
+
+
+def test_statistics_that_go_on_from_the_last_ones_are_those_of_a_look_at_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "LEAST_PACKED", 8)
+    table, _ = made()
+    draw, storage = Random(7), table.storage
+    for number in range(6):
+        partitions = draw.sample(range(MANY + 4), 3)
+        write(table, *(row(number * 100 + n, part=f"p{n:04d}", n=draw.choice([None, n, -n]), x=draw.random()) for n in partitions))
+        clean(table)
+        held = table.state
+        (last,) = statistics.stored_sequences(storage)[-1:]
+        known, partitions_file = statistics.read_statistics_file(storage), statistics.read_partitions(storage, last)
+        read = table.timeline.log.read
+        files, expected = statistics._all(statistics.readable_files(storage, [last]), read, held)
+        again = statistics._continued(storage, known, read, held)
+        assert again is not None, "the state is packed"
+        columns = sorted(expected.column_names)
+        assert again[1].select(columns).to_pylist() == expected.select(columns).to_pylist()
+        assert set(files.column("path").to_pylist()) <= set(again[0].column("path").to_pylist())
+        assert partitions_file.table().num_rows == expected.num_rows
 
 
 def test_few_partitions_have_no_statistics_of_their_own() -> None:

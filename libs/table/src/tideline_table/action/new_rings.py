@@ -45,7 +45,7 @@ class NewRings:
         if overwrite is not None:
             replaced = overwrite.partitions
             if replaced is None:
-                replaced = frozenset(s.group.partition_path for s in self.table.state.latest_slices())
+                replaced = frozenset(self.table.state.partition_paths())
             renewed = rings.renewed(sorted({*replaced, *routed_to}), instant)
             overwrite = replace(overwrite, renews=frozenset(renewed))
         routed_by = rings.instants({*routed_to, *renewed})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from tideline_table.coordination.timeline import ActiveTimeline
 from tideline_table.errors import ObjectNotFound, TableFrozen, TableIncomplete
@@ -55,9 +56,13 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
     archived since, and creates savepoint files that a slow process deleted as files of an earlier, deleted savepoint.
     """
     _check_not_moved(timeline.storage, timeline.format, folder)
-    listing = _listing(timeline, folder)
+    listing = _listing(timeline, folder, timeline.settled)
     unknown = _unknown_instant(timeline, listing, repairs=repairs)
     _check_ends(timeline, listing)
+    ended = {path: each.time for each, path in listing.paths.items() if _is_completed(timeline.state, each)}
+    timeline.settled.update(ended)
+    if len(timeline.settled) > 4 * len(timeline.state.actions):  # an archival took most of them
+        timeline.settled = {path: at for path, at in timeline.settled.items() if at in timeline.state.actions}
     if unknown is not None:
         raise TableFrozen(
             f"instant {unknown.time} ({unknown.action}, {unknown.state}) that no Tideline writer made",
@@ -83,6 +88,12 @@ def first_unlogged(timeline: ActiveTimeline) -> Instant | None:
     if timeline.is_outdated:
         return None  # Apache Hudi's writers joined in this moment; the first use of the table says so.
     return next((each for each in ends if not _ended_in_log(timeline, each, listing)), None)
+
+
+def _is_completed(state: TableState, instant: Instant) -> bool:
+    # Savepoints come and go without an action of their own, and files of other steps may have to be deleted.
+    record = state.actions.get(instant.time)
+    return instant.action is not Action.SAVEPOINT and record is not None and record.state is State.COMPLETED
 
 
 def _is_ended(state: TableState, instant: Instant) -> bool:
@@ -138,12 +149,16 @@ def _check_not_moved(storage: Storage, form: TableFormat, folder: Folder) -> Non
         )
 
 
-def _listing(timeline: ActiveTimeline, folder: Folder | None) -> TimelineListing:
-    """Return the instants in the timeline's folder: `folder` is the listing of `.hoodie`, if there is one already."""
+def _listing(timeline: ActiveTimeline, folder: Folder | None, settled: Mapping[str, str] = MappingProxyType({})) -> TimelineListing:
+    """Return the instants in the timeline's folder: `folder` is the listing of `.hoodie`, if there is one already.
+
+    Files that are `settled` and whose instants are still completed are left out: most of a long timeline.
+    """
     form = timeline.format
     is_there = folder is not None and form.timeline_folder == p.PROPERTIES_FOLDER
     listed = folder if folder is not None and is_there else timeline.storage.list_folder(form.timeline_folder)
-    return timeline_listing(form, (found.path for found in listed.objects))
+    ended = {at for at, record in timeline.state.actions.items() if record.state is State.COMPLETED} if settled else ()
+    return timeline_listing(form, (found.path for found in listed.objects if settled.get(found.path) not in ended))
 
 
 def _unknown_instant(timeline: ActiveTimeline, listing: TimelineListing, *, repairs: bool) -> Instant | None:

@@ -73,6 +73,8 @@ class ActiveTimeline(ABC):
         self.replica, self.log, self.format = replica, replica.log, replica.log.format
         self.storage, self.options = replica.storage, replica.options
         self.clock, self.time = replica.clock, replica.time
+        self.settled: dict[str, str] = {}
+        """Timeline files that the last check of other writers found to be of completed steps of the log, with their instants."""
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 

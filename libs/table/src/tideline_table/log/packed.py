@@ -201,8 +201,8 @@ class PackedSlices(MutableMapping[FileGroupId, Held]):
     def some(self, turn: int, parts: int) -> set[FileGroupId]:
         """Return groups to look at in turn: those written last, and those of `parts` parts, of the next ones at the next `turn`."""
         with self._lock:
-            newest = max(self.parts, key=lambda part: part.summary.newest if part.summary is not None else "")
-            chosen = {newest, *(self.parts[(turn * parts + n) % len(self.parts)] for n in range(parts))}
+            newest = sorted(self.parts, key=lambda part: part.summary.newest if part.summary is not None else "")[-1:]
+            chosen = {*newest, *(self.parts[(turn * parts + n) % len(self.parts)] for n in range(parts))}
             groups = list(self._changed)[-PART_GROUPS:]
             return {*groups, *(group for part in sorted(chosen, key=lambda part: part.first) for group in self._rows(part))}
 

@@ -9,7 +9,7 @@ readers read more data files.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import MALFORMED
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
+from tideline_table.log.packed import PackedSlices
 from tideline_table.log.state import TableState
 from tideline_table.log.statistics_file import (
     BETWEEN,
@@ -103,12 +105,11 @@ def read_written(read_entry: ReadEntry, state: TableState, known: int, written: 
 
 def merge_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> pa.Table:
     """Return the known statistics of all files of the table in `state`, in the form of `StatisticsFile.table`."""
-    return _merged(readable_files(storage, stored_sequences(storage)), read_entry, state, _live(state)[0])
+    return _merged(readable_files(storage, stored_sequences(storage)), read_entry, state, _live(state.every_slice())[0])
 
 
-def _live(state: TableState) -> tuple[pa.Array, pa.Array]:
-    """Return the paths of all files of the table, and their partition paths."""
-    slices = state.every_slice()
+def _live(slices: Sequence[FileSlice]) -> tuple[pa.Array, pa.Array]:
+    """Return the paths of all files of the slices, and their partition paths."""
     paths = pa.array([path for held in slices for path in held.paths], pa.string())
     return paths, pa.array([held.group.partition_path for held in slices for _ in held.paths], pa.string())
 
@@ -135,11 +136,51 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
     newest = next(files, None)
     if _is_new(storage, newest, state) if newest is not None else not state.writes_after(0)[1]:
         return
-    paths, within = _live(state)
-    merged = _merged(chain(filter(None, [newest]), files), read_entry, state, paths)
-    partitions = by_partition(merged, paths, within) if len(within.unique()) >= FEWEST_PARTITIONS else None
+    found = _continued(storage, newest, read_entry, state) if newest is not None else None
+    merged, partitions = found or _all(chain(filter(None, [newest]), files), read_entry, state)
     write_statistics_file(storage, state.sequence, merged, partitions)
     delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0])
+
+
+def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState) -> tuple[pa.Table, pa.Table | None]:
+    """Return the statistics of all files and, if there are many, of all partitions."""
+    paths, within = _live(state.every_slice())
+    merged = _merged(files, read_entry, state, paths)
+    return merged, by_partition(merged, paths, within) if len(within.unique()) >= FEWEST_PARTITIONS else None
+
+
+def _continued(
+    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState
+) -> tuple[pa.Table, pa.Table | None] | None:
+    """Return what `_all` does, from the newest file and the partitions written since. None: see all files.
+
+    Of other partitions, files that were cleaned since stay: what bounds more files bounds those that are left. So it is for tables
+    with many file groups, and as long as most of the files are there.
+    """
+    written = Written()
+    read_written(read_entry, state, newest.sequence, written)
+    if not isinstance(state.slices, PackedSlices) or not written.is_whole:
+        return None
+    totals, _ = state.totals()
+    if not newest.has_partitions and totals.partitions >= FEWEST_PARTITIONS:
+        return None
+    try:
+        files = pa.concat_tables([newest.table(), statistics_table(written.files)], promote_options="default")
+        if files.num_rows > 2 * totals.all_files:
+            return None
+        if not newest.has_partitions:
+            return files, None
+        before = read_partitions(storage, newest.sequence).table()
+    except BROKEN as error:
+        _LOGGER.warning("the statistics at entry %d cannot be read (%s); they are made anew", newest.sequence, error)
+        return None
+    touched = list(written.partitions)
+    paths, within = _live([one for held in state.slices.of_partitions(touched).values() for one in held.values()])
+    now = by_partition(files.filter(pc.is_in(files.column("path"), value_set=paths)), paths, within)
+    others = before.filter(
+        pc.invert(pc.is_in(before.column("partition"), value_set=pa.array(list(written.partitions), pa.string())))
+    )
+    return files, pa.concat_tables([others, now], promote_options="default").sort_by("partition")
 
 
 def _is_new(storage: Storage, newest: StatisticsFile, state: TableState) -> bool:
@@ -150,9 +191,9 @@ def _is_new(storage: Storage, newest: StatisticsFile, state: TableState) -> bool
 def _has_partitions(storage: Storage, newest: StatisticsFile, state: TableState) -> bool:
     """Return whether the statistics of partitions beside a file can be read, or the table needs none."""
     if not newest.has_partitions:
-        return len({group.partition_path for group in list(state.slices)}) < FEWEST_PARTITIONS
+        return state.totals()[0].partitions < FEWEST_PARTITIONS
     try:
-        read_partitions(storage, newest.sequence).check()
+        read_partitions(storage, newest.sequence).table()
     except BROKEN as error:
         _LOGGER.warning(
             "the statistics of partitions at entry %d cannot be read (%s); they are written anew", newest.sequence, error

@@ -132,9 +132,10 @@ class PartitionsFile:
                 self._known[name] = [self._arrays(at) for at in numbers]
         return {name: self._known[name] for name in names}
 
-    def check(self) -> None:
-        """Read all pages, which have checksums."""
-        self._file.read(use_threads=False)
+    def table(self) -> pa.Table:
+        """Return the whole file in the form of `by_partition`. All its pages have checksums."""
+        names = ["partition", "rows", *(BETWEEN.join(column) for column in self._columns)]
+        return self._file.read(use_threads=False).rename_columns(names)
 
     def _arrays(self, at: int) -> ColumnArrays:
         held = self._file.read([str(at)], use_threads=False).column(0).combine_chunks()

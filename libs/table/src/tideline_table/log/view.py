@@ -41,6 +41,9 @@ from tideline_table.log.sharing import HUDI_WRITER, Sharing
 from tideline_table.log.table_log import Draft
 from tideline_table.log.undo import Rewritten
 
+_NAMED = 2
+"""A summary names the first and the last partition of its part."""
+
 
 class KnownSteps(Protocol):
     """The part of a table's state (`TableState`) that decides which transition may follow."""
@@ -274,6 +277,23 @@ class StateView:
         parts, replaced, compactions = self._parts(where, changes_hide=False)
         held = (part for part in parts if not isinstance(part, PartSummary))
         return chain.from_iterable(visible_slices(part, replaced, "", compactions) for part in held)
+
+    def partition_paths(self) -> list[str]:
+        """Return the partitions with visible slices, in order. Of a part in one or two partitions, the summary names them."""
+        parts, replaced, compactions = self._parts(lambda part, _: part.partitions > _NAMED, changes_hide=True)
+        found = set[str]()
+        for part in parts:
+            if isinstance(part, PartSummary):
+                found.update((part.first, part.last) if part.groups else ())
+            else:
+                found.update(s.group.partition_path for s in visible_slices(part, replaced, "", compactions))
+        return sorted(found)
+
+    def sample(self, most: int) -> list[FileSlice]:
+        """Return visible slices of now: at most so many, of file groups that are new or whose part is. Costs no more than these."""
+        with self._mutex:
+            known = self.slices.some(0, 0) if isinstance(self.slices, PackedSlices) else list(self.slices)[-most:]
+            return self.latest_among(sorted(known)[-most:])
 
     def totals(self, small_bytes: int = 0) -> tuple[PartSummary, int]:
         """Return the sums over the visible slices, and how many of these have fewer bytes than `small_bytes`.

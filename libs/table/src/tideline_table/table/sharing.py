@@ -286,7 +286,7 @@ def _share_ours(table: Table, sharing: Sharing, writers: Collection[str] | None)
         change_properties(table.storage, lambda found: {**kept, **found})
     if (rings := table.rings()) is not None:
         rings.store.delete_uncommitted(rings.resizes)
-        rings.for_writing({s.group.partition_path for s in table.state.latest_slices()})
+        rings.for_writing(set(table.state.partition_paths()))
 
 
 def resume_services(table: Table) -> tuple[str, ...]:

@@ -199,7 +199,8 @@ def refuse_duplicates(prepared: PreparedInput) -> None:
     )
 
 
-_SIZE_SAMPLE = 64
+SIZE_SAMPLE = 64
+"""The most file slices from which a write learns the size of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,7 @@ class FilePlacement:
     @classmethod
     def of(cls, options: Options, slices: Sequence[FileSlice]) -> FilePlacement:
         """Return the placement from the options and the mean row size of a sample of the existing files."""
-        sample = [s for s in slices[-_SIZE_SAMPLE:] if s.rows > 0]
+        sample = [s for s in slices[-SIZE_SAMPLE:] if s.rows > 0]
         rows = sum(s.rows for s in sample)
         mean = sum(s.size_bytes for s in sample) / rows if rows else float(options[RECORD_SIZE_ESTIMATE])
         is_guess = not rows and RECORD_SIZE_ESTIMATE.key not in options.given()

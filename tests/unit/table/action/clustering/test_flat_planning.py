@@ -7,15 +7,19 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from tests.plans import schedule_clustering, schedule_compaction
 from tests.simulation.faults import SAMPLE_STEP
 from tests.unit.table.counting import NotingStorage, publish
 from tests.unit.table.tables import QUIET, base_stat, log_stat
 
+from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock
 from tideline_table.hudi.write_stats import WriteStat
+from tideline_table.log.packed import Part
 from tideline_table.statistics import ColumnStatistics, FileStatistics
 from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.writer import Operation
 
 SCHEMA = pa.schema([("id", pa.string()), ("part", pa.string()), ("n", pa.int64())])
 LARGE = 2 * 1024**3
@@ -92,6 +96,28 @@ def test_planning_for_one_changed_group_costs_the_same_with_few_and_many_groups(
         assert more_requests == requests
         assert abs(more_size - size) <= size / 10
         assert requests <= 20
+
+
+def test_a_commit_decodes_as_many_parts_with_few_and_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[Part] = []
+    rows, wanted = Part.rows, pa.Table.from_pylist([{"id": "a", "part": "mine", "n": 1}], SCHEMA)
+
+    def counted(part: Part) -> object:
+        decoded.append(part)
+        return rows(part)
+
+    monkeypatch.setattr(Part, "rows", counted)
+    costs = []
+    for groups in (10_000, MOST_GROUPS):
+        _, storage = made(groups)
+        table = opened(storage)
+        write_rows(table, wanted, Operation.UPSERT)
+        decoded.clear()
+        for _ in range(60):  # with a checkpoint
+            write_rows(table, wanted, Operation.UPSERT)
+        costs.append(len(decoded))
+    assert costs[1] <= costs[0] + 2
+    assert costs[1] < 200
 
 
 def test_opening_costs_the_same_requests_and_bytes_for_each_group() -> None:

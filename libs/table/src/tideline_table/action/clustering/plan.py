@@ -6,6 +6,7 @@ because output file ids derive from the plan. Each task proves before its commit
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -19,7 +20,7 @@ from tideline_table.action.clustering.execution_strategy import STRATEGIES as EX
 from tideline_table.action.clustering.execution_strategy import OrderedBy
 from tideline_table.action.clustering.plan_document import group_document, strategy_params
 from tideline_table.action.clustering.plan_strategy import STRATEGIES as PLAN_STRATEGIES
-from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy, is_small
+from tideline_table.action.clustering.plan_strategy import Group, PlanContext, PlanStrategy
 from tideline_table.action.decision import Due, NotDue, Trigger, obstacle, small_file_limit, taken_groups, within
 from tideline_table.config import (
     CLUSTERING_BEGIN_PARTITION,
@@ -138,10 +139,10 @@ def plan_clustering(
         return forbidden
     order = checked_order(options, schema)
     strategy = PLAN_STRATEGIES.load(options[CLUSTERING_PLAN_STRATEGY])
-    every: set[str] | None = None
+    every: list[str] | None = None
     partitions: frozenset[str] | None = None
     if strategy.partition_filter or any(option.key in options.given() for option in _CHOOSING):
-        every = {s.group.partition_path for s in state.each_latest()}
+        every = state.partition_paths()
         partitions = filtered_partitions(every, options, strategy.partition_filter, hour)
     if every and not partitions:
         return NotDue(
@@ -246,10 +247,12 @@ def _candidates(
 
     In a table with many file groups, partitions with fewer than `least` may be missing.
     """
-    context, limit = PlanContext(state, options, {}), small_file_limit(options)
+    context, ordered = PlanContext(state, options, {}), sorted(partitions or ())
 
     def has_enough(part: PartSummary, crowd: int) -> bool:
-        return crowd >= least and (strategy.is_candidate is not is_small or part.small(limit) != 0)
+        at = bisect_left(ordered, part.first)
+        is_chosen = partitions is None or (at < len(ordered) and ordered[at] <= part.last)
+        return is_chosen and crowd >= least and strategy.may_hold(part, options)
 
     free = free_slices(state, reserved, state.each_latest(has_enough if least <= PART_GROUPS else None))
     chosen = (s for s in free if (partitions is None or s.group.partition_path in partitions) and strategy.is_candidate(s, context))

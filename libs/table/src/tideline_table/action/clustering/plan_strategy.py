@@ -21,6 +21,7 @@ from tideline_table.config import (
 )
 from tideline_table.config import CLUSTERING_SORT_COLUMNS as SORT_COLUMNS
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.log.part_summary import PartSummary
 from tideline_table.log.state import TableState
 from tideline_table.plugin import Strategies
 from tideline_table.schema.meta_fields import MetaField
@@ -53,6 +54,8 @@ class PlanStrategy:
     """Return the columns whose ranges `groups` consults."""
     partition_filter: str = ""
     """A partition filter mode that overrides the option; empty: none."""
+    may_hold: Callable[[PartSummary, Options], bool] = lambda *_: True
+    """Return whether file groups with this summary may have candidates."""
     single_output: bool = False
     """Whether each group becomes one file, whatever the target size, and may consist of one slice."""
 
@@ -60,6 +63,11 @@ class PlanStrategy:
 def is_small(file_slice: FileSlice, context: PlanContext) -> bool:
     """Return whether the base file and log files of a slice together are small."""
     return file_slice.total_bytes < small_file_limit(context.options)
+
+
+def has_small(part: PartSummary, options: Options) -> bool:
+    """Return whether one of the file groups may be small."""
+    return part.small(small_file_limit(options)) != 0
 
 
 def by_size(slices: Sequence[FileSlice], context: PlanContext) -> list[Group]:
@@ -109,6 +117,11 @@ def is_after_earliest_commit(file_slice: FileSlice, context: PlanContext) -> boo
     at = file_slice.base_instant
     record = context.state.actions.get(at)
     return at > context.options[CLUSTERING_EARLIEST_COMMIT] and (record is None or not record.is_clustering)
+
+
+def has_later(part: PartSummary, options: Options) -> bool:
+    """Return whether one of the file groups may have been written after the earliest commit."""
+    return part.newest > options[CLUSTERING_EARLIEST_COMMIT]
 
 
 def _components(slices: Sequence[FileSlice], columns: Sequence[str], context: PlanContext) -> list[list[FileSlice]]:
@@ -176,13 +189,13 @@ STRATEGIES = Strategies(
     option=CLUSTERING_PLAN_STRATEGY.key,
     kind=PlanStrategy,
     built_in={
-        "size": PlanStrategy(is_small, by_size),
-        "recent-days": PlanStrategy(is_small, by_size, partition_filter="RECENT_DAYS"),
-        "selected-partitions": PlanStrategy(is_small, by_size, partition_filter="SELECTED_PARTITIONS"),
-        "key-range": PlanStrategy(is_small, by_key_range, columns=lambda _: (MetaField.RECORD_KEY.value,)),
+        "size": PlanStrategy(is_small, by_size, may_hold=has_small),
+        "recent-days": PlanStrategy(is_small, by_size, partition_filter="RECENT_DAYS", may_hold=has_small),
+        "selected-partitions": PlanStrategy(is_small, by_size, partition_filter="SELECTED_PARTITIONS", may_hold=has_small),
+        "key-range": PlanStrategy(is_small, by_key_range, columns=lambda _: (MetaField.RECORD_KEY.value,), may_hold=has_small),
         "overlap": PlanStrategy(lambda *_: True, by_overlap, columns=overlap_columns),
-        "commit-time": PlanStrategy(is_after_earliest_commit, by_size),
-        "single-file": PlanStrategy(is_small, one_each, single_output=True),
+        "commit-time": PlanStrategy(is_after_earliest_commit, by_size, may_hold=has_later),
+        "single-file": PlanStrategy(is_small, one_each, may_hold=has_small, single_output=True),
     },
     aliases={
         **dict.fromkeys(

@@ -34,9 +34,10 @@ def delete_partitions(
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
     refuse_replacement(table.view(), Operation.DELETE_PARTITION)
-    known = {s.group.partition_path for s in table.state.latest_slices()}
+    present = {s.group.partition_path for s in table.state.latest_slices(partitions=partitions)}
     for partition in partitions:
-        if partition not in known:
+        if partition not in present:
+            known = table.state.partition_paths()
             near = ", ".join(difflib.get_close_matches(partition, known, n=3)) or f"one of {len(known)} partitions"
             raise InvalidOption(f"partition {partition!r}, which table {table.definition.name!r} does not have", expected=near)
     return delete_chosen(table, lambda: frozenset(partitions), chosen, extra=extra, on_conflict=on_conflict)

@@ -80,8 +80,7 @@ class SkippedPartition:
 def partitions_of_same_number(table: Table, done: Committed | None) -> tuple[SkippedPartition, ...]:
     """Return the partitions that a resize to a number of buckets, which committed `done`, did not have to change."""
     moved = {stat.partition_path for stat in done.stats} if done is not None else set[str]()
-    visible = {found.group.partition_path for found in table.state.latest_slices()}
-    return tuple(SkippedPartition(name, SkipReason.SAME_NUMBER) for name in sorted(visible - moved))
+    return tuple(SkippedPartition(name, SkipReason.SAME_NUMBER) for name in table.state.partition_paths() if name not in moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ from tideline_table.writer import (
     route_input,
     route_to_buckets,
 )
-from tideline_table.writer.input import FilePlacement, refuse_duplicates, with_purged
+from tideline_table.writer.input import SIZE_SAMPLE, FilePlacement, refuse_duplicates, with_purged
 from tideline_table.writer.task import promises_unique_keys
 
 _ROUTES = 3
@@ -301,7 +301,7 @@ class _Attempt:
     def _placed(self, transaction: WriteTransaction, view: TableView, tagged: TaggedInput[PlaceT]) -> _Routed:
         """Route rows that were looked up, as `route_input` does."""
         state, operation = view.state, self.choices.operation
-        placement = self._placement(view, FilePlacement.of(transaction.placing(view.options), state.latest_slices()))
+        placement = self._placement(view, FilePlacement.of(transaction.placing(view.options), state.sample(SIZE_SAMPLE)))
         placement = placement.measured(self.prepared.rows, view.options)
         closed = closed_to_inserts(state)
         instant, places = transaction.instant, (tagged.by_place, tagged.locations, tagged.slices)
