@@ -204,7 +204,7 @@ class TableIntake:
     def _needs_values(self) -> bool:
         """Whether events of Debezium may lack values that the table does not keep by its merge rule."""
         partial = self._table.definition.merging.partial
-        return self._settings.envelope == "debezium" and (partial is None or partial.cells is not OpenCells.MARKED)
+        return self._settings.envelope.startswith("debezium") and (partial is None or partial.cells is not OpenCells.MARKED)
 
     @property
     def _last_wins(self) -> bool:
