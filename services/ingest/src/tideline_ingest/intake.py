@@ -210,7 +210,7 @@ class TableIntake:
     def _last_wins(self) -> bool:
         """Whether a written row replaces whatever its place held, so that a deletion just before it changes nothing."""
         merging = self._table.definition.merging
-        is_plain = merging.mode is MergeMode.COMMIT_TIME and merging.partial is None and merging.deletion is None
+        is_plain = merging.mode is MergeMode.COMMIT_TIME and not merging.needs_older_rows and merging.deletion is None
         return is_plain and not merging.combining_field and self._scope is KeyScope.PARTITION
 
     @property

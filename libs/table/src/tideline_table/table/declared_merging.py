@@ -9,7 +9,7 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.merge_rules import CUSTOM, POSTGRES, STRATEGIES, UNAVAILABLE_VALUE
-from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, merge_mode
+from tideline_table.merge import DeletionMark, MergeMode, Merging, NamedMerger, OpenCells, PartialUpdate, merge_mode, merger_for
 
 _MODELS = "org.apache.hudi.common.model."
 _MODES = {mode.value: mode for mode in MergeMode}
@@ -60,12 +60,15 @@ def _declared(properties: Mapping[str, str], name: str, form: TableFormat, order
     mode = _MODES.get(named) if named else _STRATEGIES.get(strategy)
     if mode is not None:
         return Merging(mode)
+    merger = properties.get(p.MERGER) or merger_for(strategy)
+    if merger and named in ("", CUSTOM):
+        return Merging(merger=NamedMerger(merger))
     if payload_class in _PAYLOADS and strategy in ("", STRATEGIES[CUSTOM]) and named in ("", CUSTOM):
         return _PAYLOADS[payload_class]
     raise UnsupportedTable(
         f"table {name!r} merges records as {named or strategy}" + (f" with {payload_class}" if payload_class else ""),
         expected=" or ".join(_MODES),
-        remedy="its merge rule is code that cannot run here",
+        remedy="its merge rule is code that cannot run here, unless a package registers a merger with this strategy_id",
     )
 
 

@@ -366,7 +366,8 @@ class Table:
             has_hudi_files=self.capabilities.has_hudi_files,
         )
         known = self.timeline.statistics
-        skipping = DataSkipping(known, self.state, sequence) if known is not None else None
+        # A merger makes values that no file has.
+        skipping = DataSkipping(known, self.state, sequence) if known is not None and rule.merging.merger is None else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
 
     def _at_sequence(self, sequence: str, *, read_optimized: bool) -> Snapshot:
@@ -478,6 +479,7 @@ class Table:
         Take it first: the slices that it merges may not be older.
         """
         found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
+        found = found if found.rule.merging.merger is None else replace(found, skipping=None)
         return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
     def _range_of(self, since: Point, until: Point) -> InstantRange:
