@@ -65,9 +65,6 @@ _Since = Annotated[
 ]
 
 
-_AS_OF = "Read the table as of this instant, date, date and time in UTC, or sequence number of the table log."
-
-
 @app.command(epilog=_EXAMPLES)
 def read(
     path: TablePath,
@@ -75,7 +72,9 @@ def read(
     columns: _Columns = None,
     where: _Where = "",
     keys: _Keys = None,
-    as_of: Annotated[str, option(metavar="INSTANT", help=_AS_OF)] = "",
+    as_of: Annotated[
+        str, option(metavar="POINT", help="Read the table as of this instant, date, time in UTC, or sequence number.")
+    ] = "",
     read_optimized: Annotated[
         bool,
         typer.Option(

@@ -2,8 +2,8 @@
 
 For convenience only: Spark gives this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is faster.
 The load path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net
-changes with images instead of rows, `op` for some of them (`inserted,deleted`); `where`, a condition that chooses rows and files. A schema given with `.schema(...)`
-selects columns.
+changes with images instead of rows, `op` for some of them (`inserted,deleted`); `where`, a condition that chooses rows and files. A
+schema given with `.schema(...)` selects columns.
 
 A loaded DataFrame reads the files of its load, whatever is asked of it and however often. Filters are not pushed down: Spark
 keeps the answer to them with the loaded DataFrame and gives it to every later scan of it, with other filters or none.

@@ -71,11 +71,7 @@ def sql(
     """
     found = _Session(spark, {name.casefold(): path for name, path in (tables or {}).items()}, catalog, dict(options or {}), locks)
     shown = _SHOW.match(statement)
-    return found.partitions(shown.group(1)) if shown else found.run(_parsed(statement))
-
-
-def _parsed(statement: str) -> exp.Expr:
-    return parsed_statement(statement, DIALECT, POSSIBLE)
+    return found.partitions(shown.group(1)) if shown else found.run(parsed_statement(statement, DIALECT, POSSIBLE))
 
 
 @dataclass
@@ -162,9 +158,7 @@ class _Session:
 
         others = [name for name, value in statement.args.items() if value and name not in _INSERT_PARTS]
         if others:
-            raise InvalidStatement(
-                f"INSERT with {others[0].upper()}", expected="INSERT INTO or OVERWRITE table [PARTITION (…)] [(columns)] query"
-            )
+            raise InvalidStatement(f"INSERT with {others[0].upper()}", expected="INSERT INTO or OVERWRITE table [PARTITION] query")
         into = statement.this
         named = into.this if isinstance(into, exp.Schema) else into
         table = self.opened(self.target(named))
@@ -199,9 +193,7 @@ class _Session:
         found = self.spark.range(1).select(*casts).toArrow().cast(pa.schema([schema.field(name) for name in fixed]))
         for name, value in fixed.items():
             if found[name].null_count and not isinstance(value, exp.Null):
-                raise SchemaMismatch(
-                    f"{value.sql(DIALECT)} as partition column {name!r}", expected=f"a value of type {kinds[name]}"
-                )
+                raise SchemaMismatch(f"{value.sql(DIALECT)} in partition column {name!r}", expected=f"a {kinds[name]}")
         return found, casts
 
     def _overwriting(self) -> Operation:
@@ -318,7 +310,7 @@ class _Session:
         """Return the partition paths of a table that have rows, in order."""
         from sqlglot import exp  # noqa: PLC0415
 
-        found = _parsed(f"select * from {text}").find(exp.Table)  # noqa: S608 - parsed, and only the table is taken
+        found = parsed_statement(f"select * from {text}", DIALECT, POSSIBLE).find(exp.Table)  # noqa: S608 - only parsed
         table = self.opened(self.target(found)) if found is not None else None
         if table is None or found is None or found.args.get("version") is not None:
             raise InvalidStatement(f"SHOW PARTITIONS {text[:80]}", expected="one table")

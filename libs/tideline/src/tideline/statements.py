@@ -41,7 +41,7 @@ def sql(
     memory (an Arrow table), which a statement reads. Raises `InvalidStatement` for what is no such statement, and the errors of the
     methods of `Table`.
     """
-    found = _parsed(statement)
+    found = parsed_statement(statement)
     return _Session(dict(tables or {}), options, locks).run(found)
 
 
@@ -49,7 +49,7 @@ def is_query(statement: str) -> bool:
     """Return whether a statement returns rows and changes nothing. Raises `InvalidStatement` if it is no statement."""
     from sqlglot import exp
 
-    return isinstance(_parsed(statement), exp.Query)
+    return isinstance(parsed_statement(statement), exp.Query)
 
 
 def static_values(found: exp.Expr, table: EngineTable, *, overwrites: bool) -> dict[str, exp.Expr]:
@@ -86,11 +86,7 @@ def emptied(table: EngineTable, values: pa.Table, options: Options) -> Commit | 
     return Commit.of(delete_partitions(table, [path], options=options))
 
 
-def _parsed(statement: str) -> exp.Expr:
-    return parsed_statement(statement, DIALECT, POSSIBLE)
-
-
-def parsed_statement(statement: str, dialect: str, possible: str) -> exp.Expr:
+def parsed_statement(statement: str, dialect: str = DIALECT, possible: str = POSSIBLE) -> exp.Expr:
     """Return one statement. Raises `InvalidStatement`, which names what is `possible`."""
     with extra("sql"):
         import sqlglot

@@ -22,7 +22,6 @@ DELETES = "_tideline_deletes"
 MOVED_FROM = "_tideline_moved_from"
 """A column of images: the key and partition columns that the row had before, as a struct, if they name another place."""
 Keys = Callable[[Sequence[bytes | None]], pa.Table]
-"""Returns the key and partition columns of the rows that record keys name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,8 +172,7 @@ class Choice:
         def forms_of(declared: Any) -> Mapping[str, Form]:
             return {**(loose if declared is None else declared_forms(declared, schema)), **fixed}
 
-        ignores = self._ignores_unknown
-        return JsonEvents(self._unwrap(), schema, identity, forms_of, ignores_unknown=ignores, tombstones=deletes)
+        return JsonEvents(self._unwrap(), schema, identity, forms_of, ignores_unknown=self._ignores_unknown, tombstones=deletes)
 
     def _dms(self, schema: pa.Schema) -> ChangeDecoder:
         forms = self._forms(schema)

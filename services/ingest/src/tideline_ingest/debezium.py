@@ -210,10 +210,8 @@ class AvroFlat(_AvroRows):
         if len(wrong := operations.filter(unknown)):
             raise Undecodable(f"field '__op' has the value {wrong[0].as_py()!r:.60}", expected=_OPERATIONS)
         told = pc.utf8_lower(_member(records, [_ABOUT + "deleted"]).cast(pa.string()))
-        deletes = np.asarray(
-            pc.or_(*(pc.fill_null(pc.equal(a, b), fill_value=False) for a, b in ((told, "true"), (operations, _DELETE))))
-        )
-        rows = self._of(records)
+        marked, deleted = pc.is_in(told, value_set=pa.array(["true"])), pc.is_in(operations, value_set=pa.array([_DELETE]))
+        rows, deletes = self._of(records), np.asarray(pc.or_(marked, deleted))
         for name, lacking in self._unplaced(rows).items():
             if (lacking & deletes).any():
                 raise _unplaced(name)

@@ -22,9 +22,9 @@ _IDS = uuid.UUID("6c3f1f4e-3a9e-4f0c-9d4c-7a2f6f3b1c58")
 
 
 class Merger(Protocol):
-    """What an entry point names: an object, or a class without arguments. `strategy_id` may be left out.
+    """What an entry point names: an object, or a class without arguments.
 
-    With `strategy_id`, that of a merger of Apache Hudi (`hoodie.record.merge.strategy.id`), it does the same as that one.
+    It may have the `strategy_id` (`hoodie.record.merge.strategy.id`) of a merger of Apache Hudi that does the same.
     """
 
     def merge(self, older: pa.Table, newer: pa.Table) -> pa.Table:
@@ -91,13 +91,9 @@ class NamedMerger:
 
 
 def strategy_of(name: str) -> str:
-    """Return the strategy id that a new table declares for a merger. Raises `MergerUnusable`."""
-    return NamedMerger(name).strategy_id or str(uuid.uuid5(_IDS, name))
-
-
-def is_registered(name: str) -> bool:
-    """Return whether a package registers a merger of this name."""
-    return bool(entry_points(group=GROUP, name=name))
+    """Return the strategy id that a new table declares for a merger, empty if no package registers it. Raises `MergerUnusable`."""
+    found = entry_points(group=GROUP, name=name)
+    return (NamedMerger(name).strategy_id or str(uuid.uuid5(_IDS, name))) if found else ""
 
 
 def merger_for(strategy_id: str) -> str:

@@ -7,6 +7,7 @@ the merge to the reader, which follows the same rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,6 @@ import pyarrow.compute as pc
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, fold_events
-from tideline_table.merge.merger import NamedMerger
 from tideline_table.merge.mode import MergeMode
 from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, ordering_names, ordering_values, purged_mask
 from tideline_table.merge.parts import OpenCells, PartialUpdate, chosen_cells, fold_parts, from_newer
@@ -22,6 +22,9 @@ from tideline_table.schema.arrow import one_chunk, with_column
 from tideline_table.schema.avro import parse_record
 from tideline_table.schema.evolution import IS_DELETED
 from tideline_table.schema.meta_fields import META_FIELDS
+
+if TYPE_CHECKING:
+    from tideline_table.merge.merger import NamedMerger  # few tables have one
 
 
 @dataclass(frozen=True, slots=True)

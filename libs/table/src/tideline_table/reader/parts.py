@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,21 +16,15 @@ import pyarrow.compute as pc
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.log_format import LogBlock
-from tideline_table.merge import (
-    EventKind,
-    MergeMode,
-    NamedMerger,
-    PartsOutcome,
-    chosen_cells,
-    first_matches,
-    fold_parts,
-    from_newer,
-)
+from tideline_table.merge import EventKind, MergeMode, PartsOutcome, chosen_cells, first_matches, fold_parts, from_newer
 from tideline_table.reader.log_events import LogContent, read_events, stored_columns
 from tideline_table.reader.read_plan import ReadPlan
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import META_FIELDS
 from tideline_table.storage import Storage
+
+if TYPE_CHECKING:
+    from tideline_table.merge.merger import NamedMerger  # few tables have one
 
 
 def is_merged_by_cells(blocks: Sequence[LogBlock], plan: ReadPlan) -> bool:

@@ -9,7 +9,7 @@ from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.merge_rules import CUSTOM, POSTGRES, STRATEGIES, UNAVAILABLE_VALUE
-from tideline_table.merge import DeletionMark, MergeMode, Merging, NamedMerger, OpenCells, PartialUpdate, merge_mode, merger_for
+from tideline_table.merge import DeletionMark, MergeMode, Merging, OpenCells, PartialUpdate, merge_mode
 
 _MODELS = "org.apache.hudi.common.model."
 _MODES = {mode.value: mode for mode in MergeMode}
@@ -60,9 +60,11 @@ def _declared(properties: Mapping[str, str], name: str, form: TableFormat, order
     mode = _MODES.get(named) if named else _STRATEGIES.get(strategy)
     if mode is not None:
         return Merging(mode)
-    merger = properties.get(p.MERGER) or merger_for(strategy)
-    if merger and named in ("", CUSTOM):
-        return Merging(merger=NamedMerger(merger))
+    if named in ("", CUSTOM):
+        from tideline_table.merge.merger import NamedMerger, merger_for  # noqa: PLC0415 - few tables have one
+
+        if merger := properties.get(p.MERGER) or merger_for(strategy):
+            return Merging(merger=NamedMerger(merger))
     if payload_class in _PAYLOADS and strategy in ("", STRATEGIES[CUSTOM]) and named in ("", CUSTOM):
         return _PAYLOADS[payload_class]
     raise UnsupportedTable(

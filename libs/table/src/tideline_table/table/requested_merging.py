@@ -9,7 +9,6 @@ import pyarrow as pa
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi.format import Feature, TableFormat
 from tideline_table.hudi.merge_rules import BY_COMMIT_TIME, BY_EVENT_TIME, CUSTOM, EVENT_TIME, MERGE_RULES, MergeRule, rule_of_class
-from tideline_table.merge import is_registered, strategy_of
 from tideline_table.schema import field_path, named_field
 from tideline_table.schema.arrow import is_text
 
@@ -20,17 +19,16 @@ def named_rule(text: str) -> MergeRule:
     """Return the rule of this name, or that of a payload class of Apache Hudi. Raises `InvalidOption` for an unknown one."""
     name = text.lower().replace("-", "_")
     found = _BY_NAME.get(name) or rule_of_class(text)
-    if found is None and is_registered(text):
-        return MergeRule(text, "", CUSTOM, strategy=strategy_of(text))
     if found is None:
+        from tideline_table.merge.merger import strategy_of  # noqa: PLC0415 - few tables have one
+
+        if strategy := strategy_of(text):
+            return MergeRule(text, "", CUSTOM, strategy=strategy)
         near = difflib.get_close_matches(name, _BY_NAME, n=1)
         raise InvalidOption(
             f"merge rule {text!r}",
             expected=near[0] if near else ", ".join(_BY_NAME),
-            remedy=""
-            if near
-            else "the rule of another payload class is code that cannot run here; a merger in Python is named by "
-            "an entry point in the group tideline.mergers",
+            remedy="" if near else "other payload classes are code that cannot run here (a merger of one's own: docs/merging.md)",
         )
     return found
 
