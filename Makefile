@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-cluster conformance simulate histories flips fuzz walk beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
+.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-hive test-cluster conformance simulate histories flips fuzz walk beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 BASE ?= main
@@ -72,6 +72,10 @@ test-real: java ## the contract suites on a real Kafka with a schema registry, a
 	$(BIN)/python -m tests.real.object_store
 	$(BIN)/python -m tests.chart.tools
 	$(PYTEST) $(REAL) -m real -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-hive: java ## the suite of catalogs on metastores of Hive 3.1.3 and 4.0.1 (mvn downloads 250 MB the first time); not in .ci/run
+	HIVE_RELEASE=3.1.3 $(PYTEST) tests/contract/catalogs -m real
+	HIVE_RELEASE=4.0.1 $(PYTEST) tests/contract/catalogs -m real
 
 test-cluster: java ## the launcher, HudiTable resources and the chart on a real API server of Kubernetes, built from source the first time
 	$(BIN)/python -m tests.real.kubernetes_api

@@ -1,9 +1,14 @@
-"""A real Hive metastore 2.3.10 for tests, from the jars inside PySpark, on loopback, with its database in memory. Needs a JDK."""
+"""A real Hive metastore for tests, on loopback, with its database in memory. Needs a JDK.
+
+By default 2.3.10, from the jars inside PySpark. `HIVE_RELEASE` names another one of which `hive` has the jars, which Maven (`mvn`)
+downloads once into the cache folder.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,10 +20,14 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pyspark
-from tests.artifacts import java_command
+from tests.artifacts import cache_folder, java_command, locked
 from tests.real.ports import free_ports
 
 SOURCE = Path(__file__).with_name("LoopbackMetastore.java")
+RELEASES = SOURCE.with_name("hive")
+RELEASE = os.environ.get("HIVE_RELEASE", "") or "2.3.10"
+IGNORES_EXPECTED = RELEASE.startswith("3.")
+"""Whether the server changes a table whatever value of a parameter a client expects."""
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 240.0
 """Its database is created by the first call: four seconds on an idle machine, a minute on a loaded one."""
@@ -58,22 +67,34 @@ class HiveMetastoreServer:
             "hive.metastore.warehouse.dir": f"file://{self.folder}/warehouse",
             "hive.metastore.disallow.incompatible.col.type.changes": "false",
         }
+        if not RELEASE.startswith("2."):
+            task = "org.apache.hadoop.hive.metastore.events.EventCleanerTask"
+            settings |= {
+                "metastore.thrift.bind.host": LOOPBACK,
+                "metastore.warehouse.external.dir": f"file://{self.folder}/warehouse",
+                # The classes that are the defaults of these are in hive-exec, which a metastore of its own lacks.
+                "metastore.expression.proxy": "org.apache.hadoop.hive.metastore.DefaultPartitionExpressionProxy",
+                "metastore.task.threads.always": task,
+                "metastore.task.threads.remote": task,
+                "metastore.housekeeping.threads.on": "false",
+            }
         if self.lock_timeout_s:
             settings["hive.txn.timeout"] = f"{self.lock_timeout_s}s"
         properties = "".join(f"<property><name>{k}</name><value>{escape(v)}</value></property>" for k, v in settings.items())
-        (self.folder / "conf" / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
-        jars = Path(pyspark.__file__).parent / "jars"
+        for name in ("hive-site.xml", "metastore-site.xml"):
+            (self.folder / "conf" / name).write_text(f"<configuration>{properties}</configuration>")
+        jars = server_jars(RELEASE)
         opens = [flag for package in OPENED for flag in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")]
         command = [*java_command(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opens]
         command += [f"-Dderby.stream.error.file={self.folder}/derby.log", f"-Djava.io.tmpdir={self.folder}"]
         command += [f"-Dlog4j2.configurationFile={self.folder}/conf/log4j2.properties"]
-        command += [
-            "-cp",
-            f"{self.folder}/conf:{jars}/*",
-            str(SOURCE),
-            str(self.port),
-            str(self.lock_timeout_s is not None).lower(),
-        ]
+        command += ["-cp", f"{self.folder}/conf:{jars}/*"]
+        if RELEASE.startswith("2."):
+            command += [str(SOURCE), str(self.port), str(self.lock_timeout_s is not None).lower()]
+        elif RELEASE.startswith("3."):
+            command += [str(RELEASES / "LoopbackMetastore3.java"), str(self.port)]
+        else:
+            command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(self.port)]
         with open(self.folder / "out.log", "ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -93,6 +114,24 @@ class HiveMetastoreServer:
         with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.port), 1):
             return True
         return False
+
+
+def server_jars(release: str) -> Path:
+    """The folder with the jars of a server."""
+    if release == "2.3.10":
+        return Path(pyspark.__file__).parent / "jars"
+    source, home = RELEASES / f"{release}.xml", cache_folder() / "hive-metastore" / release
+    if not source.exists():
+        raise ValueError(f"HIVE_RELEASE={release}; expected 2.3.10, or one of {sorted(f.stem for f in RELEASES.glob('*.xml'))}")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with locked(home.parent / f"{release}.lock"):
+        if not home.exists():
+            partial = home.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            copying = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
+            subprocess.run(["mvn", "-q", "-B", "-f", str(source), *copying], check=True, timeout=900)
+            os.replace(partial, home)
+    return home
 
 
 @contextmanager

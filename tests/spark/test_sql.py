@@ -102,6 +102,18 @@ def test_each_change_is_one_commit(spark: SparkSession, base: str) -> None:
     assert rows(sql(spark, f"select id, fare from `{base}`")) == [("y", 2.0)]
 
 
+def test_constants_of_a_partition(spark: SparkSession, base: str) -> None:
+    found = f"select id, fare, day from `{base}` where day in ('mon', 'new')"
+    sql(spark, f"insert into `{base}` partition (day = 'new') (id, fare) select id, fare + 1 from `{base}` where id = 'a'")
+    assert rows(sql(spark, found)) == [("a", 1.0, "mon"), ("a", 2.0, "new")]
+    sql(spark, f"insert overwrite table `{base}` partition (day = 'new') select 'z', 7, null, null")
+    assert rows(sql(spark, found)) == [("a", 1.0, "mon"), ("z", 7.0, "new")]
+    done = sql(spark, f"insert overwrite `{base}` partition (day = 'new') select id, fare, at, place from `{base}` where id = 'no'")
+    assert isinstance(done, tideline.Commit)
+    assert done.rows_deleted == 1
+    assert rows(sql(spark, found)) == [("a", 1.0, "mon")]
+
+
 @pytest.mark.parametrize(
     ("statement", "error", "words"),
     [
@@ -120,7 +132,9 @@ def test_each_change_is_one_commit(spark: SparkSession, base: str) -> None:
             SchemaMismatch,
             "'place'",
         ),
-        ("insert into `{base}` partition (day = 'x') select 1", InvalidStatement, "INSERT with PARTITION"),
+        ("insert into `{base}` partition (day = 'x') select 1", SchemaMismatch, "1 value"),
+        ("insert into `{base}` partition (fare = 1) select 1", InvalidStatement, "PARTITION with fare"),
+        ("insert overwrite `{base}` partition (day) select 'd', 'mon', 1, null, null", InvalidStatement, "values of all"),
         ("create table trips (id string) tblproperties (primaryKey = 'id')", InvalidStatement, "without a place"),
         ("create table `{base}2` (id string) using delta tblproperties (primaryKey = 'id')", InvalidStatement, "USING delta"),
         ("create table `{base}2` (id string)", InvalidOption, "no record key columns"),

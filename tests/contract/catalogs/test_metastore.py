@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from tests.real.hive_metastore import IGNORES_EXPECTED
 
 import tideline
 from tideline_catalogs import (
@@ -26,6 +27,7 @@ from tideline_table import table as engine
 from tideline_table.errors import TableNotFound
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+compares = pytest.mark.skipif(IGNORES_EXPECTED, reason="releases 3 ignore the value that a change expects (docs/catalogs.md)")
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("day", pa.string()), pa.field("fare", pa.float64(), metadata={"doc": "in USD"}), ("at", pa.int64())]
 )
@@ -193,6 +195,7 @@ def test_an_older_state_does_not_set_an_entry_back(catalog, names, tmp_path):
     assert "2026-01-03" in values(catalog, names)
 
 
+@compares
 def test_a_change_that_expects_an_old_value_is_refused_by_the_server(catalog, names, tmp_path, server):
     made(tmp_path)
     synced(catalog, tmp_path / "trips", names)
@@ -207,6 +210,7 @@ def test_a_change_that_expects_an_old_value_is_refused_by_the_server(catalog, na
         assert other.table(names.database, "trips").parameters[SEQUENCE] == "99"
 
 
+@compares
 def test_syncs_at_once(names, tmp_path, server):
     table = made(tmp_path)
     for day in range(3, 6):

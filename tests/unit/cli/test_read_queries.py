@@ -121,3 +121,11 @@ def test_fields_of_structs_are_named_by_dotted_paths(done, tmp_path):
         {"a.city": "Rome", "id": 3}
     ]
     assert done("read", tmp_path / "t", "--columns", "id", "--where", "a.city IS NULL").rows == [{"id": 2}]
+
+
+def test_some_operations_and_a_sequence_as_of(rides, done):
+    path, points = rides
+    (deleted,) = done("read", path, "--since", points[0][1], "--op", "deleted").rows
+    assert (deleted["op"], deleted["before"]["id"]) == ("d", "c")
+    assert [r["after"]["id"] for r in done("read", path, "--since", points[0][1], "--changes", "--op", "i").rows] == ["d"]
+    assert rows(done("read", path, "--as-of", points[1][1], "--where", "n > 2")) == [("b", 20), ("c", 3), ("d", 4)]

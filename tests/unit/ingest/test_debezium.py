@@ -1,10 +1,13 @@
 """Change events of Debezium: the table is what the database's was."""
 
 import base64
+import io
+import json
 import random
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
+import fastavro
 import pyarrow as pa
 import pytest
 from tests.unit.ingest.debezium_events import (
@@ -22,7 +25,9 @@ from tests.unit.ingest.registries import answering
 from tests.unit.ingest.topics import Topics, application, held, new_table, open_table, row, run
 
 import tideline
+from tideline_ingest.batch import Received
 from tideline_ingest.errors import PoisonRecord
+from tideline_ingest.growth import grown
 from tideline_ingest.metrics import COMMITS
 from tideline_runtime.errors import InvalidSetting
 from tideline_table.clock import SystemClock
@@ -441,3 +446,193 @@ def test_settings_that_do_not_fit(tmp_path, settings, message):
     service, _ = application(Topics(), storage, tmp_path, **{**DEBEZIUM, **settings})
     with pytest.raises(InvalidSetting, match=message):
         service.start()
+
+
+FLAT = {"envelope": "debezium_flat"}
+FLAT_AVRO = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": name, "type": ["null", kind], "default": None}
+        for name, kind in (("id", "string"), ("region", "string"), ("ts", "long"), ("amount", "double"))
+    ]
+    + [{"name": name, "type": ["null", "string"], "default": None} for name in ("__deleted", "__op")],
+}
+
+
+def flat_avro(lead, image):
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(FLAT_AVRO), image)
+    return lead + sink.getvalue()
+
+
+def flat_json(image):
+    shape = [field("id", "string"), field("region", "string"), field("ts", "int64"), field("amount", "double")]
+    shape += [field("__deleted", "string"), field("__op", "string")]
+    return encoded(with_schema({name: image.get(name) for name in (f["field"] for f in shape)}, *shape, images=False))
+
+
+@pytest.mark.parametrize("kind", ["json", "json with schema", "avro"])
+@pytest.mark.parametrize("tombstones", ["refuse", "delete"])
+def test_flattened_rows(answers, tmp_path, kind, tombstones):
+    """Rows of `ExtractNewRecordState`: rewritten deletions, `__op`, and tombstones, which delete if the settings say so."""
+    storage, topics, lead = MemoryStorage(), Topics(), answers.register(7, FLAT_AVRO)
+    new_table(storage, SystemClock(), partition_fields=(), ordering_field="")
+
+    def send(image):
+        value = flat_avro(lead, image) if kind == "avro" else flat_json(image) if kind == "json with schema" else encoded(image)
+        topics.send(T0, None, value)
+
+    for key in "abcd":
+        send({**row(key), "__deleted": "false"})
+    send({**row("a", 2), "__op": "u"})
+    send({**row("b"), "__deleted": "true"})
+    send({**row("c"), "__op": "d"})
+    key = {"schema": None, "payload": {"id": "d"}} if kind == "json with schema" else {"id": "d"}
+    topics.send(T0, json.dumps(key), None)
+    more = {"format": "avro_registry", "schema_registry": answers.url} if kind == "avro" else {}
+    service, _ = application(topics, storage, tmp_path, **FLAT, **more, tombstones=tombstones, key_format="json", batch_rows=20)
+    run(service, 1)
+    left = [row("a", 2)] if tombstones == "delete" else [row("a", 2), row("d")]
+    found = open_table(storage).read(["id", "region", "ts", "amount"]).to_pylist()
+    assert sorted(found, key=lambda r: r["id"]) == left
+    topics.send(T0, json.dumps({**key, "payload": {"id": "a"}} if "payload" in key else {"id": "a"}), None)
+    run(service, 1)
+    assert open_table(storage).read(["id"]).num_rows == (0 if tombstones == "delete" else 2), "a batch of a tombstone alone"
+
+
+def test_fields_about_the_event_become_columns_that_the_table_has(tmp_path):
+    storage, topics = MemoryStorage(), Topics()
+    columns = pa.schema([("id", pa.string()), ("__op", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    create_table(storage.root, TableRequest("t", columns, ("id",)), SystemClock(), storage)
+    topics.send(T0, None, encoded({"id": "a", "__op": "c", "__deleted": "false", "__source_ts_ms": MICROS // 1000}))
+    service, _ = application(topics, storage, tmp_path, **FLAT, envelope_columns={"at": "__source_ts_ms"})
+    run(service, 1)
+    assert open_table(storage).read(columns.names).to_pylist() == [{"id": "a", "__op": "c", "at": AT}]
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_a_flattened_deletion_that_does_not_name_its_partition_is_poison(answers, tmp_path, kind):
+    storage, topics, lead = MemoryStorage(), Topics(), answers.register(7, FLAT_AVRO)
+    new_table(storage, SystemClock(), ordering_field="")
+    image = {"id": "a", "__deleted": "true"}
+    topics.send(T0, None, flat_avro(lead, image) if kind == "avro" else encoded(image))
+    more = {"format": "avro_registry", "schema_registry": answers.url} if kind == "avro" else {}
+    service, _ = application(topics, storage, tmp_path, **FLAT, **more)
+    with pytest.raises(PoisonRecord, match="without the field 'region'"):
+        run(service, 1)
+
+
+def test_flattened_rows_with_text_keys_are_refused(tmp_path):
+    storage = MemoryStorage()
+    new_table(storage, SystemClock(), partition_fields=())
+    service, _ = application(Topics(), storage, tmp_path, **FLAT, tombstones="delete")
+    with pytest.raises(InvalidSetting, match="'key_format' is 'text' with 'debezium_flat'"):
+        run(service, 1)
+
+
+INSTANT = pa.timestamp("us", tz="UTC")
+NESTED = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("days", pa.list_(pa.date32())),
+        ("prices", pa.list_(pa.decimal128(10, 2))),
+        ("visit", pa.struct([("at", INSTANT), ("note", pa.string()), ("born", pa.date32()), ("tags", pa.list_(pa.string()))])),
+        ("steps", pa.list_(pa.struct([("at", INSTANT), ("cost", pa.decimal128(10, 2))]))),
+    ]
+)
+DAY = NUMBERS["day"]
+INSIDE = [
+    {
+        "id": 1,
+        "days": [EXPECTED["day"], None],
+        "prices": [Decimal("-12.50")],
+        "visit": {"at": AT, "note": "x", "born": EXPECTED["day"], "tags": ["t"]},
+        "steps": [{"at": AT, "cost": None}, None, {"at": None, "cost": Decimal("3.25")}],
+    },
+    {"id": 2, "days": None, "prices": [], "visit": None, "steps": None},
+    {
+        "id": 3,
+        "days": [],
+        "prices": None,
+        "visit": {"at": None, "note": None, "born": None, "tags": None},
+        "steps": [{"at": AT, "cost": None}],
+    },
+]
+
+
+def wire(price, at):
+    """`INSIDE` as records hold it."""
+    return [
+        {
+            "id": 1,
+            "days": [DAY, None],
+            "prices": [price("-12.50")],
+            "visit": {"at": at, "note": "x", "born": DAY, "tags": ["t"]},
+            "steps": [{"at": at, "cost": None}, None, {"at": None, "cost": price("3.25")}],
+        },
+        INSIDE[1],
+        {**INSIDE[2], "steps": [{"at": at, "cost": None}]},
+    ]
+
+
+def sorted_types(*arguments, **settings):
+    return sorted(read_types(*arguments, **settings), key=lambda r: r["id"])
+
+
+def test_types_inside_of_arrays_and_structs_of_json(tmp_path):
+    day, micros = field("", "int32", "io.debezium.time.Date"), field("at", "int64", "io.debezium.time.MicroTimestamp")
+    tags = {**field("tags", "array"), "items": {"type": "string"}}
+    decimal = field("cost", "bytes", "org.apache.kafka.connect.data.Decimal", scale="2")
+    shape = [
+        field("id", "int64"),
+        {**field("days", "array"), "items": day},
+        {**field("prices", "array"), "items": decimal},
+        {**field("visit", "struct"), "fields": [micros, field("note", "string"), {**day, "field": "born"}, tags]},
+        {**field("steps", "array"), "items": {"type": "struct", "fields": [micros, decimal]}},
+    ]
+    topics = Topics()
+    for image in wire(lambda text: decimal_base64(text, 2), MICROS):
+        topics.send(T0, None, encoded(with_schema(event("c", None, image), *shape)))
+    assert sorted_types(topics, tmp_path, NESTED) == INSIDE
+    fresh = grown(pa.schema([NESTED.field("id")]), [Received(T0, 0, None, b"{}")], lambda _: [(wire(str, 0)[0], shape)]).schema
+    assert fresh.field("days").type == NESTED.field("days").type
+    assert fresh.field("visit").type == NESTED.field("visit").type
+
+
+def test_types_inside_of_arrays_and_structs_of_json_without_a_schema(tmp_path):
+    """Dates are days and decimals base64 there, too; timestamps are texts."""
+    topics = Topics()
+    for image in wire(lambda text: decimal_base64(text, 2), "2026-01-31T12:30:00.25Z"):
+        topics.send(T0, None, event("c", None, image))
+    assert sorted_types(topics, tmp_path, NESTED) == INSIDE
+
+
+def test_types_inside_of_arrays_and_structs_of_avro(answers, tmp_path):
+    def null_or(kind):
+        return ["null", kind]
+
+    day, micros = connect("int", "io.debezium.time.Date"), connect("long", "io.debezium.time.MicroTimestamp")
+    decimal = connect("bytes", "org.apache.kafka.connect.data.Decimal", logicalType="decimal", precision=10, scale=2)
+
+    def record(name, **kinds):
+        return {
+            "type": "record",
+            "name": name,
+            "fields": [{"name": n, "type": null_or(k), "default": None} for n, k in kinds.items()],
+        }
+
+    def array(kind):
+        return {"type": "array", "items": null_or(kind)}
+
+    schema = avro_envelope(
+        ("id", "long"),
+        ("days", array(day)),
+        ("prices", array(decimal)),
+        ("visit", record("Visit", at=micros, note="string", born=day, tags=array("string"))),
+        ("steps", array(record("Step", at=micros, cost=decimal))),
+    )
+    lead, topics = answers.register(3, schema), Topics()
+    for image in wire(Decimal, MICROS):
+        topics.send(T0, None, lead + avro_event(schema, "c", None, image))
+    assert sorted_types(topics, tmp_path, NESTED, format="avro_registry", schema_registry=answers.url) == INSIDE

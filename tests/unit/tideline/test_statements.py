@@ -141,6 +141,22 @@ def test_insert(table: tideline.Table, tmp_path: Path) -> None:
     assert fares(table) == {"a": 90.0, "b": 200.0, "c": None, "d": 1.0, "e": None, "f": None, "g": None, "h": 9.0}
 
 
+def test_an_insert_with_constants_of_the_partition(table: tideline.Table) -> None:
+    assert changed("insert into trips partition (day = 'sun') values ('d', 1, 2)", table) == (1, 0, 0)
+    assert changed("insert into trips partition (DAY = 'sun') (updated_at, id) select 3, 'e'", table) == (1, 0, 0)
+    assert [(row["id"], row["day"]) for row in sorted_rows(table.read(where="day = 'sun'"))] == [("d", "sun"), ("e", "sun")]
+    done = tideline.sql(
+        "insert overwrite trips partition (day = 'sun') select id, 8, 9 from trips where id = 'e'", {"trips": table}
+    )
+    assert isinstance(done, tideline.Commit)
+    assert fares(table) == {"a": 90.0, "b": 200.0, "c": None, "e": 8.0}
+    commits = len(table.inspect.history())
+    for _ in range(2):
+        tideline.sql("insert overwrite trips partition (day = 'sun') select id, 8, 9 from trips where false", {"trips": table})
+        assert fares(table) == {"a": 90.0, "b": 200.0, "c": None}
+    assert len(table.inspect.history()) <= commits + 2
+
+
 def test_queries_stream_rows_of_several_tables(table: tideline.Table, other: tideline.Table) -> None:
     query = "with both as (select t.fare + o.fare as total from trips t join o using (id)) select total from both"
     found = tideline.sql(query, {"trips": table.path, "o": other})
@@ -161,7 +177,9 @@ def test_queries_stream_rows_of_several_tables(table: tideline.Table, other: tid
         ("update trips set fare = 1 from trips o", "UPDATE with FROM"),
         ("update trips set fare = 1, Fare = 2", "two values for column 'fare'"),
         ("update trips set other.fare = 1", "SET other.fare"),
-        ("insert overwrite trips select 1", "INSERT with OVERWRITE"),
+        ("insert overwrite trips select 1", "INSERT OVERWRITE of partitions with no value"),
+        ("insert into trips partition (fare = 1) select 1", "PARTITION with fare"),
+        ("insert into trips partition (day = id) select 1", "PARTITION with day"),
         ("insert into trips values (1) on conflict do nothing", "INSERT with CONFLICT"),
         ("merge into trips t using trips s using (id) when matched then delete", "MERGE with USING COND"),
         ("merge into trips t using trips s on t.id = s.id when not matched by source then delete", "WHEN NOT MATCHED BY SOURCE"),

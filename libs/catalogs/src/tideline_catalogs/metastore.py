@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +25,8 @@ BATCH = 500
 """Partitions of one request: a real server takes one to three seconds for so many."""
 _ATTEMPTS = 5
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 0x20)))
-_MODIFIED = "The table has been modified"
+_MOVED = re.compile("The table has been modified|duplicate (?:key|entry)|unique constraint", re.IGNORECASE)
+"""What a server says if another client was first; of a second creation, release 4 says what its database does."""
 _MISSING = (t.NoSuchObjectException, t.UnknownDBException, t.UnknownTableException)
 
 
@@ -184,7 +186,7 @@ class HiveMetastore:
         except _MISSING as error:
             raise CatalogRefused(f"{where}: {error.message}", expected="a database and table that exist") from error
         except (t.InvalidObjectException, t.InvalidOperationException, t.MetaException) as error:
-            if _MODIFIED in (error.message or ""):
+            if _MOVED.search(error.message or ""):
                 raise CatalogMoved(f"{where}: {error.message}") from error
             raise CatalogRefused(f"{where}: {error.message}", expected="a table that the metastore can hold") from error
         except (TApplicationException, TException) as error:

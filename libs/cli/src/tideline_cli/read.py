@@ -18,7 +18,7 @@ from tideline_cli.progress import Progress
 from tideline_cli.report import print_result, print_warning, stdout_bytes
 from tideline_cli.sinks import JsonDocument, RowFormat, RowSink, file_sink, format_of, stdout_sink
 from tideline_table.errors import InvalidOption
-from tideline_table.hudi import WRITE_ACTIONS, State
+from tideline_table.hudi import WRITE_ACTIONS, State, is_sequence
 from tideline_table.reader import parse_where
 from tideline_table.schema import with_meta_fields
 from tideline_table.table import HeldLease, Table
@@ -72,7 +72,9 @@ def read(
     columns: _Columns = None,
     where: _Where = "",
     keys: _Keys = None,
-    as_of: Annotated[str, option(metavar="INSTANT", help="Read the table as of this instant, date, or date and time in UTC.")] = "",
+    as_of: Annotated[
+        str, option(metavar="POINT", help="Read the table as of this instant, date, time in UTC, or sequence number.")
+    ] = "",
     read_optimized: Annotated[
         bool,
         typer.Option(
@@ -89,6 +91,9 @@ def read(
             help="Return the changes between the two points, including deletions: op (i, u, d), the row before and the row after.",
         ),
     ] = False,
+    op: Annotated[
+        str, option(metavar="inserted,updated,deleted", help="Only changes of these operations (also i,u,d); implies --changes.")
+    ] = "",
     limit: Annotated[int | None, option(min=0, help="At most this many rows.")] = None,
     output: Annotated[
         str, option(metavar="FILE", help="Write the rows to this .parquet, .csv, .jsonl or .arrow file instead of stdout.")
@@ -117,7 +122,8 @@ def read(
         read_optimized=read_optimized,
         since=since,
         until=until,
-        changes=changes,
+        changes=changes or bool(op),
+        op=op,
     )
     query.check()
     progress = Progress("files", None)
@@ -154,7 +160,7 @@ def print_rows(
 def _warn_before_the_first_write(table: Table, as_of: str) -> None:
     """Print a warning if no write was completed by `as_of`, because the empty result looks like that of an empty table."""
     done = [a.instant for a in table.state.actions.values() if a.state is State.COMPLETED and a.action in WRITE_ACTIONS]
-    if table.slices(as_of) or any(instant <= as_of for instant in done):
+    if table.slices(as_of) or is_sequence(as_of) or any(instant <= as_of for instant in done):
         return
     if table.state.archived_sequence:
         print_warning(f"the table has no rows as of {as_of}; its instants before {table.state.archived_before} are archived")
@@ -171,6 +177,7 @@ class _Query:
     since: str
     until: str
     changes: bool
+    op: str
 
     @property
     def is_incremental(self) -> bool:
@@ -200,7 +207,7 @@ class _Query:
     def run(self, table: Table, where: pc.Expression | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the schema of the rows and the rows."""
         if self.changes:
-            found = table.changes(self.since, self.until)
+            found = table.changes(self.since, self.until, self.op)
             return found.output(self.columns), found.scan(self.columns, where)
         if self.is_incremental:
             rows = table.incremental(self.since, self.until)

@@ -2,8 +2,8 @@
 
 For convenience only: Spark gives this source neither column pruning nor its own Parquet scan; `tideline_spark.read.read` is faster.
 The load path is the table's base path. Options: `as_of`, `read_optimized`, `since`, `until` as in `read`; `changes` (true) for net
-changes with images instead of rows; `where`, a condition that chooses rows and files. A schema given with `.schema(...)`
-selects columns.
+changes with images instead of rows, `op` for some of them (`inserted,deleted`); `where`, a condition that chooses rows and files. A
+schema given with `.schema(...)` selects columns.
 
 A loaded DataFrame reads the files of its load, whatever is asked of it and however often. Filters are not pushed down: Spark
 keeps the answer to them with the loaded DataFrame and gives it to every later scan of it, with other filters or none.
@@ -39,7 +39,7 @@ from tideline_table.hudi_options import HudiOptions, is_hudi_option, parse_hudi_
 from tideline_table.reader import parse_where
 from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write
 
-_OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes", "where")
+_OPTIONS = ("path", "as_of", "read_optimized", "since", "until", "changes", "op", "where")
 _SEQUENCE = "sequence"
 _LEAST_TASKS = 16
 
@@ -60,6 +60,7 @@ class _Options:
     until: str = ""
     changes: bool = False
     where: str = ""
+    op: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> _Options:
@@ -88,7 +89,10 @@ class _Options:
             asked.get("until", given.get("until", "")),
             _flag(given, "changes"),
             given.get("where", ""),
+            given.get("op", ""),
         )
+        if found.op and not found.changes:
+            raise InvalidOption("op without changes", expected="op together with changes = true")
         if found.changes and (found.as_of or found.read_optimized or found.where):
             raise InvalidOption("changes together with as_of, read_optimized or where", expected="options of one kind of query")
         return found
@@ -122,7 +126,7 @@ class _Query:
     def of(cls, options: _Options) -> _Query:
         table = Table.open(options.path)
         if options.changes:
-            return cls(table.changes(options.since, options.until))
+            return cls(table.changes(options.since, options.until, options.op))
         given = (options.as_of, options.since, options.until)
         found = query_of(table, as_of=given[0], read_optimized=options.read_optimized, since=given[1], until=given[2])
         where = parse_where(options.where, found.schema) if options.where.strip() else None
@@ -256,7 +260,7 @@ class _StreamReader(ds.DataSourceStreamReader):
             return []
         table = self._refreshed()
         if self._options.changes:
-            return _changed(table.changes(first, last))
+            return _changed(table.changes(first, last, self._options.op))
         return _spread(table.incremental(first, last))
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:

@@ -72,7 +72,7 @@ def divided(snapshot: Snapshot, schema: StructType, limits: BroadcastLimits) -> 
     reserved names.
     """
     reserved = {_POSITION, _METADATA} & {name.lower() for name in schema.names}
-    if snapshot.commit_times is not None or snapshot.rule.merging.partial is not None or reserved:
+    if snapshot.commit_times is not None or snapshot.rule.merging.needs_older_rows or reserved:
         return set()
     chosen: dict[int, FileSlice] = {}
     log_bytes = base_bytes = 0

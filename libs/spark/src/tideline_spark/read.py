@@ -55,12 +55,12 @@ def read(
     `columns` may name fields of structs by dotted paths. `where` selects rows, by any columns of the table: a condition of
     Spark, as a column or as SQL text.
 
-    The query is a snapshot, now or at a point in time `as_of` (inclusive: an instant, date or time, UTC without a zone), with
-    `read_optimized` of base files only; or the rows written after the point `since` up to `until` (also sequences of the table
-    log), as `Table.incremental`. With `keys`, a snapshot query returns only rows with these record keys and reads only what can
-    hold them, as `Table.look_up`. The files are fixed when this returns; the cleaner may delete them once they are older than
-    its retention. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot` and `Table.incremental` raise,
-    `InvalidOption` for `keys` of other queries, and `SchemaMismatch` for unknown columns.
+    The query is a snapshot, now or at a point in time `as_of` (inclusive: an instant, date or time, UTC without a zone, or a
+    sequence), with `read_optimized` of base files only; or the rows written after the point `since` up to `until` (also
+    sequences of the table log), as `Table.incremental`. With `keys`, a snapshot query returns only rows with these record keys
+    and reads only what can hold them, as `Table.look_up`. The files are fixed when this returns; the cleaner may delete them
+    once they are older than its retention. An open table is refreshed first. Raises what `Table.open`, `Table.snapshot` and
+    `Table.incremental` raise, `InvalidOption` for `keys` of other queries, and `SchemaMismatch` for unknown columns.
     """
     use_this_python(spark)
     if isinstance(table, str):

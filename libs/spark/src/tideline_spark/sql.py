@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import tideline
+from tideline.statements import emptied, parsed_statement, static_values
 from tideline_catalogs import locate
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_spark.arrow_rows import spark_schema
@@ -28,7 +29,6 @@ from tideline_spark.read import read
 from tideline_spark.store_assignment import stored
 from tideline_spark.write import write_dataframe
 from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch, TableExists
-from tideline_table.extras import extra
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
@@ -71,19 +71,7 @@ def sql(
     """
     found = _Session(spark, {name.casefold(): path for name, path in (tables or {}).items()}, catalog, dict(options or {}), locks)
     shown = _SHOW.match(statement)
-    return found.partitions(shown.group(1)) if shown else found.run(_parsed(statement))
-
-
-def _parsed(statement: str) -> exp.Expr:
-    with extra("sql"):
-        import sqlglot  # noqa: PLC0415
-    try:
-        parts = [part for part in sqlglot.parse(statement, dialect=DIALECT) if part is not None]
-    except (sqlglot.errors.SqlglotError, RecursionError) as error:
-        raise InvalidStatement(f"a statement that cannot be parsed ({str(error).splitlines()[0]})", expected=POSSIBLE) from None
-    if len(parts) != 1:
-        raise InvalidStatement(f"{len(parts)} statements", expected="one statement")
-    return parts[0]
+    return found.partitions(shown.group(1)) if shown else found.run(parsed_statement(statement, DIALECT, POSSIBLE))
 
 
 @dataclass
@@ -170,21 +158,43 @@ class _Session:
 
         others = [name for name, value in statement.args.items() if value and name not in _INSERT_PARTS]
         if others:
-            raise InvalidStatement(f"INSERT with {others[0].upper()}", expected="INSERT INTO or OVERWRITE table [(columns)] query")
+            raise InvalidStatement(f"INSERT with {others[0].upper()}", expected="INSERT INTO or OVERWRITE table [PARTITION] query")
         into = statement.this
         named = into.this if isinstance(into, exp.Schema) else into
-        if named.args.get("partition") is not None:
-            raise InvalidStatement("INSERT with PARTITION", expected="the partition columns among those of the rows")
         table = self.opened(self.target(named))
+        overwriting = self._overwriting() if statement.args.get("overwrite") else None
+        is_static = overwriting is Operation.INSERT_OVERWRITE_TABLE and named.args.get("partition") is not None
+        fixed = static_values(named, table, overwrites=is_static)
         rows = statement.expression
         query = rows if isinstance(rows, exp.Query) else exp.select("*").from_(rows.copy())
         df = self.query(query)
         by_name = bool(statement.args.get("by_name"))
         names = [part.name for part in into.expressions] if isinstance(into, exp.Schema) else []
-        columns = df.columns if by_name else names or list(table.schema.names)
-        if len(columns) != len(df.columns):
+        columns = df.columns if by_name else names or [name for name in table.schema.names if name not in fixed]
+        if len(columns) != len(df.columns) or {name.casefold() for name in columns} & {name.casefold() for name in fixed}:
             raise SchemaMismatch(f"{len(df.columns)} value(s) for the columns {', '.join(columns)}", expected="a value for each")
-        return self._write(table, df.toDF(*columns), self._overwriting() if statement.args.get("overwrite") else Operation.INSERT)
+        df = df.toDF(*columns)
+        if fixed:
+            values, casts = self._constants(fixed, table.schema)
+            whole = overwriting is not None and len(fixed) == len(table.definition.keygen.partition_fields)
+            if whole and df.isEmpty() and (done := emptied(table, values, self.options)) is not None:
+                return done
+            overwriting = Operation.INSERT_OVERWRITE if whole else overwriting
+            df = df.select("*", *casts)
+        return self._write(table, df, overwriting or Operation.INSERT)
+
+    def _constants(self, fixed: Mapping[str, exp.Expr], schema: pa.Schema) -> tuple[pa.Table, list[Column]]:
+        """Return the values of a PARTITION clause, and their columns. Raises `SchemaMismatch` for one that a column cannot have."""
+        from sqlglot import exp  # noqa: PLC0415
+
+        kinds = {part.name: part.dataType.simpleString() for part in spark_schema(schema).fields}
+        texts = {name: f"try_cast({value.sql(DIALECT)} as {kinds[name]})" for name, value in fixed.items()}
+        casts = [f.expr(text).alias(name) for name, text in texts.items()]
+        found = self.spark.range(1).select(*casts).toArrow().cast(pa.schema([schema.field(name) for name in fixed]))
+        for name, value in fixed.items():
+            if found[name].null_count and not isinstance(value, exp.Null):
+                raise SchemaMismatch(f"{value.sql(DIALECT)} in partition column {name!r}", expected=f"a {kinds[name]}")
+        return found, casts
 
     def _overwriting(self) -> Operation:
         """Return what INSERT OVERWRITE replaces, as Spark's setting says: the table, or the partitions that the rows name."""
@@ -300,7 +310,7 @@ class _Session:
         """Return the partition paths of a table that have rows, in order."""
         from sqlglot import exp  # noqa: PLC0415
 
-        found = _parsed(f"select * from {text}").find(exp.Table)  # noqa: S608 - parsed, and only the table is taken
+        found = parsed_statement(f"select * from {text}", DIALECT, POSSIBLE).find(exp.Table)  # noqa: S608 - only parsed
         table = self.opened(self.target(found)) if found is not None else None
         if table is None or found is None or found.args.get("version") is not None:
             raise InvalidStatement(f"SHOW PARTITIONS {text[:80]}", expected="one table")

@@ -144,6 +144,10 @@ class UnsupportedTable(InvalidInput):
     """The table is valid, but this operation does not support its kind."""
 
 
+class MergerUnusable(UnsupportedTable):
+    """The code that merges the rows of a table is not installed, fails, or returns other rows than it should."""
+
+
 class InvalidOption(InvalidInput):
     """An unknown option, or a value that its declaration does not allow."""
 

@@ -16,9 +16,11 @@ from tideline.opening import open as open_table
 from tideline.results import Commit
 from tideline.row_changes import delete_rows, update_rows
 from tideline.table import Table
+from tideline_table.action import delete_partitions
 from tideline_table.checked import checked
 from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch
 from tideline_table.extras import extra
+from tideline_table.table import Table as EngineTable
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -39,7 +41,7 @@ def sql(
     memory (an Arrow table), which a statement reads. Raises `InvalidStatement` for what is no such statement, and the errors of the
     methods of `Table`.
     """
-    found = _parsed(statement)
+    found = parsed_statement(statement)
     return _Session(dict(tables or {}), options, locks).run(found)
 
 
@@ -47,16 +49,51 @@ def is_query(statement: str) -> bool:
     """Return whether a statement returns rows and changes nothing. Raises `InvalidStatement` if it is no statement."""
     from sqlglot import exp
 
-    return isinstance(_parsed(statement), exp.Query)
+    return isinstance(parsed_statement(statement), exp.Query)
 
 
-def _parsed(statement: str) -> exp.Expr:
+def static_values(found: exp.Expr, table: EngineTable, *, overwrites: bool) -> dict[str, exp.Expr]:
+    """Return the constants that the PARTITION clause of an INSERT into `found` gives, by partition column.
+
+    Raises `InvalidStatement` for what is no partition column or no constant, and for an overwriting of some parts of a partition.
+    """
+    from sqlglot import exp
+
+    clause, fields, given = found.args.get("partition"), table.definition.keygen.partition_fields, dict[str, exp.Expr | None]()
+    for part in clause.expressions if clause is not None else ():
+        column, value = (part.this, part.expression) if isinstance(part, exp.EQ) else (part, None)
+        name = _column(column.name, table.schema)
+        if name not in fields or name in given or (value is not None and value.find(exp.Column, exp.Query, exp.AggFunc)):
+            raise InvalidStatement(
+                f"PARTITION with {part.sql(DIALECT)[:80]}",
+                expected=f"each of the partition columns ({', '.join(fields) or 'there are none'}) once, with a constant",
+            )
+        given[name] = value
+    fixed = {name: value for name, value in given.items() if value is not None}
+    if overwrites and len(fixed) < len(fields):
+        raise InvalidStatement(
+            f"INSERT OVERWRITE of partitions with {', '.join(fixed) or 'no value'}",
+            expected=f"PARTITION with values of all partition columns: {', '.join(fields) or 'there are none'}",
+        )
+    return fixed
+
+
+def emptied(table: EngineTable, values: pa.Table, options: Options) -> Commit | None:
+    """Delete the rows of the partition with `values` (one row); None if the table has no such partition."""
+    (path,) = table.definition.keygen.partition_paths(values).to_pylist()
+    if path not in {s.group.partition_path for s in table.state.latest_slices()}:
+        return None
+    return Commit.of(delete_partitions(table, [path], options=options))
+
+
+def parsed_statement(statement: str, dialect: str = DIALECT, possible: str = POSSIBLE) -> exp.Expr:
+    """Return one statement. Raises `InvalidStatement`, which names what is `possible`."""
     with extra("sql"):
         import sqlglot
     try:
-        parts = [part for part in sqlglot.parse(statement, dialect=DIALECT) if part is not None]
+        parts = [part for part in sqlglot.parse(statement, dialect=dialect) if part is not None]
     except sqlglot.errors.SqlglotError as error:
-        raise InvalidStatement(f"a statement that cannot be parsed ({first_line(error)})", expected=POSSIBLE) from None
+        raise InvalidStatement(f"a statement that cannot be parsed ({first_line(error)})", expected=possible) from None
     except RecursionError:
         raise InvalidStatement("a statement that is nested too deeply", expected="fewer parentheses") from None
     if len(parts) != 1:
@@ -105,10 +142,13 @@ class _Session:
     def _insert(self, statement: exp.Insert) -> Commit:
         from sqlglot import exp
 
-        _only(statement, "INSERT", {"this", "expression", "by_name"}, "INSERT INTO table [(columns)] with VALUES or a query")
+        expected = "INSERT INTO or OVERWRITE table [PARTITION (column = value)] [(columns)] with VALUES or a query"
+        _only(statement, "INSERT", {"this", "expression", "by_name", "overwrite"}, expected)
         into, query = statement.this, statement.expression
         named = [part.name for part in into.expressions] if isinstance(into, exp.Schema) else []
-        table, _ = self._target(into.this if isinstance(into, exp.Schema) else into)
+        target, overwrites = into.this if isinstance(into, exp.Schema) else into, bool(statement.args.get("overwrite"))
+        table, _ = self._target(target)
+        fixed = static_values(target, table._table, overwrites=overwrites)  # noqa: SLF001
         if not isinstance(query, exp.Query | exp.Values):
             raise InvalidStatement("an INSERT without rows", expected="VALUES or a query")
         text = query.sql(DIALECT) if isinstance(query, exp.Query) else f"select * from ({query.sql(DIALECT)})"  # noqa: S608
@@ -116,8 +156,8 @@ class _Session:
         given = evaluator.query(f"select * from ({text}) limit 0", {})  # noqa: S608 - a parsed query
         if statement.args.get("by_name"):
             named = given.column_names
-        columns = [_column(name, table.schema) for name in named] or list(table.schema.names)
-        if len(columns) != given.num_columns or len(set(columns)) != len(columns):
+        columns = [_column(name, table.schema) for name in named] or [n for n in table.schema.names if n not in fixed]
+        if len(columns) != given.num_columns or len({*columns, *fixed}) != len(columns) + len(fixed):
             raise SchemaMismatch(
                 f"{given.num_columns} value(s) for the columns {', '.join(columns)}", expected="a value for each column"
             )
@@ -125,9 +165,16 @@ class _Session:
         places = [f"c{n}" for n in range(len(columns))]
         casts = ", ".join(f"cast({place} as {kinds[c]}) as {quoted(c)}" for place, c in zip(places, columns, strict=True))
         rows = evaluator.query(f"select {casts} from ({text}) as given({', '.join(places)})", {})  # noqa: S608 - a parsed query
+        constants = {name: f"cast({value.sql(DIALECT)} as {kinds[name]}) as {quoted(name)}" for name, value in fixed.items()}
+        values = evaluator.query(f"select {', '.join(constants.values()) or 1}", {})
         for missing in (f for f in table.schema if f.name not in columns):
-            rows = rows.append_column(missing, pa.nulls(rows.num_rows, missing.type))
-        return table.insert(rows, options=self.options)
+            value = values[missing.name].cast(missing.type)[0] if missing.name in fixed else pa.scalar(None, missing.type)
+            rows = rows.append_column(missing, pa.repeat(value, rows.num_rows))
+        if overwrites and not rows.num_rows:
+            fields = pa.schema([table.schema.field(name) for name in values.column_names])
+            if (done := emptied(table._table, values.cast(fields), self.options)) is not None:  # noqa: SLF001
+                return done
+        return (table.insert_overwrite if overwrites else table.insert)(rows, options=self.options)
 
     def _merge(self, statement: exp.Merge) -> Commit:
         from sqlglot import exp

@@ -199,9 +199,10 @@ class Table:
     ) -> pa.RecordBatchReader:
         """Return a stream of record batches with `columns` (default: all) of the rows for which `where` is true.
 
-        `where` is SQL text such as `"fare > 100 and day is not null"`, or a `pyarrow.compute.Expression`. `as_of` is an instant, a
-        date or a time (UTC if it has no zone). `read_optimized` skips log files: faster, as of the last compaction of each file.
-        `meta_fields` puts the Hudi meta fields first. Raises `InstantNotFound` for a time whose files were cleaned.
+        `where` is SQL text such as `"fare > 100 and day is not null"`, or a `pyarrow.compute.Expression`. `as_of` is an instant,
+        a date, a time (UTC if it has no zone) or a sequence of the table log. `read_optimized` skips log files: faster, as of the
+        last compaction of each file. `meta_fields` puts the Hudi meta fields first. Raises `InstantNotFound` for a time whose
+        files were cleaned.
         """
         self._table.refresh()
         instant = self._table.instant_of(as_of)
@@ -243,10 +244,13 @@ class Table:
         start, end = self._points(since, until)
         return Query(self._table.incremental(start, end), self._table.schema, end, meta_fields=meta_fields)
 
-    def changes(self, since: Point = "", until: Point = "", *, meta_fields: bool = False) -> Query:
-        """Return a query of changes: `op` (`i`, `u` or `d`), row `before` and `after`. Points as for `incremental`."""
+    def changes(self, since: Point = "", until: Point = "", *, op: str | Iterable[str] = "", meta_fields: bool = False) -> Query:
+        """Return a query of changes: `op` (`i`, `u` or `d`), row `before` and `after`. Points as for `incremental`.
+
+        The argument `op` names the operations that are returned: `"d"`, `"i,u"` or `["inserted", "deleted"]`. Default: all.
+        """
         start, end = self._points(since, until)
-        return Query(self._table.changes(start, end), self._table.schema, end, meta_fields=meta_fields)
+        return Query(self._table.changes(start, end, op), self._table.schema, end, meta_fields=meta_fields)
 
     def dataset(self, *, as_of: Point = "") -> TableDataset:
         """Return a `pyarrow.dataset.Dataset` of the table for DuckDB and similar engines. A scan reads the table at its start."""

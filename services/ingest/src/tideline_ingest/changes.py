@@ -21,6 +21,7 @@ DELETES = "_tideline_deletes"
 """A boolean column of images: the row is what the record deletes, and only its key and partition columns count."""
 MOVED_FROM = "_tideline_moved_from"
 """A column of images: the key and partition columns that the row had before, as a struct, if they name another place."""
+Keys = Callable[[Sequence[bytes | None]], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ChangeDecoder(Protocol):
 class PlainChanges:
     """Each value is a row. A record without a value deletes the row of its key, or is refused if there is no `keys`."""
 
-    def __init__(self, values: Decoder, keys: Callable[[Sequence[bytes | None]], pa.Table] | None) -> None:
+    def __init__(self, values: Decoder, keys: Keys | None) -> None:
         self._values = values
         self._keys = keys
 
@@ -85,19 +86,23 @@ class PlainChanges:
 class ImageChanges:
     """Each value is decoded to an image of a row, marked by `DELETES`; perhaps it says where the row was, by `MOVED_FROM`.
 
-    A record without a value does nothing.
+    A record without a value deletes the row of its key, or does nothing if there is no `keys`.
     """
 
-    def __init__(self, images: Decoder, identity: Identity) -> None:
+    def __init__(self, images: Decoder, identity: Identity, keys: Keys | None = None) -> None:
         self._images = images
+        self._keys = keys
         self._identity = identity
 
     def changes(self, records: Sequence[Received]) -> Changes:
         """See `ChangeDecoder.changes`."""
         at = np.array([i for i, r in enumerate(records) if r.value is not None], np.int64)
         images = self._images.decode([r.value for r in records if r.value is not None])
+        gone = [i for i, r in enumerate(records) if r.value is None] if self._keys is not None else []
         if DELETES not in images.column_names:
-            return Changes(images, at.tolist(), None, ())
+            if not gone:
+                return Changes(images, at.tolist(), None, ())
+            images = images.append_column(DELETES, pa.nulls(0, pa.bool_()))
         deletes = np.asarray(images.column(DELETES).combine_chunks())
         named = [n for n in images.column_names if n not in (DELETES, MOVED_FROM)]
         parts, places = [self._identity.of(images.select(named).filter(pa.array(deletes)))], [at[deletes]]
@@ -107,6 +112,9 @@ class ImageChanges:
             there = before.filter(pa.array(moved))
             parts.append(pa.Table.from_arrays(there.flatten(), names=[f.name for f in there.type]))
             places.append(at[moved])
+        if gone and self._keys is not None:
+            parts.append(self._keys([records[i].key for i in gone]))
+            places.append(np.array(gone, np.int64))
         removed_at = np.concatenate(places)
         order = np.argsort(removed_at, kind="stable")
         removed = pa.concat_tables(parts).take(pa.array(order)) if len(order) else None

@@ -11,7 +11,8 @@ import pyarrow as pa
 from tideline_ingest.batch import Received
 from tideline_ingest.changes import ChangeDecoder, Identity, ImageChanges, PlainChanges
 from tideline_ingest.csv_decoding import CsvDecoder
-from tideline_ingest.debezium import AvroEnvelope, JsonUnwrap, declared_forms, envelope_form
+from tideline_ingest.debezium import AvroEnvelope, AvroFlat, JsonFlat, JsonUnwrap, declared_forms, envelope_form
+from tideline_ingest.debezium_types import usual_form
 from tideline_ingest.decoding import AvroDecoder, Decoder, JsonDecoder, SingleObjectDecoder, text_keys
 from tideline_ingest.dms import OPERATION, DmsUnwrap
 from tideline_ingest.forms import Form, form
@@ -39,9 +40,8 @@ _SCHEMA_FILES = {
 """Minimum and maximum number of schema files per format."""
 _REGISTERED = "avro_registry"
 _PROTOBUF = "protobuf_registry"
-_ENVELOPE_FORMATS = {"debezium": ("json", _REGISTERED), "dms": ("json", "csv")}
-_BY_CONNECT = {pa.types.is_date: "epoch_days", pa.types.is_decimal: "base64", pa.types.is_binary: "base64"}
-"""Forms of columns in Debezium's JSON without a schema, by Debezium's default settings."""
+_FLAT = "debezium_flat"
+_ENVELOPE_FORMATS = {"debezium": ("json", _REGISTERED), _FLAT: ("json", _REGISTERED), "dms": ("json", "csv")}
 
 
 class Choice:
@@ -151,29 +151,28 @@ class Choice:
         columns = self._settings.envelope_columns
         if self._settings.envelope == "debezium":
             return JsonUnwrap(self._identity, columns)
+        if self._settings.envelope == _FLAT:
+            return JsonFlat(self._identity, columns, self._table.schema.names)
         return DmsUnwrap(self._identity, columns, keeps_operation=OPERATION in self._table.schema.names)
 
     def _debezium(self, schema: pa.Schema) -> ChangeDecoder:
-        settings, identity = self._settings, self._identity
+        settings, identity, deletes = self._settings, self._identity, self._settings.tombstones == "delete"
         if settings.format == _REGISTERED:
             assert self._registry is not None
-            target = self._target(schema)
+            target, reader = self._target(schema), AvroFlat if settings.envelope == _FLAT else AvroEnvelope
             framed = FramedDecoder(
-                self._registry,
-                target,
-                reader=lambda text: AvroEnvelope(text, target.schema, identity, settings.envelope_columns),
+                self._registry, target, reader=lambda text: reader(text, target.schema, identity, settings.envelope_columns)
             )
-            return ImageChanges(framed, identity)
+            return ImageChanges(framed, identity, self._keys() if deletes else None)
         taken = {name: envelope_form(path, schema.field(name).type) for name, path in settings.envelope_columns.items()}
         fixed = {name: found for name, found in {**self._forms(schema), **taken}.items() if found is not None}
         asked = {*settings.forms, *settings.envelope_columns}
-        usual = {f.name: form(name, f.type) for f in schema for fits, name in _BY_CONNECT.items() if fits(f.type)}
-        loose = {name: found for name, found in usual.items() if found is not None and name not in asked}
+        loose = {f.name: found for f in schema if f.name not in asked and (found := usual_form(f.type)) is not None}
 
         def forms_of(declared: Any) -> Mapping[str, Form]:
             return {**(loose if declared is None else declared_forms(declared, schema)), **fixed}
 
-        return JsonEvents(self._unwrap(), schema, identity, forms_of, ignores_unknown=self._ignores_unknown)
+        return JsonEvents(self._unwrap(), schema, identity, forms_of, ignores_unknown=self._ignores_unknown, tombstones=deletes)
 
     def _dms(self, schema: pa.Schema) -> ChangeDecoder:
         forms = self._forms(schema)
@@ -309,7 +308,10 @@ class Choice:
             raise _wrong("schema_files", "setting 'schema_files' with an envelope", "none: rows have the columns of the table")
         if settings.operation != "upsert":
             raise _wrong("operation", f"operation {settings.operation!r} with an envelope", "upsert")
-        if settings.tombstones != "refuse":
+        if settings.envelope == _FLAT:
+            if settings.tombstones == "delete" and settings.format == "json" and settings.key_format != "json":
+                raise _wrong("key_format", f"setting 'key_format' is {settings.key_format!r} with {_FLAT!r}", "json")
+        elif settings.tombstones != "refuse":
             raise _wrong("tombstones", "tombstones = 'delete' with an envelope", "refuse: its events delete, tombstones do nothing")
         if settings.format == "csv" and settings.envelope_columns:
             raise _wrong("envelope_columns", "setting 'envelope_columns' with CSV", "none: a line has all columns")

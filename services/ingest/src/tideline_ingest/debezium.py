@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from tideline_ingest.batch import Received
 from tideline_ingest.changes import DELETES, MOVED_FROM, Identity
-from tideline_ingest.debezium_types import declared_form, natural_type
+from tideline_ingest.debezium_types import SCALED_DECIMAL, declared_form, natural_type
 from tideline_ingest.decoding import AvroDecoder
 from tideline_ingest.errors import Undecodable
-from tideline_ingest.forms import Form, first_line, form, from_text
+from tideline_ingest.forms import Form, first_line, form, from_text, over_items, over_members
 from tideline_ingest.json_events import Event, Json, document_of, value_at
 from tideline_table.errors import SchemaMismatch
 from tideline_table.hudi import UNAVAILABLE_VALUE
@@ -22,6 +22,8 @@ from tideline_table.merge import OpenCells, PartialUpdate
 
 _WRITES = frozenset("cru")
 _DELETE = "d"
+_ABOUT = "__"
+"""Begins the names of fields that `ExtractNewRecordState` adds to a row."""
 _IMAGES = ("before", "after")
 _OPERATIONS = "one of c, r, u and d"
 _TOLD = PartialUpdate(OpenCells.MARKED, UNAVAILABLE_VALUE)
@@ -41,7 +43,7 @@ def check_told(rows: pa.Table) -> None:
 
 def envelope_form(path: str, kind: pa.DataType) -> Form | None:
     """Return the form of the values at `path` of an envelope, such as `source.ts_ms`, for a column of type `kind`."""
-    return form(_EPOCHS.get(path.rpartition(".")[2], "text"), kind)
+    return form(next((name for end, name in _EPOCHS.items() if path.endswith(end)), "text"), kind)
 
 
 class JsonUnwrap:
@@ -89,6 +91,34 @@ class JsonUnwrap:
         return any(value_at(before, path) != value_at(after, path) for path in paths) and self._unplaced(before) is None
 
 
+class JsonFlat(JsonUnwrap):
+    """Unwraps rows as `ExtractNewRecordState` leaves them: fields with `__` are about the event, the others are the row.
+
+    A record without a value deletes the row that its key names. `known` are the columns of the table.
+    """
+
+    def __init__(self, identity: Identity, columns: Mapping[str, str], known: Collection[str]) -> None:
+        super().__init__(identity, columns)
+        self._known = known
+
+    def __call__(self, record: Received) -> Sequence[Event]:
+        """See `Unwrap`."""
+        is_tombstone = record.value is None
+        given = (record.key, "a key") if is_tombstone else (record.value, "a value")
+        declared, payload = _payload(document_of(*given))
+        image = {name: value for name, value in payload.items() if not name.startswith(_ABOUT) or name in self._known}
+        operation = payload.get(_ABOUT + "op")
+        if operation is not None and operation not in (*_WRITES, _DELETE):
+            raise Undecodable(f"field '__op' has the value {operation!r:.60}", expected=_OPERATIONS)
+        shape = None if declared is None else _fields_of(declared)
+        if is_tombstone or operation == _DELETE or str(payload.get(_ABOUT + "deleted")).lower() == "true":
+            if (lacking := self._unplaced(image)) is not None:
+                raise _unplaced(lacking)
+            return [Event(image, deletes=True, declared=shape)]
+        taken = {name: value_at(payload, path) for name, path in self._columns.items()}
+        return [Event({**image, **taken}, deletes=False, declared=shape)]
+
+
 def _unplaced(name: str) -> Undecodable:
     return Undecodable(
         f"a deletion without the field {name!r}, which names the partition of the row",
@@ -104,6 +134,12 @@ def _payload(document: dict[str, Json]) -> tuple[Json, dict[str, Json]]:
             raise Undecodable("field 'payload' is no object", expected="the content")
         return document["schema"], document["payload"]
     return None, document
+
+
+def _fields_of(declared: Json) -> Json:
+    if not isinstance(declared, dict) or not isinstance(declared.get("fields"), list):
+        raise Undecodable("a schema without fields", expected="Kafka Connect's schema of a row")
+    return declared["fields"]
 
 
 def _value_schema(declared: Json) -> Json:
@@ -124,22 +160,80 @@ def declared_forms(declared: Json, schema: pa.Schema) -> dict[str, Form]:
     return {name: known for name, known in found.items() if known is not None}
 
 
-class AvroEnvelope:
+class _AvroRows:
+    """Rows in records of the Avro schema `text`, in the types of `table` where it holds times or decimals."""
+
+    def __init__(self, text: str, table: pa.Schema, identity: Identity, columns: Mapping[str, str], declared: Json) -> None:
+        self._datums = AvroDecoder(text)
+        self._table = table
+        self._identity = identity
+        self._columns = columns
+        self._declared = {field["field"]: field for field in declared.get("fields", ())}
+
+    def _unplaced(self, images: pa.Table) -> dict[str, np.ndarray]:
+        """Return, by partition field, which images lack it because they are not whole rows (see `JsonUnwrap`)."""
+        alone = np.ones(images.num_rows, np.bool_)
+        for name in images.column_names:
+            if name not in self._identity.columns and name not in self._columns:
+                alone &= np.asarray(images.column(name).is_null())
+        keys = self._identity.of(images)
+        return {name: alone & np.asarray(keys.column(name).is_null()) for name in self._identity.partition_fields}
+
+    def _rows(self, records: pa.Table, images: pa.Array | pa.ChunkedArray) -> pa.Table:
+        if isinstance(images, pa.ChunkedArray):
+            images = images.combine_chunks()
+        columns = {}
+        for field, values in zip(images.type, images.flatten(), strict=True):
+            declared = self._declared.get(field.name, {})
+            known = field.name in self._table.names
+            kind = self._table.field(field.name).type if known else natural_type(declared, field.type)
+            columns[field.name] = _restored(field.name, values, declared, kind)
+        for name, path in self._columns.items():
+            values = _member(records, path.split("."))
+            kind = self._table.field(name).type
+            columns[name] = _leaf(name, values, envelope_form(path, kind), kind)
+        return pa.table(columns)
+
+
+class AvroFlat(_AvroRows):
+    """Decodes rows as `JsonFlat` does, of the Avro schema `text`."""
+
+    def __init__(self, text: str, table: pa.Schema, identity: Identity, columns: Mapping[str, str]) -> None:
+        super().__init__(text, table, identity, columns, _declared(json.loads(text)))
+        self.schema = self._of(self._datums.schema.empty_table()).schema
+
+    def decode(self, values: Sequence[bytes]) -> pa.Table:
+        """Return an image for each value, marked by `DELETES`."""
+        records = self._datums.decode(values)
+        operations = _member(records, [_ABOUT + "op"]).cast(pa.string())
+        unknown = pc.invert(pc.is_in(operations, value_set=pa.array([None, _DELETE, *sorted(_WRITES)], pa.string())))
+        if len(wrong := operations.filter(unknown)):
+            raise Undecodable(f"field '__op' has the value {wrong[0].as_py()!r:.60}", expected=_OPERATIONS)
+        told = pc.utf8_lower(_member(records, [_ABOUT + "deleted"]).cast(pa.string()))
+        marked, deleted = pc.is_in(told, value_set=pa.array(["true"])), pc.is_in(operations, value_set=pa.array([_DELETE]))
+        rows, deletes = self._of(records), np.asarray(pc.or_(marked, deleted))
+        for name, lacking in self._unplaced(rows).items():
+            if (lacking & deletes).any():
+                raise _unplaced(name)
+        return rows.append_column(DELETES, pa.array(deletes))
+
+    def _of(self, records: pa.Table) -> pa.Table:
+        names = [name for name in records.column_names if not name.startswith(_ABOUT) or name in self._table.names]
+        return self._rows(records, records.select(names).to_struct_array())
+
+
+class AvroEnvelope(_AvroRows):
     """Decodes envelopes of the Avro schema `text` to images of rows, in the types of `table` where it holds times or decimals.
 
     Raises `SchemaMismatch` and `CorruptMetadata` for a schema that is no envelope.
     """
 
     def __init__(self, text: str, table: pa.Schema, identity: Identity, columns: Mapping[str, str]) -> None:
-        self._datums = AvroDecoder(text)
-        self._table = table
-        self._identity = identity
-        self._columns = columns
+        super().__init__(text, table, identity, columns, _declared_by_avro(json.loads(text)))
         kinds = {field.name: field.type for field in self._datums.schema}
         images = (kinds.get(name, pa.null()) for name in _IMAGES)
         if not pa.types.is_string(kinds.get("op", pa.null())) or not all(map(pa.types.is_struct, images)):
             raise SchemaMismatch("a schema that is no envelope of Debezium", expected="the fields op, before and after")
-        self._declared = _declared_by_avro(json.loads(text))
         self.schema = self._rows(self._datums.schema.empty_table(), self._datums.schema.empty_table()["after"]).schema
 
     def decode(self, values: Sequence[bytes]) -> pa.Table:
@@ -172,37 +266,26 @@ class AvroEnvelope:
         place = pa.StructArray.from_arrays(columns, fields=list(keys.schema), mask=pa.array(stays))
         return rows.append_column(DELETES, pa.array(deletes)).append_column(MOVED_FROM, place)
 
-    def _unplaced(self, images: pa.Table) -> dict[str, np.ndarray]:
-        """Return, by partition field, which images lack it because they are not whole rows (see `JsonUnwrap`)."""
-        alone = np.ones(images.num_rows, np.bool_)
-        for name in images.column_names:
-            if name not in self._identity.columns and name not in self._columns:
-                alone &= np.asarray(images.column(name).is_null())
-        keys = self._identity.of(images)
-        return {name: alone & np.asarray(keys.column(name).is_null()) for name in self._identity.partition_fields}
-
-    def _rows(self, envelopes: pa.Table, images: pa.Array | pa.ChunkedArray) -> pa.Table:
-        if isinstance(images, pa.ChunkedArray):
-            images = images.combine_chunks()
-        columns = {}
-        for field, values in zip(images.type, images.flatten(), strict=True):
-            declared = self._declared.get(field.name, {})
-            known = field.name in self._table.names
-            kind = self._table.field(field.name).type if known else natural_type(declared.get("name"), field.type)
-            columns[field.name] = _restored(field.name, values, declared_form(declared, kind), kind)
-        for name, path in self._columns.items():
-            values = _member(envelopes, path.split("."))
-            kind = self._table.field(name).type
-            columns[name] = _restored(name, values, envelope_form(path, kind), kind)
-        return pa.table(columns)
-
 
 def _are_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
     same = pc.fill_null(pc.equal(one, other), fill_value=False)
     return np.asarray(pc.or_(same, pc.and_(one.is_null(), other.is_null())))
 
 
-def _restored(name: str, values: pa.Array, known: Form | None, kind: pa.DataType) -> pa.Array:
+def _restored(name: str, values: pa.Array, declared: Mapping[str, Json], kind: pa.DataType) -> pa.Array:
+    """Return `values` of a field, and what is inside of them, as `_leaf` does, by what is declared."""
+    if "items" in declared and pa.types.is_list(values.type) and pa.types.is_list(kind):
+        return over_items(values, lambda items: _restored(name, items, declared["items"], kind.value_type))
+    if "fields" in declared and pa.types.is_struct(values.type) and pa.types.is_struct(kind):
+        shapes, kinds = {f["field"]: f for f in declared["fields"]}, {f.name: f.type for f in kind}
+        return over_members(
+            values,
+            lambda own, member: _restored(f"{name}.{own}", member, shapes[own], kinds[own]) if own in kinds else member,
+        )
+    return _leaf(name, values, declared_form(declared, kind), kind)
+
+
+def _leaf(name: str, values: pa.Array, known: Form | None, kind: pa.DataType) -> pa.Array:
     """Return `values` of a field in the type of its column, if a form or a text has to be read; otherwise as they are."""
     is_temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind)
     try:
@@ -226,19 +309,20 @@ def _member(envelopes: pa.Table, path: Sequence[str]) -> pa.Array:
     return values
 
 
-def _declared_by_avro(envelope: Json) -> dict[str, Json]:
-    """Return what Kafka Connect's names say about the fields of a row, by field."""
-    for image in envelope["fields"]:
-        if image["name"] in _IMAGES:
-            branches = image["type"] if isinstance(image["type"], list) else [image["type"]]
-            for branch in branches:
-                if isinstance(branch, dict) and "fields" in branch:
-                    return {field["name"]: _declared(field["type"]) for field in branch["fields"]}
-    return {}
+def _declared_by_avro(envelope: Json) -> Json:
+    """Return what Kafka Connect's names say about a row."""
+    images = (_declared(image["type"]) for image in envelope["fields"] if image["name"] in _IMAGES)
+    return next((image for image in images if "fields" in image), {})
 
 
 def _declared(avro: Json) -> Json:
+    """Return the schema of Kafka Connect that an Avro schema stands for, as far as it has a name, items or fields."""
     for branch in avro if isinstance(avro, list) else [avro]:
-        if isinstance(branch, dict) and "connect.name" in branch:
-            return {"name": branch["connect.name"], "parameters": branch.get("connect.parameters")}
+        if isinstance(branch, dict):
+            found = {"name": branch.get("connect.name"), "parameters": branch.get("connect.parameters")}
+            if branch["type"] == "record" and found["name"] != SCALED_DECIMAL:
+                found["fields"] = [{**_declared(field["type"]), "field": field["name"]} for field in branch["fields"]]
+            elif branch["type"] == "array":
+                found["items"] = _declared(branch["items"])
+            return found
     return {}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tideline_ingest.forms import Form, form, scaled_decimal
+from tideline_ingest.forms import Form, form, list_form, scaled_decimal, struct_form
 
 Json = Any
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
-_SCALED_DECIMAL = "io.debezium.data.VariableScaleDecimal"
+SCALED_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 _EPOCHS = {
     "io.debezium.time.Date": "epoch_days",
     "io.debezium.time.Time": "epoch_ms",
@@ -50,6 +50,7 @@ _PLAIN = {
     "bytes": pa.binary(),
 }
 _MOST_DIGITS = 38
+_USUAL = {pa.types.is_date: "epoch_days", pa.types.is_decimal: "base64", pa.types.is_binary: "base64"}
 
 
 def declared_form(declared: Mapping[str, Json], kind: pa.DataType) -> Form | None:
@@ -58,13 +59,27 @@ def declared_form(declared: Mapping[str, Json], kind: pa.DataType) -> Form | Non
     `declared` is Kafka Connect's schema of the field: `type`, `name`, `parameters`.
     """
     name = declared.get("name")
-    if name == _SCALED_DECIMAL:
+    if name == SCALED_DECIMAL:
         return scaled_decimal(kind) if pa.types.is_decimal(kind) else None
     if name in _EPOCHS:
         return form(_EPOCHS[name], kind)
     if declared.get("type") == "bytes":
         return form("base64", kind, _number(declared, "scale") if name == _DECIMAL else None)
+    if declared.get("type") == "array" and pa.types.is_list(kind):
+        return list_form(declared_form(declared["items"], kind.value_type))
+    if declared.get("type") == "struct" and pa.types.is_struct(kind):
+        members = {f["field"]: f for f in declared["fields"]}
+        return struct_form(kind, {f.name: declared_form(members[f.name], f.type) for f in kind if f.name in members})
     return None
+
+
+def usual_form(kind: pa.DataType) -> Form | None:
+    """Return the form of values without a schema in a column of type `kind`, by Debezium's default settings."""
+    if pa.types.is_list(kind):
+        return list_form(usual_form(kind.value_type))
+    if pa.types.is_struct(kind):
+        return struct_form(kind, {f.name: usual_form(f.type) for f in kind})
+    return next((form(name, kind) for fits, name in _USUAL.items() if fits(kind)), None)
 
 
 def declared_type(declared: Mapping[str, Json]) -> pa.DataType:
@@ -75,17 +90,22 @@ def declared_type(declared: Mapping[str, Json]) -> pa.DataType:
     if name == _DECIMAL:
         return pa.decimal128(_number(declared, "connect.decimal.precision") or _MOST_DIGITS, _number(declared, "scale") or 0)
     if wire == "array":
-        return pa.list_(declared_type({"type": declared["items"]["type"]}))
-    if wire == "struct" and name != _SCALED_DECIMAL:
-        return pa.struct([(str(f["field"]), declared_type({"type": f["type"]})) for f in declared["fields"]])
+        return pa.list_(declared_type(declared["items"]))
+    if wire == "struct" and name != SCALED_DECIMAL:
+        return pa.struct([(str(f["field"]), declared_type(f)) for f in declared["fields"]])
     if wire not in _PLAIN:
         raise ValueError(f"a field of type {name or wire}")
     return _PLAIN[wire]
 
 
-def natural_type(name: str | None, plain: pa.DataType) -> pa.DataType:
-    """Return the type of a new column for values of the meaning `name`, which have the type `plain` in a record."""
-    return _NATURAL.get(name or "", plain)
+def natural_type(declared: Mapping[str, Json], plain: pa.DataType) -> pa.DataType:
+    """Return the type of a new column for values of a declared meaning, which have the type `plain` in a record."""
+    if pa.types.is_list(plain) and "items" in declared:
+        return pa.list_(natural_type(declared["items"], plain.value_type))
+    if pa.types.is_struct(plain) and "fields" in declared:
+        members = {f["field"]: f for f in declared["fields"]}
+        return pa.struct([pa.field(f.name, natural_type(members.get(f.name, {}), f.type)) for f in plain])
+    return _NATURAL.get(declared.get("name") or "", plain)
 
 
 def _number(declared: Mapping[str, Json], parameter: str) -> int | None:

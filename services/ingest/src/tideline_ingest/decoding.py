@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tideline_ingest.errors import Undecodable
-from tideline_ingest.forms import Form, first_line
+from tideline_ingest.forms import Form, first_line, wire_field
 from tideline_table.errors import CorruptMetadata, InvalidOption, UnsupportedTable, parsing
 from tideline_table.log_format import decode_datums, parse_schema, row_schema
 
@@ -49,7 +49,7 @@ class JsonDecoder:
     def __init__(self, schema: pa.Schema, forms: Mapping[str, Form] | None = None, *, ignores_unknown: bool = False) -> None:
         self._schema = schema
         self._forms = forms or {}
-        wire = [pa.field(f.name, self._forms[f.name].wire) if f.name in self._forms else _wire_field(f) for f in schema]
+        wire = [pa.field(f.name, self._forms[f.name].wire) if f.name in self._forms else wire_field(f) for f in schema]
         self._wire = pa.schema([("v", pa.struct(wire))])
         self._ignores_unknown = ignores_unknown
         try:
@@ -109,7 +109,7 @@ class JsonDecoder:
                 alone.decode(2 * [json.dumps({field.name: found}).encode()])  # twice: not to be asked for the reason again
             except Undecodable:
                 path = f"{above}{field.name}"
-                if pa.types.is_struct(field.type) and isinstance(found, dict):
+                if pa.types.is_struct(field.type) and isinstance(found, dict) and not own:
                     members = JsonDecoder(pa.schema(list(field.type)), ignores_unknown=self._ignores_unknown)
                     if inner := members._misfit_in(found, f"{path}."):
                         return inner
@@ -251,17 +251,3 @@ def text_keys(keys: Sequence[bytes | None], field: pa.Field) -> pa.Table:
         raise Undecodable(
             f"a key that is not of type {field.type} ({first_line(error)})", expected="the record key as text"
         ) from None
-
-
-def _wire_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _wire_type(field.type))
-
-
-def _wire_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_date(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([_wire_field(f) for f in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_wire_field(kind.value_field))
-    return kind

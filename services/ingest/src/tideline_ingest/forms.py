@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -67,6 +68,51 @@ def scaled_decimal(kind: pa.DataType) -> Form:
         return pa.array(list(found), pa.decimal256(_DIGITS, kind.scale)).cast(kind)
 
     return Form("base64", wire, restored)
+
+
+def list_form(inner: Form | None) -> Form | None:
+    """Return the form of lists whose items have the form `inner`; None if they have none."""
+    return None if inner is None else Form("nested", pa.list_(inner.wire), lambda values: over_items(values, inner.restore))
+
+
+def struct_form(kind: pa.DataType, members: Mapping[str, Form | None]) -> Form | None:
+    """Return the form of structs of type `kind` of which some members have forms; None if none has."""
+    known = {name: found for name, found in members.items() if found is not None}
+    wire = pa.struct([pa.field(f.name, known[f.name].wire) if f.name in known else wire_field(f) for f in kind])
+
+    def restored(values: pa.Array) -> pa.Array:
+        return over_members(values, lambda name, member: known[name].restore(member) if name in known else member)
+
+    return Form("nested", wire, restored) if known else None
+
+
+def over_items(values: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return lists with converted items."""
+    ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(values), 0)), dtype=np.int32)
+    offsets = pa.array(np.concatenate((np.zeros(1, np.int32), ends)))
+    return pa.ListArray.from_arrays(offsets, convert(values.flatten()), mask=values.is_null())
+
+
+def over_members(values: pa.Array, convert: Callable[[str, pa.Array], pa.Array]) -> pa.Array:
+    """Return structs with converted members."""
+    names = [field.name for field in values.type]
+    members = [convert(name, member) for name, member in zip(names, values.flatten(), strict=True)]
+    return pa.StructArray.from_arrays(members, names=names, mask=values.is_null())
+
+
+def wire_field(field: pa.Field) -> pa.Field:
+    """Return what a column without a form is in JSON, as Arrow reads it."""
+    return pa.field(field.name, _wire_type(field.type))
+
+
+def _wire_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([wire_field(f) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(wire_field(kind.value_field))
+    return kind
 
 
 def from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:

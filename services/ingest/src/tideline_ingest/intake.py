@@ -204,13 +204,13 @@ class TableIntake:
     def _needs_values(self) -> bool:
         """Whether events of Debezium may lack values that the table does not keep by its merge rule."""
         partial = self._table.definition.merging.partial
-        return self._settings.envelope == "debezium" and (partial is None or partial.cells is not OpenCells.MARKED)
+        return self._settings.envelope.startswith("debezium") and (partial is None or partial.cells is not OpenCells.MARKED)
 
     @property
     def _last_wins(self) -> bool:
         """Whether a written row replaces whatever its place held, so that a deletion just before it changes nothing."""
         merging = self._table.definition.merging
-        is_plain = merging.mode is MergeMode.COMMIT_TIME and merging.partial is None and merging.deletion is None
+        is_plain = merging.mode is MergeMode.COMMIT_TIME and not merging.needs_older_rows and merging.deletion is None
         return is_plain and not merging.combining_field and self._scope is KeyScope.PARTITION
 
     @property

@@ -52,7 +52,8 @@ def value_at(document: Json, path: Sequence[str]) -> Json:
 class JsonEvents:
     """Decodes the images of events by the schema of a table. `forms_of` returns the forms of columns for a declared schema.
 
-    Records without a value do nothing. Raises `InvalidOption` for columns that have no form in JSON.
+    Records without a value do nothing, unless `unwrap` takes them (`tombstones`). Raises `InvalidOption` for columns that have no
+    form in JSON.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class JsonEvents:
         forms_of: Callable[[Json], Mapping[str, Form]],
         *,
         ignores_unknown: bool,
+        tombstones: bool = False,
     ) -> None:
         self._unwrap = unwrap
+        self._tombstones = tombstones
         self._schema = schema
         self._identity = identity
         self._forms_of = forms_of
@@ -73,7 +76,8 @@ class JsonEvents:
 
     def changes(self, records: Sequence[Received]) -> Changes:
         """See `ChangeDecoder.changes`."""
-        events = [(at, event) for at, record in enumerate(records) if record.value is not None for event in self._unwrap(record)]
+        taken = [(at, record) for at, record in enumerate(records) if self._tombstones or record.value is not None]
+        events = [(at, event) for at, record in taken for event in self._unwrap(record)]
         written = [(at, event) for at, event in events if not event.deletes]
         removed = [(at, event) for at, event in events if event.deletes]
         keys = self._identity.of(self._decoded([e for _, e in removed], deletes=True)) if removed else None

@@ -67,11 +67,11 @@ class IngestSettings(ServiceSettings):
         "schema, or Avro or Protobuf after the id of its schema in `schema_registry`.",
     )
     csv: CsvSettings = setting(CsvSettings(), unit="-", description="Lines of CSV.")
-    envelope: Literal["none", "debezium", "dms"] = setting(
+    envelope: Literal["none", "debezium", "debezium_flat", "dms"] = setting(
         "none",
         unit="-",
-        description="What a value holds: a row, a change event of Debezium (`json` or `avro_registry`), or a change of AWS DMS "
-        "(`json` or `csv`).",
+        description="What a value holds: a row, a change event of Debezium (`json` or `avro_registry`), the row that Kafka "
+        "Connect's `ExtractNewRecordState` makes of one (likewise), or a change of AWS DMS (`json` or `csv`).",
     )
     envelope_columns: dict[str, str] = setting(
         {},
@@ -132,7 +132,7 @@ class IngestSettings(ServiceSettings):
         "refuse",
         unit="-",
         description="Meaning of a record without a value: the record is poison, or it deletes the row of its key (with `upsert`). "
-        "With an `envelope`, such records do nothing.",
+        "With an `envelope`, such records do nothing; with `debezium_flat` they delete if this says so.",
     )
     key_format: Literal["text", "json", "avro_registry"] = setting(
         "text",

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from tests.unit.table.tables import new_table, write
 
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import InstantNotFound, InvalidOption
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.point import parse_as_of, parse_point
 from tideline_table.table import HeldLease, take_lease
@@ -57,7 +57,7 @@ def test_text_that_names_no_time_is_refused(point):
 
 
 @pytest.mark.parametrize(("point", "expected"), [(0, "0"), ("0", "0"), (12, "12"), ("9999999999999", "9999999999999")])
-def test_sequences_are_points_of_changes_only(point, expected):
+def test_sequences_are_no_instants(point, expected):
     assert parse_point(point) == expected
     with pytest.raises(InvalidOption):
         parse_as_of(point)
@@ -107,9 +107,10 @@ def test_each_entrance_refuses_text_that_is_no_point(history):
     table, _ = history
     for answer in (*READS.values(), *CHANGES.values()):
         for point in NONSENSE:
-            if answer in READS.values() or point not in ("2026", "20260131"):  # for changes, short numbers are sequences
-                with pytest.raises(InvalidOption, match="point in time"):
-                    answer(table, point)
+            # Short numbers are sequences, of which the table has not so many.
+            error, what = (InstantNotFound, "sequence") if point in ("2026", "20260131") else (InvalidOption, "point in time")
+            with pytest.raises(error, match=what):
+                answer(table, point)
     assert not table.storage.list_folder(".hoodie/.tideline/leases").objects
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.shared import put, shared_table
-from tests.unit.table.tables import cluster, contents, create, open_table, write
+from tests.unit.table.tables import cluster, contents, create, open_table, rows_of, write
 
-from tideline_table.action import run_clean, run_compaction
+from tideline_table.action import run_clean, run_compaction, write_rows
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import HistoryUnavailable, InstantNotFound, InvalidOption
@@ -16,7 +17,7 @@ from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType
+from tideline_table.table import TableType, take_lease
 from tideline_table.table.changes import PointKind, range_of
 from tideline_table.writer import Operation
 
@@ -234,3 +235,60 @@ def test_the_file_groups_of_a_write_have_the_changes_of_its_partitions(table):
         assert [part.after.slices for part in found.by_group()] == [
             part.after.slices for part in table.changes(since, until).by_group()
         ]
+
+
+def test_the_state_at_a_sequence_has_the_writes_that_were_complete_then(table):
+    write(table, [("a", "p", 1, "a1")])
+    other = open_table(table.storage, table.clock, "other")
+    between = []
+    table.storage.hook = lambda: between.append(write(other, [("b", "p", 2, "b2")]))
+    late = write(table, [("c", "q", 3, "c3")])
+    (early,) = between
+    assert late.instant < early.instant
+    assert late.sequence > early.sequence
+    then = [("a", "p", 1, "a1"), ("b", "p", 2, "b2")]
+    all_rows = [*then, ("c", "q", 3, "c3")]
+    for reader in (table, open_table(table.storage, table.clock, "reader")):
+        assert contents(reader, early.sequence) == contents(reader, str(early.sequence)) == then
+        assert contents(reader, early.instant) == contents(reader, late.sequence) == all_rows
+        assert contents(reader, 0) == []
+    write(table, [("a", "p", 4, "a4")])
+    if table.definition.has_logs:
+        compact(table)
+    schedule_clustering(table)
+    cluster(table)
+    assert contents(table, early.sequence) == then
+    assert contents(table, late.sequence) == all_rows
+    assert {s.group.partition_path for s in table.slices(early.sequence)} == {"p"}
+    assert take_lease(table, early.sequence).instant <= late.instant, "what the late write changed stays readable"
+    with pytest.raises(InstantNotFound, match="sequence 99"):
+        table.read(as_of=99)
+
+
+def test_the_schema_at_a_sequence_is_that_of_the_writes_that_were_complete_then(table):
+    before = write(table, [("a", "p", 1, "a1")])
+    options = {"tideline.write.schema.evolution": "evolve"}
+    rows = rows_of([("b", "p", 2, "b2")]).append_column("more", pa.array([7]))
+    write_rows(table, rows, Operation.UPSERT, options=options, parallelism=1)
+    assert "more" in table.schema.names
+    assert "more" not in table.read(as_of=before.sequence).column_names
+    assert set(table.read(["more"], as_of=table.state.sequence)["more"].to_pylist()) == {None, 7}
+
+
+def test_changes_of_some_operations(table):
+    start = write(table, [("a", "p", 1, "a1"), ("b", "p", 1, "b1")]).sequence
+    write(table, [("a", "p", 2, "a2"), ("c", "p", 2, "c2")])
+    write(table, [("b", "p", 3, "b3")], Operation.DELETE)
+
+    def found(op, since=start, where=None):
+        rows = [row for batch in table.changes(since, op=op).scan(["id"], where) for row in batch.to_pylist()]
+        return sorted((row["op"], (row["before"] or row["after"])["id"]) for row in rows)
+
+    assert found("") == [("d", "b"), ("i", "c"), ("u", "a")]
+    assert found("deleted") == found(["d"]) == [("d", "b")]
+    assert found("i, Updated") == found(["inserted", "u"]) == [("i", "c"), ("u", "a")]
+    assert found("u", where=pc.field("v") == "c2") == []
+    assert found("i", since="") == [("i", "a"), ("i", "c")]
+    assert found("u", since="") == []
+    with pytest.raises(InvalidOption, match="operation 'upsert'"):
+        found("upsert")

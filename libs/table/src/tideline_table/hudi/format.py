@@ -40,9 +40,10 @@ class Feature(enum.StrEnum):
     RULES_AS_PROPERTIES = "a merge rule whose payload class Apache Hudi applies to base files and to logs differently"
     SEVERAL_ORDERING_FIELDS = "several ordering columns"
     ORDERED_COMMIT_TIME = "an ordering column beside the merge rule commit_time"
+    MERGERS = "a merger of another package"
 
 
-SINCE_VERSION_9 = (Feature.RULES_AS_PROPERTIES, Feature.SEVERAL_ORDERING_FIELDS, Feature.ORDERED_COMMIT_TIME)
+SINCE_VERSION_9 = (Feature.RULES_AS_PROPERTIES, Feature.SEVERAL_ORDERING_FIELDS, Feature.ORDERED_COMMIT_TIME, Feature.MERGERS)
 """What only Apache Hudi 1.1 and later do alike on every path, and what its earlier releases would read or write otherwise.
 
 With an ordering column, rows of one input merge by it in releases 0.x, and by their order in 1.x.

@@ -41,6 +41,8 @@ class MergeRule:
     """The column and the value in it that mark deletions."""
     ordering: str = ""
     """The only ordering fields that the class compares, empty for those that the user chooses."""
+    strategy: str = ""
+    """The strategy id of a merger that another package registers by this name; empty for the rules of this module."""
     needs_modes: bool = False
     """Whether only version 9 can declare it so that Apache Hudi merges base files and logs alike."""
 
@@ -52,6 +54,8 @@ class MergeRule:
     @property
     def properties(self) -> Mapping[str, str]:
         """What version 9 declares beside the mode. Apache Hudi keeps the name of a class that it replaced by properties."""
+        if self.strategy:
+            return {p.MERGE_STRATEGY: self.strategy, p.MERGER: self.name}
         found = {} if self.payload_class in _BY_MODE else {p.LEGACY_PAYLOAD_CLASS: self.payload_class}
         if self.partial:
             found[p.PARTIAL_UPDATE_MODE] = self.partial

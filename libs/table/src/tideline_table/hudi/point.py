@@ -10,7 +10,7 @@ from tideline_table.hudi.instant import instant_from_time, time_from_instant
 
 Point = str | int | date | datetime
 """A point in the history of a table: an instant, a date, a time (UTC if it has no zone; the instants of the table may be in
-another zone, `Table.zone`), or for changes a sequence of the table log."""
+another zone, `Table.zone`), or a sequence of the table log."""
 
 TIME_FORMS = "an instant (17 digits), yyyy-MM-dd, or yyyy-MM-dd HH:mm:ss[.SSS] (UTC unless a zone is given)"
 _SEQUENCE = re.compile(r"\d{1,13}", re.ASCII)

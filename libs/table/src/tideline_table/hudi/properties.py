@@ -38,6 +38,7 @@ OVERWRITE_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload
 MERGE_STRATEGY = "hoodie.record.merge.strategy.id"
 OLD_MERGE_STRATEGY = "hoodie.compaction.record.merger.strategy"
 MERGE_MODE = "hoodie.record.merge.mode"
+MERGER = "tideline.merger"
 MERGE_PROPERTY_PREFIX = "hoodie.record.merge.property."
 UNAVAILABLE_VALUE = MERGE_PROPERTY_PREFIX + "hoodie.write.partial.update.unavailable.value"
 DELETE_FIELD = MERGE_PROPERTY_PREFIX + "hoodie.payload.delete.field"

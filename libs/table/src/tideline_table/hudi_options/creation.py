@@ -37,7 +37,7 @@ def request_fields(options: HudiOptions) -> dict[str, Any]:
     if "ordering" in given:
         fields["ordering_field"] = _ordering(given["ordering"])
     if rule := _asked_rule(options):
-        fields["merge"] = rule.payload_class
+        fields["merge"] = rule.payload_class or rule.name
     if "type" in given:
         fields["type"] = _type(given["type"])
     for target in ("hive_style", "url_encode", "meta_fields"):
@@ -95,7 +95,8 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
     """
     given = {field: value for field, value in arguments.items() if value or field == "meta_fields"}
     if "merge" in given:
-        given["merge"] = named_rule(given["merge"]).payload_class
+        rule = named_rule(given["merge"])
+        given["merge"] = rule.payload_class or rule.name
     fields = request_fields(options)
     if "index" in given:
         _check_index(given["index"], options.table)

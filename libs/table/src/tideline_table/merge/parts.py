@@ -116,7 +116,7 @@ def fold_parts(events: LogEvents, mode: MergeMode, filled: Mapping[str, np.ndarr
     count = len(codes.dictionary)
     given = {**filled, **dict.fromkeys(latest, np.ones(len(number), dtype=bool))}
     fold = _Fold(events.kinds, order, given, frozenset(latest), count)
-    for positions in _in_step(number, count):
+    for positions in in_step(number, count):
         fold.add(number[positions], positions)
     return PartsOutcome(
         keys=codes.dictionary,
@@ -130,7 +130,7 @@ def fold_parts(events: LogEvents, mode: MergeMode, filled: Mapping[str, np.ndarr
     )
 
 
-def _in_step(number: np.ndarray, count: int) -> list[np.ndarray]:
+def in_step(number: np.ndarray, count: int) -> list[np.ndarray]:
     """Return the positions of the first event of each key, of the second, and so on."""
     by_key = np.argsort(number, kind="stable")
     sizes = np.bincount(number, minlength=count)

@@ -7,6 +7,7 @@ the merge to the reader, which follows the same rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +18,13 @@ from tideline_table.merge.fold import EventKind, LogEvents, LogOutcome, fold_eve
 from tideline_table.merge.mode import MergeMode
 from tideline_table.merge.ordering import combine_input, deleted_mask, incoming_wins, ordering_names, ordering_values, purged_mask
 from tideline_table.merge.parts import OpenCells, PartialUpdate, chosen_cells, fold_parts, from_newer
-from tideline_table.schema.arrow import with_column
+from tideline_table.schema.arrow import one_chunk, with_column
 from tideline_table.schema.avro import parse_record
 from tideline_table.schema.evolution import IS_DELETED
 from tideline_table.schema.meta_fields import META_FIELDS
+
+if TYPE_CHECKING:
+    from tideline_table.merge.merger import NamedMerger  # few tables have one
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class Merging:
 
     mode: MergeMode = MergeMode.COMMIT_TIME
     partial: PartialUpdate | None = None
+    merger: NamedMerger | None = None
+    """The code that makes one row of two; the later write lies on top."""
     deletion: DeletionMark | None = None
     deletions_always_win: bool = False
     """By event time, deletions win without comparing ordering values, as payload classes require."""
@@ -59,6 +65,11 @@ class Merging:
     combines_by_mode: bool = False
     """Rows of one input merge as rows of two writes do (version 9). Otherwise the larger ordering value lies on top, by commit
     time, too, and only `PartialUpdate.by_payload` fills cells."""
+
+    @property
+    def needs_older_rows(self) -> bool:
+        """Whether a version does not replace the one below it as a whole."""
+        return self.partial is not None or self.merger is not None
 
     def check_defaults(self, schema_json: str, name: str) -> None:
         """Raise `UnsupportedTable` if non-null defaults leave cells open: Hudi compares them by identity, not by value."""
@@ -82,7 +93,8 @@ class Merging:
     @property
     def combining_field(self) -> str:
         """The ordering fields by which rows of one input compare, separated by commas; empty: the last row lies on top."""
-        return "" if self.combines_by_mode and self.mode is MergeMode.COMMIT_TIME else self.ordering_field
+        by_order = (self.combines_by_mode and self.mode is MergeMode.COMMIT_TIME) or self.merger is not None
+        return "" if by_order else self.ordering_field
 
     def ordering_values(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return the values by which rows compare; structs for several ordering fields."""
@@ -113,6 +125,8 @@ def combined_input(rows: pa.Table, keys: pa.ChunkedArray, merging: Merging) -> t
     winners = combine_input(rows, keys, merging.combining_field)
     if winners is None:
         return None
+    if merging.merger is not None:
+        return _merged_input(rows, keys, merging.merger)
     if merging.partial is None or not (merging.partial.by_payload or merging.combines_by_mode):
         return winners, rows.take(pa.array(winners))
     kinds = np.where(deleted_mask(rows), merging.deletion_kind, EventKind.RECORD).astype(np.int8)
@@ -123,6 +137,16 @@ def combined_input(rows: pa.Table, keys: pa.ChunkedArray, merging: Merging) -> t
     tops = outcome.tops[order]
     cells = [rows.column(name).take(pa.array(outcome.cells[name][order] if name in filled else tops)) for name in rows.column_names]
     return tops, pa.Table.from_arrays(cells, schema=rows.schema)
+
+
+def _merged_input(rows: pa.Table, keys: pa.ChunkedArray, merger: NamedMerger) -> tuple[np.ndarray, pa.Table]:
+    codes = one_chunk(pc.dictionary_encode(keys))
+    number = codes.indices.to_numpy(zero_copy_only=False)
+    last, state = np.zeros(len(codes.dictionary), np.int64), np.full(len(codes.dictionary), -1)
+    last[number] = np.arange(rows.num_rows)
+    merged = merger.folded(number, ~deleted_mask(rows), np.arange(rows.num_rows), rows, state)
+    order = np.argsort(last)
+    return last[order], merged.take(pa.array(np.where(state < 0, last, state)[order]))
 
 
 def lies_on_top(stored: pa.Table, rows: np.ndarray, incoming: pa.Table, targets: np.ndarray, merging: Merging) -> np.ndarray:
@@ -143,11 +167,18 @@ def filled_rows(
     Row `rows[i]` meets row `targets[i]` of `incoming`, which lies on top where `wins[i]`.
     """
     partial = merging.partial
-    if partial is None or not len(targets):
+    if not merging.needs_older_rows or not len(targets):
         return incoming, wins
     met = np.full(incoming.num_rows, -1, dtype=np.int64)
     # Of stored rows with the same key, the first one counts.
     met[targets[::-1]] = rows[::-1]
+    if partial is None:
+        assert merging.merger is not None
+        live = np.flatnonzero((met >= 0) & ~deleted_mask(incoming))
+        merged = merging.merger.merged(stored.take(pa.array(met[live])), incoming.take(pa.array(live)))
+        chosen = np.arange(incoming.num_rows)
+        chosen[live] = incoming.num_rows + np.arange(len(live))
+        return pa.concat_tables([incoming, merged]).take(pa.array(chosen)), wins
     above = np.ones(incoming.num_rows, dtype=bool)
     above[targets[::-1]] = wins[::-1]
     alone = met < 0

@@ -39,7 +39,7 @@ def repeated_texts(schema: pa.Schema, merging: Merging) -> frozenset[str]:
 
     None if cells of rows are merged.
     """
-    if merging.partial is not None:
+    if merging.needs_older_rows:
         return frozenset()
     return frozenset({f.name for f in schema if f.type == pa.string()} - _UNIQUE - {*merging.ordering_fields})
 

@@ -6,10 +6,12 @@ Memory holds the log, with the position of the version that fills each open cell
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
@@ -17,8 +19,12 @@ from tideline_table.log_format import LogBlock
 from tideline_table.merge import EventKind, MergeMode, PartsOutcome, chosen_cells, first_matches, fold_parts, from_newer
 from tideline_table.reader.log_events import LogContent, read_events, stored_columns
 from tideline_table.reader.read_plan import ReadPlan
+from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.meta_fields import META_FIELDS
 from tideline_table.storage import Storage
+
+if TYPE_CHECKING:
+    from tideline_table.merge.merger import NamedMerger  # few tables have one
 
 
 def is_merged_by_cells(blocks: Sequence[LogBlock], plan: ReadPlan) -> bool:
@@ -27,18 +33,22 @@ def is_merged_by_cells(blocks: Sequence[LogBlock], plan: ReadPlan) -> bool:
     Raises `UnsupportedTable` for partial records combined with open cells.
     """
     partial = next((block for block in blocks if block.is_partial), None)
-    if partial is not None and plan.rule.merging.partial is not None:
+    merging = plan.rule.merging
+    if partial is not None and merging.needs_older_rows:
+        by = merging.partial.cells.value if merging.partial is not None else f"{merging.merger}"
         raise UnsupportedTable(
-            f"log file {partial.path} has partial records (IS_PARTIAL), but the table merges cells by "
-            f"{plan.rule.merging.partial.cells.value}",
+            f"log file {partial.path} has partial records (IS_PARTIAL), but the table merges cells by {by}",
             expected="only one of the two",
             remedy="compact the table with the Apache Hudi release that wrote it",
         )
-    return bool(blocks) and (partial is not None or plan.rule.merging.partial is not None)
+    return bool(blocks) and (partial is not None or merging.needs_older_rows)
 
 
 def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBlock], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """Yield rows of a slice with these log blocks, filtered, with the requested columns."""
+    if plan.rule.merging.merger is not None:
+        yield from _scan_merged(storage, file_slice, blocks, plan, plan.rule.merging.merger)
+        return
     content = read_events(storage, blocks, plan, held_bytes=None)
     log = _MergedLog.of(content, plan) if content is not None else None
     met = np.zeros(len(log.outcome.keys) if log else 0, dtype=bool)
@@ -47,6 +57,44 @@ def scan_parts(storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBloc
             yield from plan.output(log.merged(rows, met) if log else rows)
     if log is not None:
         yield from plan.output(log.alone(np.flatnonzero(~met & (log.outcome.kinds == EventKind.RECORD))))
+
+
+def _scan_merged(
+    storage: Storage, file_slice: FileSlice, blocks: Sequence[LogBlock], plan: ReadPlan, merger: NamedMerger
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a slice whose versions a merger merges, beginning with the base file. It may ask any column."""
+    wide = replace(plan, columns=tuple(plan.schema.names))
+    content = read_events(storage, blocks, wide, held_bytes=None)
+    keys = content.events.keys if content is not None else pa.chunked_array([], pa.string())
+    codes = one_chunk(pc.dictionary_encode(keys))
+    state = np.full(len(codes.dictionary), -1, dtype=np.int64)
+    rows, row_of = _rows_of(content, wide.part(wide.emitted)) if content is not None else (wide.schema.empty_table(), state)
+    for base in _base_rows(storage, file_slice, wide) if file_slice.base_file else ():
+        found, targets = first_matches(wide.record_keys(base), codes.dictionary)
+        unmet = state[targets] < 0
+        found, targets = found[unmet], targets[unmet]
+        state[targets] = np.arange(rows.num_rows, rows.num_rows + len(found))
+        rows = pa.concat_tables([rows, base.take(pa.array(found))])
+        stays = np.ones(base.num_rows, dtype=bool)
+        stays[found] = False
+        yield from plan.output(base.filter(pa.array(stays)))
+    if content is not None:
+        number = codes.indices.to_numpy(zero_copy_only=False)
+        rows = merger.folded(number, content.events.kinds == EventKind.RECORD, row_of, rows, state)
+        yield from plan.output(rows.take(pa.array(state[state >= 0])))
+
+
+def _rows_of(content: LogContent, wanted: pa.Schema) -> tuple[pa.Table, np.ndarray]:
+    """Return the rows of a log, and the row of each of its events, -1 for deletions."""
+    tables = [piece.rows.select(wanted.names) for piece in content.pieces if piece.rows is not None]
+    rows = pa.concat_tables(tables).combine_chunks() if tables else wanted.empty_table()
+    row_of = np.full(len(content.events.kinds), -1, dtype=np.int64)
+    at = 0
+    for piece in content.pieces:
+        assert piece.rows is not None
+        row_of[piece.start : piece.start + piece.rows.num_rows] = np.arange(at, at + piece.rows.num_rows)
+        at += piece.rows.num_rows
+    return rows, row_of
 
 
 def _base_rows(storage: Storage, file_slice: FileSlice, plan: ReadPlan) -> Iterator[pa.Table]:
@@ -68,17 +116,7 @@ class _MergedLog:
     @classmethod
     def of(cls, content: LogContent, plan: ReadPlan) -> _MergedLog:
         """Fold the events of a log."""
-        names = plan.emitted | plan.key_columns | plan.ordering
-        wanted = plan.part(names)
-        tables = [piece.rows.select(wanted.names) for piece in content.pieces if piece.rows is not None]
-        rows = pa.concat_tables(tables).combine_chunks() if tables else wanted.empty_table()
-        count = len(content.events.kinds)
-        row_of = np.full(count, -1, dtype=np.int64)
-        at = 0
-        for piece in content.pieces:
-            assert piece.rows is not None
-            row_of[piece.start : piece.start + piece.rows.num_rows] = np.arange(at, at + piece.rows.num_rows)
-            at += piece.rows.num_rows
+        rows, row_of = _rows_of(content, plan.part(plan.emitted | plan.key_columns | plan.ordering))
         filled = _filled_by_value(rows, row_of, plan) if plan.rule.merging.partial is not None else _filled_by_schema(content, plan)
         outcome = fold_parts(content.events, plan.rule.merging.mode, filled, _latest(plan))
         if plan.rule.merging.mode is MergeMode.COMMIT_TIME:

@@ -60,12 +60,17 @@ def _declared(properties: Mapping[str, str], name: str, form: TableFormat, order
     mode = _MODES.get(named) if named else _STRATEGIES.get(strategy)
     if mode is not None:
         return Merging(mode)
+    if named in ("", CUSTOM):
+        from tideline_table.merge.merger import NamedMerger, merger_for  # noqa: PLC0415 - few tables have one
+
+        if merger := properties.get(p.MERGER) or merger_for(strategy):
+            return Merging(merger=NamedMerger(merger))
     if payload_class in _PAYLOADS and strategy in ("", STRATEGIES[CUSTOM]) and named in ("", CUSTOM):
         return _PAYLOADS[payload_class]
     raise UnsupportedTable(
         f"table {name!r} merges records as {named or strategy}" + (f" with {payload_class}" if payload_class else ""),
         expected=" or ".join(_MODES),
-        remedy="its merge rule is code that cannot run here",
+        remedy="its merge rule is code that cannot run here, unless a package registers a merger with this strategy_id",
     )
 
 

@@ -15,7 +15,7 @@ from tideline_table.errors import CorruptMetadata, ObjectNotFound, SchemaMismatc
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import Feature, TableFormat
 from tideline_table.hudi.formats import check_writable, format_of, version_of
-from tideline_table.hudi.merge_rules import BY_COMMIT_TIME, BY_EVENT_TIME, POSTGRES, MergeRule, rule_of_class
+from tideline_table.hudi.merge_rules import BY_COMMIT_TIME, BY_EVENT_TIME, CUSTOM, POSTGRES, MergeRule, rule_of_class
 from tideline_table.hudi.properties import CREATE_SCHEMA, read_properties
 from tideline_table.index.bucket import PLAIN_KEYS, RESIZING, BucketIndex
 from tideline_table.index.bucket_kinds import RingIndex
@@ -46,6 +46,7 @@ _FIXED = KEY_SETTINGS | {
     p.TIMELINE_PATH,
     p.HISTORY_PATH,
     p.MERGE_MODE,
+    p.MERGER,
     p.PARTIAL_UPDATE_MODE,
     p.UNAVAILABLE_VALUE,
     p.DELETE_FIELD,
@@ -100,6 +101,9 @@ class TableDefinition:
     def merging(self) -> Merging:
         """The merge rule of record versions (format reference 2.3, 16.3). Raises `UnsupportedTable` for a rule that is code."""
         found = read_merging(self.properties, self.name, self.format, self.ordering_field, self.payload_class)
+        if found.merger is not None:
+            names = (*self.keygen.key_fields, *self.keygen.partition_fields)
+            return replace(found, merger=replace(found.merger, fixed=frozenset(name.partition(".")[0] for name in names)))
         if self._merges_as_postgres and not self.has_logs:
             return replace(POSTGRES_ON_BASE_FILES, ordering_field=self.ordering_field)
         return found
@@ -113,6 +117,8 @@ class TableDefinition:
     def merge_rule(self) -> MergeRule:
         """The rule as users name it; errors as `merging`."""
         merging, found = self.merging, rule_of_class(self.payload_class)
+        if merging.merger is not None:
+            return MergeRule(merging.merger.name, "", CUSTOM, strategy=self.properties.get(p.MERGE_STRATEGY, ""))
         if found is not None and (found.mode == merging.mode.value or found.partial):
             return found
         return BY_EVENT_TIME if merging.mode is MergeMode.EVENT_TIME else BY_COMMIT_TIME
@@ -269,6 +275,8 @@ class TableDefinition:
 
     def _check_merging(self) -> None:
         """Raise `UnsupportedTable` for a merge rule that writers cannot follow, or that Apache Hudi's readers apply differently."""
+        if self.merging.merger is not None:
+            self.merging.merger.check()
         if len(self.merging.ordering_fields) > 1 and Feature.SEVERAL_ORDERING_FIELDS in self.format.missing:
             raise UnsupportedTable(
                 f"table {self.name!r} has the ordering fields {self.ordering_field}",

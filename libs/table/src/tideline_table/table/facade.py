@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from functools import partial
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +31,7 @@ from tideline_table.errors import InstantNotFound, ObjectNotFound, TableNotFound
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.formats import check_readable
 from tideline_table.hudi.instant import Action
-from tideline_table.hudi.point import Point, parse_as_of, parse_point
+from tideline_table.hudi.point import Point, is_sequence, parse_as_of, parse_point
 from tideline_table.hudi.zone import timeline_zone
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
@@ -51,17 +52,20 @@ from tideline_table.table.changes import (
     InstantRange,
     PointKind,
     changed_rows,
+    check_kept,
     holds_archived_files,
     newest_point,
     range_of,
+    rule_at,
     sequence_of,
+    slices_at,
     with_archived,
     writes_after,
 )
 from tideline_table.table.data_skipping import DataSkipping
 from tideline_table.table.definition import TableDefinition, TableView
 from tideline_table.table.identity import TableIdentity, check_stands, read_identity, replace_identity
-from tideline_table.table.images import Images, images_of
+from tideline_table.table.images import Images, images_of, operations_of
 from tideline_table.table.opening import open_timeline
 from tideline_table.table.pruning import pruning_of
 from tideline_table.table.query import KeyRanges, Snapshot, sorted_keys, without_logs
@@ -217,8 +221,13 @@ class Table:
         return self.schema_at("")
 
     def instant_of(self, as_of: Point) -> str:
-        """Return the instant that a point in time names, empty for empty text (now). Raises `InvalidOption`."""
-        return "" if as_of in ("", None) else parse_as_of(as_of, self.zone)
+        """Return the instant, or the sequence of the table log, that a point in time names; empty for empty text (now).
+
+        Raises `InvalidOption`, also for a sequence of a table without a log.
+        """
+        if as_of in ("", None):
+            return ""
+        return (parse_point if self.capabilities.keeps_log else parse_as_of)(as_of, self.zone)
 
     def point_of(self, point: Point) -> str:
         """Return a point of `incremental` as its text: a sequence, an instant, or empty (no bound). Raises `InvalidOption`."""
@@ -229,6 +238,9 @@ class Table:
     def schema_at(self, as_of: Point) -> pa.Schema:
         """Return the schema as of a point in time (empty: now), without meta fields; errors as `schema` and `instant_of`."""
         instant, view = self.instant_of(as_of), self.view()
+        if is_sequence(instant):
+            done = range_of(view.state, PointKind.SEQUENCE, "", instant).through
+            instant = max((i for i in view.state.schemas if i in done or i not in view.state.actions), default="0")
         return view.schema_of((view.state.schema_at(instant) if instant else "") or view.schema_json)
 
     @property
@@ -318,9 +330,12 @@ class Table:
     def slices(self, as_of: Point = "") -> list[FileSlice]:
         """Return the slices visible now or at the point in time `as_of` (inclusive).
 
-        Raises `InvalidOption` for text that is no point in time, `InstantNotFound` if cleaning deleted any.
+        Raises `InvalidOption` for text that is no point in time, `InstantNotFound` if cleaning deleted any; for a sequence of the
+        table log, at which the writes with greater ones were not complete, the errors of `incremental`.
         """
         state, instant = self.state, self.instant_of(as_of)
+        if is_sequence(instant):
+            return list(self._at_sequence(instant, read_optimized=False).slices)
         if instant and instant < state.last_clean_retained and instant not in self.timeline.savepoints():
             raise InstantNotFound(
                 f"as-of {instant}",
@@ -335,6 +350,8 @@ class Table:
         The schema is the one of that time. Errors as `slices`.
         """
         instant = self.instant_of(as_of)
+        if is_sequence(instant):
+            return self._at_sequence(instant, read_optimized=read_optimized)
         sequence, slices = self.state.sequence, self.slices(instant)
         chosen = without_logs(slices) if read_optimized else tuple(slices)
         schema = with_meta_fields(self.schema_at(instant), operation=self.options[READ_OPERATION_FIELD] or self._has_operations())
@@ -349,8 +366,18 @@ class Table:
             has_hudi_files=self.capabilities.has_hudi_files,
         )
         known = self.timeline.statistics
-        skipping = DataSkipping(known, self.state, sequence) if known is not None else None
+        # A merger makes values that no file has.
+        skipping = DataSkipping(known, self.state, sequence) if known is not None and rule.merging.merger is None else None
         return Snapshot(self.storage, schema, rule, chosen, buckets=buckets, skipping=skipping)
+
+    def _at_sequence(self, sequence: str, *, read_optimized: bool) -> Snapshot:
+        current, state = self._merging(), self.state
+        done = range_of(state, PointKind.SEQUENCE, "", sequence)
+        check_kept(state, PointKind.SEQUENCE, done, at_start=False)
+        slices = sorted(slices_at(state, done.through).values(), key=attrgetter("group"))
+        schema = with_meta_fields(self.schema_at(sequence), operation=OPERATION_FIELD in current.schema.names)
+        rule = replace(rule_at(current, done.through), as_of=max(done.through, default=state.archived_before))
+        return replace(current, schema=schema, rule=rule, slices=without_logs(slices) if read_optimized else tuple(slices))
 
     def _has_operations(self) -> bool:
         """Return whether Hudi writes the operation on each row into a sixth meta field, by the footer of the newest base file."""
@@ -420,9 +447,13 @@ class Table:
         """
         return changed_rows(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
 
-    def changes(self, since: Point = "", until: Point = "") -> Images:
-        """Return the net changes after `since` up to `until`, with the rows before and after. Errors as `incremental`."""
-        return images_of(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
+    def changes(self, since: Point = "", until: Point = "", op: str | Iterable[str] = "") -> Images:
+        """Return the net changes after `since` up to `until`, with the rows before and after. Errors as `incremental`.
+
+        `op` chooses operations (`operations_of`); empty: all.
+        """
+        found = images_of(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
+        return replace(found, operations=operations_of(op))
 
     def newest_point(self) -> str:
         """Return the end of what `incremental` and `changes` return now: the point to continue from."""
@@ -448,6 +479,7 @@ class Table:
         Take it first: the slices that it merges may not be older.
         """
         found = replace(self.snapshot(), rule=self.log_rule(), log_indexes=self._log_indexes)
+        found = found if found.rule.merging.merger is None else replace(found, skipping=None)
         return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
     def _range_of(self, since: Point, until: Point) -> InstantRange:

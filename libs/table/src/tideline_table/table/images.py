@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.errors import InvalidOption
 from tideline_table.file_group.slice import FileGroupId, FileSlice
 from tideline_table.log.state import TableState
 from tideline_table.reader.base_file import referenced_columns
@@ -21,6 +22,19 @@ from tideline_table.table.query import CommitTimes, Snapshot
 OP = "op"
 BEFORE = "before"
 AFTER = "after"
+_OPERATIONS = {"i": "i", "u": "u", "d": "d", "inserted": "i", "updated": "u", "deleted": "d"}
+
+
+def operations_of(given: str | Iterable[str]) -> frozenset[str]:
+    """Return the operations that `i`, `u`, `d` or `inserted`, `updated`, `deleted` name (also in one text, with commas).
+
+    Empty: all. Raises `InvalidOption`.
+    """
+    named = [part.strip() for text in ([given] if isinstance(given, str) else given) for part in text.split(",") if text.strip()]
+    for name in named:
+        if name.lower() not in _OPERATIONS:
+            raise InvalidOption(f"operation {name!r} of changes", expected=f"some of {', '.join(_OPERATIONS)}")
+    return frozenset(_OPERATIONS[name.lower()] for name in named or "iud")
 
 
 def images_schema(rows: pa.Schema) -> pa.Schema:
@@ -42,6 +56,8 @@ class Images:
     after: Snapshot
     written: frozenset[str] | None
     """Instants of the writes that changed rows; None if the range starts at the creation of the table: all writes count."""
+    operations: frozenset[str] = frozenset("iud")
+    """The changes that are returned, by `op`."""
 
     def by_partition(self) -> list[Images]:
         """Return one `Images` per partition path; they are independent of each other."""
@@ -199,7 +215,8 @@ def _inserted(after: Snapshot, chosen: pa.Schema, where: pc.Expression | None) -
 def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
     times = CommitTimes(images.written).expression() if images.written is not None else None
     if not images.before.slices and (times is None or images.after.rule.visible is None):
-        yield from _inserted(images.after, chosen, where if times is None else times if where is None else times & where)
+        if "i" in images.operations:
+            yield from _inserted(images.after, chosen, where if times is None else times if where is None else times & where)
         return
     slices = {s.group: s for s in images.before.slices}
     # If Apache Hudi writes the table too, a slice does not tell which blocks of a log file apply.
@@ -218,7 +235,7 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     touched = after.column(MetaField.RECORD_KEY).combine_chunks()
     # A record may have moved between the slices that grew and the other slices.
     known = pa.concat_arrays([_keys(old.whole), _keys(old.grown, pc.unique(pa.concat_arrays([written, touched])))])
-    gone = known
+    gone = known if "d" in images.operations else known.slice(0, 0)
     for kept in (new.whole, new.grown):
         gone = gone.filter(pc.invert(pc.is_in(gone, value_set=_keys(kept, gone)))) if len(gone) else gone
     updated = touched.filter(pc.is_in(touched, value_set=known))
@@ -235,4 +252,6 @@ def _partition_changes(images: Images, chosen: pa.Schema, where: pc.Expression |
     table = pa.table([operations, _structs(olds, chosen, has_old), _structs(news, chosen, has_new)], schema=images_schema(chosen))
     if where is not None:
         table = table.filter(pc.or_(_satisfies(olds, has_old, where), _satisfies(news, has_new, where)))
+    if len(images.operations) < len("iud"):
+        table = table.filter(pc.is_in(table[OP], value_set=pa.array(sorted(images.operations))))
     yield from (batch for batch in table.to_batches() if batch.num_rows)

@@ -15,7 +15,7 @@ from types import TracebackType
 from tideline_table.config import LEASE_TTL_S, MOST_LEASE_S
 from tideline_table.coordination.leases import Lease, check_lease, check_storable, every_lease, leased_instant, live_leases
 from tideline_table.errors import InstantNotFound, InvalidOption, TidelineError, UnsupportedTable
-from tideline_table.hudi.point import Point
+from tideline_table.hudi.point import Point, is_sequence
 from tideline_table.table.facade import Table
 
 _LOGGER = logging.getLogger(__name__)
@@ -45,8 +45,10 @@ def take_lease(
     state = table.refresh()
     asked = table.instant_of(as_of)
     table.slices(asked)  # raises for an instant whose files were cleaned
-    instant = leased_instant(state, asked)
-    if begin := table.point_of(after):
+    # A reader of a sequence needs what later writes replaced, like a reader of changes after it.
+    begins = [point for point in (asked if is_sequence(asked) else "", table.point_of(after)) if point]
+    instant = leased_instant(state, "" if is_sequence(asked) else asked)
+    for begin in begins:
         instant = min(instant, table.first_write_after(begin) or instant)
     if not instant:
         raise InstantNotFound("a reader lease of a table without a completed write", expected="a completed write")
@@ -57,7 +59,7 @@ def take_lease(
     try:
         # Read after the lease was stored: a service that did not see the lease has published its plan by now.
         state = table.refresh()
-        if instant < state.last_clean_retained and (asked or begin):
+        if instant < state.last_clean_retained and (asked or begins):
             table.slices(instant)
         check_lease(state, lease)
     except TidelineError:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tideline_table.errors import InvalidOption, SchemaMismatch
 from tideline_table.hudi.format import Feature, TableFormat
-from tideline_table.hudi.merge_rules import BY_COMMIT_TIME, BY_EVENT_TIME, EVENT_TIME, MERGE_RULES, MergeRule, rule_of_class
+from tideline_table.hudi.merge_rules import BY_COMMIT_TIME, BY_EVENT_TIME, CUSTOM, EVENT_TIME, MERGE_RULES, MergeRule, rule_of_class
 from tideline_table.schema import field_path, named_field
 from tideline_table.schema.arrow import is_text
 
@@ -20,11 +20,15 @@ def named_rule(text: str) -> MergeRule:
     name = text.lower().replace("-", "_")
     found = _BY_NAME.get(name) or rule_of_class(text)
     if found is None:
+        from tideline_table.merge.merger import strategy_of  # noqa: PLC0415 - few tables have one
+
+        if strategy := strategy_of(text):
+            return MergeRule(text, "", CUSTOM, strategy=strategy)
         near = difflib.get_close_matches(name, _BY_NAME, n=1)
         raise InvalidOption(
             f"merge rule {text!r}",
             expected=near[0] if near else ", ".join(_BY_NAME),
-            remedy="" if near else "the rule of another payload class is code that cannot run here",
+            remedy="" if near else "other payload classes are code that cannot run here (a merger of one's own: docs/merging.md)",
         )
     return found
 
@@ -41,6 +45,8 @@ def requested_merging(
     rule = named_rule(asked) if asked else BY_EVENT_TIME if ordering_field else BY_COMMIT_TIME
     if rule.needs_modes or (rule.unavailable and has_logs):
         form.check_supports(Feature.RULES_AS_PROPERTIES)
+    if rule.strategy:
+        form.check_supports(Feature.MERGERS)
     names = [name.strip() for name in ordering_field.split(",") if name.strip()]
     if rule.ordering:
         if names and names != rule.ordering.split(","):

@@ -221,7 +221,13 @@ def _check_kind(table: Table) -> None:
             expected=f"{p.POPULATE_META_FIELDS}=true: without them, Tideline's services do not work on a shared table",
             remedy="write its rows into a new table with meta fields, and share that",
         )
-    properties = read_properties(table.storage)
+    properties, merger = read_properties(table.storage), table.definition.merging.merger
+    if merger is not None and merger.strategy_id != properties.get(p.MERGE_STRATEGY):
+        raise UnsupportedTable(
+            f"table {table.definition.name!r}, whose rows merger {merger.name!r} merges, which stands for no merger of Apache Hudi",
+            expected=f"a merger whose strategy_id is the {p.MERGE_STRATEGY} of the table",
+            remedy="give the merger the strategy_id of the Java class that does the same, and create the table with it",
+        )
     check_version(properties, table.definition.format)
     _check_resized(table, table.state, properties)
     check_kept(properties, table.definition.format, table.options)

@@ -57,7 +57,7 @@ def why_not_log_compacted(table: Table | TableView) -> NotDue | None:
         return NotDue("a copy-on-write table has no log files to merge")
     if not table.capabilities.log_is_truth:
         return NotDue("Apache Hudi's writers compact the logs of a shared table", "hoodie.log.compaction.inline of one of them")
-    if definition.merging.partial is not None:
+    if definition.merging.needs_older_rows:
         return NotDue("the records of the table are merged cell by cell, which needs the rows of base files", "compaction instead")
     if not definition.has_meta_fields:
         return NotDue("the rows of the table have no meta fields", "compaction instead")

@@ -71,7 +71,7 @@ def _settled(table: Table, instant: str) -> Reappended:
 
 
 def _reappend(table: Table, instant: str, files: list[HiddenFile]) -> Reappended:
-    if table.definition.merging.partial is not None:
+    if table.definition.merging.needs_older_rows:
         raise _unknown(instant, "the table merges cells of rows")
     _check_deletes_nothing(table, instant, files)
     late = _Late(table, instant, tuple(f.alone for f in files))

@@ -118,7 +118,7 @@ def meets_record_index(view: TableView) -> bool:
 def check_moves(view: TableView, operation: Operation) -> None:
     """Raise `UnsupportedTable` if rows may move to other partitions while a merge takes their missing cells from the old row."""
     moves = operation is Operation.UPSERT and KeyScope.of(view.options) is KeyScope.TABLE and moves_rows(view.options)
-    if moves and view.definition.merging.partial is not None:
+    if moves and view.definition.merging.needs_older_rows:
         raise UnsupportedTable(
             f"table {view.definition.name!r} merges rows cell by cell ({view.definition.payload_class}), with a global index "
             "that moves rows",

@@ -165,6 +165,12 @@ def _check_ordering(merging: Merging, change: RowChange) -> None:
 
 
 def _check_cells(merging: Merging, change: RowChange) -> None:
+    if merging.merger is not None and not merging.merger.merged(change.old, change.new).equals(change.new):
+        raise InvalidRecord(
+            f"an update of rows that merger {merging.merger.name!r} would change once more",
+            expected="values that it makes of the stored row and the new one",
+            remedy="write the rows by upsert, or delete them and insert them anew, in two commits",
+        )
     if merging.partial is None:
         return
     for name in change.new.column_names:
