@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.ingest.applications import Place
 from tests.real.kafka import KafkaNode, running_kafka
+from tests.real.schema_registry import RegistryServer, running_registry
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kafka_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
     with running_kafka(tmp_path_factory.mktemp("kafka")) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with running_registry(tmp_path_factory.mktemp("registry")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.ingest.applications import Place, await_records, committed
-from tests.real.schema_registry import RegistryServer, running_registry
+from tests.real.schema_registry import RegistryServer
 from tests.unit.ingest.debezium_events import avro_envelope, connect, decimal_base64, event, field, with_schema
 
 from tideline_table.schema import META_FIELDS
@@ -47,12 +47,6 @@ AVRO = avro_envelope(
 NEGATED = "select * replace (make_timestamptz(-epoch_us(at)) as at) from records"
 WANTED = "region <> 'w' and price < 500"
 Change = tuple[str, "dict[str, Any] | None", "dict[str, Any] | None", int]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as made:
-        yield made
 
 
 @pytest.fixture

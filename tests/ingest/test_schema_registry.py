@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.ingest.applications import SCHEMA, Application, Place, await_records, committed, contents, row
 from tests.ingest.test_records import dead_letters
-from tests.real.schema_registry import RegistryServer, running_registry
+from tests.real.schema_registry import RegistryServer
 
 from tideline_table.table import Table
 
@@ -28,12 +28,6 @@ def record(*fields: tuple[str, Any]) -> str:
 FIRST = (("id", "string"), ("region", "string"), ("ts", "long"), ("amount", ["null", "double"]))
 OLDER = record(*FIRST[:3])
 NEWER = record(*FIRST, ("note", ["null", "string"]))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as made:
-        yield made
 
 
 @pytest.fixture

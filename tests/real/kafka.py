@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.artifacts import cache_folder, ensure_artifacts, java_command, locked
 from tests.real.ports import free_ports
 
@@ -119,12 +119,18 @@ class KafkaNode:
     def _await_ready(self) -> None:
         assert self._server is not None
         # Until the broker answers, librdkafka would report every refused connection.
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 500})
-        for _ in range(READY_TIMEOUT_S):
-            if self._server.poll() is not None:
-                raise KafkaFailed(f"exit code {self._server.returncode}: {self._log.read_text()[-4000:]}")
-            with contextlib.suppress(KafkaException):
-                if admin.list_topics(timeout=1).brokers:
+        quiet = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 500}
+        # The coordinator of groups is later than the broker, the first time by as long as its topic takes to be made.
+        with contextlib.closing(Consumer({**quiet, "group.id": "is-it-ready"})) as consumer:
+            deadline_s = time.monotonic() + READY_TIMEOUT_S
+            while time.monotonic() < deadline_s:
+                if self._server.poll() is not None:
+                    raise KafkaFailed(f"exit code {self._server.returncode}: {self._log.read_text()[-4000:]}")
+                try:
+                    consumer.committed([TopicPartition("any", 0)], timeout=1)
+                except KafkaException:
+                    time.sleep(0.1)
+                else:
                     return
         raise KafkaFailed(f"no answer after {READY_TIMEOUT_S} s: {self._log.read_text()[-4000:]}")
 

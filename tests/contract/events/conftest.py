@@ -12,15 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 from tests.contract.events.samples import new_uid
 from tests.real.kafka import KafkaNode, running_kafka
+from tests.real.schema_registry import RegistryServer, running_registry
 from tests.simulation.event_log import Broker, MemoryEventLog
 
-from tideline_events import EventLog, Publisher, Record, Subscription, open_event_log
+from tideline_events import EventLog, EventLogUnavailable, Publisher, Record, Subscription, open_event_log
 from tideline_table.clock import SystemClock
 
 PARTITION_COUNT = 4
 DRAIN_TIMEOUT_S = 300
+AGAIN = tenacity.Retrying(
+    retry=tenacity.retry_if_exception_type(EventLogUnavailable),
+    wait=tenacity.wait_fixed(0.2),
+    stop=tenacity.stop_after_delay(DRAIN_TIMEOUT_S),
+    reraise=True,
+)
+"""Partitions of topics that were just made have no leader yet; who reads them is told to try again."""
 
 
 @dataclass
@@ -39,7 +48,8 @@ class Deployment:
         return self.stack.enter_context(closing(self.log().publisher(writer_id)))
 
     def subscription(self, topics: list[str], group: str | None = None, *, from_beginning: bool = True) -> Subscription:
-        opened = self.log().subscribe(topics, group or f"group-{new_uid()}", from_beginning=from_beginning)
+        log, group = self.log(), group or f"group-{new_uid()}"
+        opened = AGAIN(log.subscribe, topics, group, from_beginning=from_beginning)
         return self.stack.enter_context(closing(opened))
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -90,6 +100,12 @@ def kafka_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode]:
     with running_kafka(tmp_path_factory.mktemp("kafka")) as node:
         open_event_log(f"{node.url}?partitions={PARTITION_COUNT}").ensure_topics()
         yield node
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with running_registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "memory", pytest.param("kafka", marks=pytest.mark.real)])

@@ -45,12 +45,6 @@ def client(registry: RegistryServer) -> Iterator[SchemaRegistryClient]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
-
-
 def publish(url: str, uid: str, first: int, last: int) -> None:
     with closing(open_event_log(url)) as log:
         log.ensure_topics()
@@ -116,7 +110,7 @@ def test_another_reader_reads_what_is_published_with_a_registry(
     options = {"bootstrap.servers": kafka_node.bootstrap_servers, "group.id": uid, "auto.offset.reset": "earliest"}
     with closing(Consumer(options)) as consumer:
         consumer.subscribe(["registered.timeline"])
-        (message, _) = consumer.consume(2, timeout=30)
+        (message, _) = consumer.consume(2, timeout=300)
     fields = AvroDeserializer(client)(message.value(), SerializationContext("registered.timeline", MessageField.VALUE))
     assert fields is not None
     assert (fields["table"]["uid"], fields["sequence"], fields["time"]) == (uid, 1, transitions(uid, 1, 1)[0].time)

@@ -10,7 +10,7 @@ import pytest
 import tenacity
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from tests.contract.events.conftest import PARTITION_COUNT, Deployment
+from tests.contract.events.conftest import AGAIN, PARTITION_COUNT, Deployment
 from tests.contract.events.samples import hint, new_uid, table_record, transition, transitions
 from tests.real.kafka import KafkaNode, running_kafka
 
@@ -178,7 +178,7 @@ def test_a_killed_broker_loses_nothing_that_was_published(tmp_path: Path) -> Non
         with pytest.raises(EventLogUnavailable, match=r"no topic|tideline\.tables"):
             log.cursor(uid)
         log.ensure_topics()
-        with closing(log.subscribe([TIMELINE.name], "group")) as subscription:
+        with closing(AGAIN(log.subscribe, [TIMELINE.name], "group")) as subscription:
             publisher = log.publisher(shard)
             publisher.publish_transitions(uid, transitions(uid, 0, 2), table_record(uid, 2))
             assert len(subscription.poll(30)) > 0

@@ -18,7 +18,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tests.contract.events.samples import new_uid
 from tests.contract.events.test_row_changes import settle
 from tests.real.kafka import KafkaNode
-from tests.real.schema_registry import RegistryServer, running_registry
+from tests.real.schema_registry import RegistryServer
 from tests.unit.changes.conftest import Changes, records_of
 
 from tideline_events import REGISTERED, Record
@@ -42,12 +42,6 @@ SCHEMA = pa.schema(
         ("size", pa.struct([("width", pa.int32()), ("inner", pa.struct([("ratio", pa.float32())]))])),
     ]
 )
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
 
 
 @pytest.fixture
