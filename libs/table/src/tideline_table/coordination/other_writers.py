@@ -59,9 +59,9 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
     listing = _listing(timeline, folder, timeline.settled)
     unknown = _unknown_instant(timeline, listing, repairs=repairs)
     _check_ends(timeline, listing)
-    # Savepoints come and go without an action of their own.
-    ended = (each for each in listing.paths if each.action is not Action.SAVEPOINT and _is_ended(timeline.state, each))
-    timeline.settled |= {listing.paths[each]: each.time for each in ended}
+    for each, path in listing.paths.items():
+        if each.action is not Action.SAVEPOINT and _is_ended(timeline.state, each):
+            timeline.settled[path] = each.time
     if len(timeline.settled) > 4 * len(timeline.state.actions):  # an archival took most of them
         timeline.settled = {path: at for path, at in timeline.settled.items() if at in timeline.state.actions}
     if unknown is not None:
