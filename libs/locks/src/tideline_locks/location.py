@@ -17,23 +17,11 @@ from tideline_table.coordination import Reservations
 from tideline_table.errors import InvalidOption, UnsupportedTable
 from tideline_table.extras import extra
 from tideline_table.log import PLACES, HudiLockKind
-from tideline_table.storage import (
-    LocalStorage,
-    MemoryStorage,
-    ObjectStorage,
-    Storage,
-    open_storage,
-    root_uri,
-    unwrapped,
-)
+from tideline_table.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage, open_storage, root_uri, unwrapped
 
 HUDI_FILE_SYSTEM, HUDI_STORAGE = "hudi-filesystem", "hudi-storage"
 HUDI_ZOOKEEPER, HUDI_METASTORE, HUDI_DYNAMODB = "hudi-zookeeper", "hudi-metastore", "hudi-dynamodb"
-_PLACED = {
-    HUDI_ZOOKEEPER: HudiLockKind.ZOOKEEPER,
-    HUDI_METASTORE: HudiLockKind.METASTORE,
-    HUDI_DYNAMODB: HudiLockKind.DYNAMODB,
-}
+_PLACED = {HUDI_ZOOKEEPER: HudiLockKind.ZOOKEEPER, HUDI_METASTORE: HudiLockKind.METASTORE, HUDI_DYNAMODB: HudiLockKind.DYNAMODB}
 SERVICE_SCHEMES = frozenset({"http", "https"})
 """Of lock URLs that name a lock service. It keeps leases only: reservations are then beside each table."""
 EXPECTED_URL = (

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tideline.expressions import (
-    DIALECT,
-    NUMBER,
-    ROWS,
-    SOURCE_ROWS,
-    Evaluator,
-    arrow_part,
-    conjuncts,
-    numbered,
-    parsed,
-    quoted,
-)
+from tideline.expressions import DIALECT, NUMBER, ROWS, SOURCE_ROWS, Evaluator, arrow_part, conjuncts, numbered, parsed, quoted
 from tideline_table import table as engine
 from tideline_table.errors import InvalidOption
 from tideline_table.schema import META_FIELDS, with_meta_fields

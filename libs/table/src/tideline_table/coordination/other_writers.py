@@ -59,8 +59,9 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
     listing = _listing(timeline, folder, timeline.settled)
     unknown = _unknown_instant(timeline, listing, repairs=repairs)
     _check_ends(timeline, listing)
-    ended = {path: each.time for each, path in listing.paths.items() if _is_completed(timeline.state, each)}
-    timeline.settled.update(ended)
+    for each, path in listing.paths.items():
+        if each.action is not Action.SAVEPOINT and _is_ended(timeline.state, each):
+            timeline.settled[path] = each.time
     if len(timeline.settled) > 4 * len(timeline.state.actions):  # an archival took most of them
         timeline.settled = {path: at for path, at in timeline.settled.items() if at in timeline.state.actions}
     if unknown is not None:
@@ -88,12 +89,6 @@ def first_unlogged(timeline: ActiveTimeline) -> Instant | None:
     if timeline.is_outdated:
         return None  # Apache Hudi's writers joined in this moment; the first use of the table says so.
     return next((each for each in ends if not _ended_in_log(timeline, each, listing)), None)
-
-
-def _is_completed(state: TableState, instant: Instant) -> bool:
-    # Savepoints come and go without an action of their own, and files of other steps may have to be deleted.
-    record = state.actions.get(instant.time)
-    return instant.action is not Action.SAVEPOINT and record is not None and record.state is State.COMPLETED
 
 
 def _is_ended(state: TableState, instant: Instant) -> bool:

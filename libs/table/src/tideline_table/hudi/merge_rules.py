@@ -83,24 +83,9 @@ POSTGRES = MergeRule(
 MERGE_RULES = (
     BY_COMMIT_TIME,
     BY_EVENT_TIME,
-    MergeRule(
-        "partial_update",
-        _MODELS + "PartialUpdateAvroPayload",
-        EVENT_TIME,
-        "IGNORE_DEFAULTS",
-    ),
-    MergeRule(
-        "overwrite_non_defaults",
-        _MODELS + "OverwriteNonDefaultsWithLatestAvroPayload",
-        COMMIT_TIME,
-        "IGNORE_DEFAULTS",
-    ),
-    MergeRule(
-        "aws_dms",
-        _MODELS + "AWSDmsAvroPayload",
-        COMMIT_TIME,
-        deletion=("Op", "D"),
-    ),
+    MergeRule("partial_update", _MODELS + "PartialUpdateAvroPayload", EVENT_TIME, "IGNORE_DEFAULTS"),
+    MergeRule("overwrite_non_defaults", _MODELS + "OverwriteNonDefaultsWithLatestAvroPayload", COMMIT_TIME, "IGNORE_DEFAULTS"),
+    MergeRule("aws_dms", _MODELS + "AWSDmsAvroPayload", COMMIT_TIME, deletion=("Op", "D")),
     POSTGRES,
     MergeRule(
         "mysql_debezium",

@@ -55,11 +55,7 @@ TABLE_OPTIONS = (
         "hoodie.table.ordering.fields",
     ),
     _table(
-        WRITE + "table.type",
-        "type",
-        "`COPY_ON_WRITE` (default) or `MERGE_ON_READ`.",
-        "hoodie.table.type",
-        WRITE + "storage.type",
+        WRITE + "table.type", "type", "`COPY_ON_WRITE` (default) or `MERGE_ON_READ`.", "hoodie.table.type", WRITE + "storage.type"
     ),
     _table(
         WRITE + "keygenerator.class",
@@ -77,11 +73,7 @@ TABLE_OPTIONS = (
         "hoodie.deltastreamer.keygen.timebased.*",
         "hoodie.streamer.keygen.timebased.*",
     ),
-    _table(
-        WRITE + "keygenerator.consistent.logical.timestamp.enabled",
-        "key_settings",
-        "Timestamps in record keys are texts.",
-    ),
+    _table(WRITE + "keygenerator.consistent.logical.timestamp.enabled", "key_settings", "Timestamps in record keys are texts."),
     _table("hoodie.write.complex.keygen.new.encoding", "key_settings", "A complex key of one column holds its value only."),
     _table(WRITE + "hive_style_partitioning", "hive_style", "Partition folders are named `column=value`."),
     _table(WRITE + "partitionpath.urlencode", "url_encode", "Special characters in partition folders are escaped."),
@@ -172,16 +164,8 @@ FIXED_OPTIONS = (
         "hoodie.datasource.query.incremental.format", ("latest_state",), "For changes with images use the read option `changes`."
     ),
     _fixed("hoodie.datasource.merge.type", ("payload_combine",), "Readers always merge log files.", "hoodie.realtime.merge.type"),
-    _fixed(
-        READ + "extract.partition.values.from.path",
-        _FALSE,
-        "Rows hold the partition columns as they were written.",
-    ),
-    _fixed(
-        READ + "schema.use.end.instanttime",
-        _FALSE,
-        "Rows of incremental queries have the newest schema; select columns.",
-    ),
+    _fixed(READ + "extract.partition.values.from.path", _FALSE, "Rows hold the partition columns as they were written."),
+    _fixed(READ + "schema.use.end.instanttime", _FALSE, "Rows of incremental queries have the newest schema; select columns."),
     _fixed(
         READ + "handle.hollow.commit",
         ("fail", "block"),
@@ -235,15 +219,7 @@ REFUSED_OPTIONS = tuple(
         "hoodie.index.class": "hoodie.index.type names an index",
     }.items()
 )
-HUDI_OPTIONS = (
-    *TABLE_OPTIONS,
-    *INDEX_OPTIONS,
-    *WRITE_OPTIONS,
-    *READ_OPTIONS,
-    *FIXED_OPTIONS,
-    *REFUSED_OPTIONS,
-    *IGNORED_OPTIONS,
-)
+HUDI_OPTIONS = (*TABLE_OPTIONS, *INDEX_OPTIONS, *WRITE_OPTIONS, *READ_OPTIONS, *FIXED_OPTIONS, *REFUSED_OPTIONS, *IGNORED_OPTIONS)
 _EXACT = {key: option for option in HUDI_OPTIONS for key in (option.key, *option.older) if "*" not in key}
 _PATTERNS = tuple(option for option in HUDI_OPTIONS if any("*" in key for key in (option.key, *option.older)))
 

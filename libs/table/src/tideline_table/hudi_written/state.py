@@ -19,13 +19,7 @@ from tideline_table.hudi.properties import TYPE
 from tideline_table.hudi.write_stats import LATEST_SCHEMA_KEY, SCHEMA_KEY, CommitMetadata
 from tideline_table.hudi.zone import timeline_zone
 from tideline_table.hudi_written.recorded import RecordedFiles
-from tideline_table.hudi_written.slices import (
-    ListedGroup,
-    ListedGroups,
-    listed_groups,
-    slices_of,
-    tried_again,
-)
+from tideline_table.hudi_written.slices import ListedGroup, ListedGroups, listed_groups, slices_of, tried_again
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.cleaned import CleanedFile, cleaned_files, first_whole
 from tideline_table.log.plan import Plan, parse_plan
@@ -128,11 +122,7 @@ class _Found:
 
 
 def _state(
-    storage: Storage,
-    form: TableFormat,
-    listing: TimelineListing,
-    groups: dict[FileGroupId, ListedGroup],
-    zone: tzinfo,
+    storage: Storage, form: TableFormat, listing: TimelineListing, groups: dict[FileGroupId, ListedGroup], zone: tzinfo
 ) -> TableState:
     found = _Found()
     named: set[str] = set()

@@ -17,17 +17,7 @@ from tideline_table.action.log_compaction.run import (
     why_not_log_compacted,
 )
 from tideline_table.action.log_compaction.task import merge_log
-from tideline_table.action.service import (
-    Gain,
-    Inline,
-    Ran,
-    Rewrite,
-    RunTasks,
-    Settings,
-    logs_applied,
-    merged_logs,
-    operation_files,
-)
+from tideline_table.action.service import Gain, Inline, Ran, Rewrite, RunTasks, Settings, logs_applied, merged_logs, operation_files
 from tideline_table.config import LOG_COMPACTION_ENABLE, LOG_COMPACTION_INLINE, Options
 from tideline_table.coordination.committed import Committed
 from tideline_table.file_group.slice import FileGroupId, FileSlice
