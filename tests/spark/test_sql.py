@@ -61,7 +61,10 @@ def test_a_table_is_created_as_the_statement_says(spark: SparkSession, tmp_path:
 
 def test_queries_name_tables_by_path_and_name(spark: SparkSession, base: str) -> None:
     before = tideline.open(base).inspect.history()["instant"][0].as_py()
-    sql(spark, f"insert into `{base}` (id, day) values ('d', 'wed')")
+    done = sql(spark, f"insert into `{base}` (id, day) values ('d', 'wed')")
+    assert isinstance(done, tideline.Commit)
+    for sequence, count in ((done.sequence, 4), (done.sequence - 1, 3)):
+        assert rows(sql(spark, f"select count(*) from `{base}` version as of {sequence}")) == [(count,)]
     spark.createDataFrame([("mon", 1), ("tue", 2)], "day string, n int").createOrReplaceTempView("days")
     query = "with t as (select * from trips) select t.id, place.x, n from t join days on t.day = days.day where n < 3"
     assert rows(sql(spark, query, {"Trips": base})) == [("a", 1, 1), ("b", None, 2), ("c", None, 2)]
