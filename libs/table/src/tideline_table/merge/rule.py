@@ -166,16 +166,16 @@ def filled_rows(
 
     Row `rows[i]` meets row `targets[i]` of `incoming`, which lies on top where `wins[i]`.
     """
-    partial = merging.partial
-    if not merging.needs_older_rows or not len(targets):
+    partial, merger = merging.partial, merging.merger
+    if (partial is None and merger is None) or not len(targets):
         return incoming, wins
     met = np.full(incoming.num_rows, -1, dtype=np.int64)
     # Of stored rows with the same key, the first one counts.
     met[targets[::-1]] = rows[::-1]
     if partial is None:
-        assert merging.merger is not None
+        assert merger is not None
         live = np.flatnonzero((met >= 0) & ~deleted_mask(incoming))
-        merged = merging.merger.merged(stored.take(pa.array(met[live])), incoming.take(pa.array(live)))
+        merged = merger.merged(stored.take(pa.array(met[live])), incoming.take(pa.array(live)))
         chosen = np.arange(incoming.num_rows)
         chosen[live] = incoming.num_rows + np.arange(len(live))
         return pa.concat_tables([incoming, merged]).take(pa.array(chosen)), wins
