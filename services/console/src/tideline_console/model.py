@@ -51,7 +51,7 @@ CREATE INDEX steps_undone ON steps (uid, undone) WHERE undone IS NOT NULL;
 CREATE INDEX steps_undoing ON steps (time_s) WHERE action = 'rollback' AND to_state = 'completed';
 CREATE TABLE writers (
   writer TEXT NOT NULL, uid TEXT NOT NULL, day INTEGER NOT NULL, steps INTEGER NOT NULL, bytes INTEGER NOT NULL,
-  rows INTEGER NOT NULL, last_s REAL NOT NULL, PRIMARY KEY (day, writer, uid)) WITHOUT ROWID;
+  rows INTEGER NOT NULL, last_s REAL NOT NULL, PRIMARY KEY (writer, uid, day)) WITHOUT ROWID;
 CREATE TABLE hours (
   hour INTEGER NOT NULL, action TEXT NOT NULL, steps INTEGER NOT NULL, bytes INTEGER NOT NULL, rows INTEGER NOT NULL,
   PRIMARY KEY (hour, action)) WITHOUT ROWID;
@@ -71,6 +71,21 @@ WHEN new.to_state = 'completed' AND new.action IN ('commit', 'deltacommit', 'rep
     COALESCE(new.rows_inserted, 0) + COALESCE(new.rows_updated, 0) + COALESCE(new.rows_deleted, 0), new.time_s)
     ON CONFLICT DO UPDATE SET steps = steps + 1, bytes = bytes + excluded.bytes, rows = rows + excluded.rows,
       last_s = max(last_s, excluded.last_s);
+END;
+CREATE TABLE open_writes (
+  uid TEXT NOT NULL, instant TEXT NOT NULL, sequence INTEGER NOT NULL, time_s REAL NOT NULL,
+  PRIMARY KEY (uid, instant)) WITHOUT ROWID;
+CREATE INDEX open_writes_by_time ON open_writes (time_s);
+CREATE TRIGGER begin_writes AFTER INSERT ON steps
+WHEN new.to_state = 'inflight' AND new.action IN ('commit', 'deltacommit', 'replacecommit')
+  AND NOT EXISTS (SELECT 1 FROM steps l WHERE l.uid = new.uid AND l.instant = new.instant AND +l.sequence > new.sequence)
+  AND NOT EXISTS (SELECT 1 FROM steps r WHERE r.uid = new.uid AND r.undone = new.instant AND r.to_state = 'completed') BEGIN
+  INSERT INTO open_writes VALUES (new.uid, new.instant, new.sequence, new.time_s)
+    ON CONFLICT DO UPDATE SET sequence = excluded.sequence, time_s = excluded.time_s;
+END;
+CREATE TRIGGER end_writes AFTER INSERT ON steps BEGIN
+  DELETE FROM open_writes WHERE uid = new.uid
+    AND (instant = new.instant AND sequence < new.sequence OR instant = new.undone AND new.to_state = 'completed');
 END;
 CREATE TABLE sizes (
   base_path TEXT NOT NULL, at_s REAL NOT NULL, size_bytes INTEGER NOT NULL, file_groups INTEGER NOT NULL,

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tideline_console import queries
-from tideline_console.instants import WRITES
 from tideline_console.model import ReadModel, Row
 
 DAYS = 7
 LISTED = 100
-_RECENT = 20_000
-"""Steps among which running writes are searched, the newest ones."""
-_WRITES = ", ".join(f"'{action}'" for action in sorted(WRITES))
 
 
 def writers_context(model: ReadModel, now_s: float) -> dict[str, Any]:
@@ -52,17 +48,11 @@ def writers(model: ReadModel, now_s: float, limit: int = LISTED) -> list[Row]:
 
 
 def running(model: ReadModel, now_s: float, limit: int = LISTED) -> list[Row]:
-    """Return writes that began and did not end, the oldest first: those of the newest steps without a later one."""
+    """Return writes that began and did not end, the oldest first."""
     return model.query(
-        "SELECT s.*, t.key, t.name, t.folder FROM (SELECT * FROM "  # noqa: S608 - own text
-        "(SELECT * FROM steps WHERE time_s >= ? ORDER BY time_s DESC LIMIT ?) "
-        f"WHERE to_state = 'inflight' AND action IN ({_WRITES})) s JOIN tables t ON t.uid = s.uid "
-        "WHERE NOT EXISTS (SELECT 1 FROM steps l INDEXED BY steps_by_instant "
-        "WHERE l.uid = s.uid AND l.instant = s.instant AND l.sequence > s.sequence) "
-        "AND NOT EXISTS (SELECT 1 FROM steps r WHERE r.uid = s.uid AND r.undone = s.instant AND r.to_state = 'completed') "
-        "ORDER BY s.time_s LIMIT ?",
+        "SELECT s.*, t.key, t.name, t.folder FROM open_writes o JOIN tables t ON t.uid = o.uid "
+        "JOIN steps s ON s.uid = o.uid AND s.sequence = o.sequence WHERE o.time_s >= ? ORDER BY o.time_s LIMIT ?",
         now_s - DAYS * 86_400,
-        _RECENT,
         limit,
     )
 
