@@ -123,7 +123,7 @@ SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 
 {{/* "true" for a component that calls the API server: `root`, `component`. */}}
 {{- define "tideline.callsApiServer" -}}
-{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (not (has .component (list "catalog" "console" "ingest" "webhooks")))) -}}true{{- end -}}
+{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (not (has .component (list "catalog" "ingest" "webhooks")))) -}}true{{- end -}}
 {{- end -}}
 
 {{/* How long a component may take to stop, in whole seconds, with 15 s for what surrounds it. */}}

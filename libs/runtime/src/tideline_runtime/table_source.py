@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 from tideline_events import PendingPlan
 from tideline_runtime.contract import ServiceContext
+from tideline_runtime.policy.resolution import Requested
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shards import Shards
 from tideline_table.action import action_name
@@ -84,6 +85,10 @@ class TableSource(Protocol):
 
         While the source does not answer, the result contains the last known tables.
         """
+        ...
+
+    def requested(self) -> Mapping[str, Requested]:
+        """Return what is asked of all services, by canonical base path; the same object until it changes. Raises as `named`."""
         ...
 
     def show_tables(self, found: Mapping[str, TableFacts | Trouble]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tideline_cli.fleet import PARALLEL, Fleet
@@ -35,7 +35,9 @@ from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.logging import get_logger
 from tideline_runtime.policy import Policies
 from tideline_runtime.policy.live import LivePolicies
+from tideline_runtime.policy.resolution import Requested
 from tideline_runtime.registry import PROPERTIES
+from tideline_runtime.table_source import TableSource
 from tideline_table.action import failure_document, pending_bytes, status_document
 from tideline_table.clock import Clock
 from tideline_table.errors import InvalidOption, TidelineError
@@ -47,6 +49,7 @@ TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JO
 """The topics that the console reads."""
 LOOK_AT_PENDING_S = 10.0
 """Longest time between two examinations of a table with a pending action: its process may die without an entry in the log."""
+_NOTHING: Mapping[str, Requested] = {}
 _STEPS = 2000
 """Steps that are stored at once."""
 
@@ -75,7 +78,10 @@ class Follower:
         open_log: Callable[[], EventLog] | None = None,
         beat: Callable[[], None] = lambda: None,
         stopping: threading.Event | None = None,
+        source: TableSource | None = None,
     ) -> None:
+        self._source, self._requested, self._resources_failure = source, _NOTHING, ""
+        self._combined: tuple[Policies, Mapping[str, Requested], Policies] | None = None
         self._stopping = stopping or threading.Event()
         self._settings, self._model, self._clock, self._open_log, self._beat = settings, model, clock, open_log, beat
         planner, self._cleaner = settings.of(PlannerSettings), settings.of(CleanerSettings)
@@ -99,8 +105,11 @@ class Follower:
         """When the last turn ended, in seconds since the epoch."""
 
     def policies(self) -> Policies:
-        """Return the policies in force."""
-        return self._policies.current()
+        """Return the policies in force, with what HudiTable resources ask; the same object while nothing changed."""
+        file, requested, known = self._policies.current(), self._requested, self._combined
+        if known is None or known[0] is not file or known[1] is not requested:
+            known = self._combined = file, requested, replace(file, requested=requested) if requested else file
+        return known[2]
 
     @property
     def policy_refusal(self) -> str:
@@ -114,7 +123,7 @@ class Follower:
 
     def fleet(self) -> Fleet:
         """Return the settings and policies by which tables are judged now."""
-        return Fleet(self._planner, self._cleaner, {}, policies=self._policies.current(), probe=self._probe)
+        return Fleet(self._planner, self._cleaner, {}, policies=self.policies(), probe=self._probe)
 
     def opened(self, base_path: str) -> Table:
         """Return the table, refreshed. Raises as `Fleet.open`, and `ObjectNotFound` for one that was deleted."""
@@ -133,12 +142,15 @@ class Follower:
     def close(self) -> None:
         """Release threads and connections."""
         self._pool.shutdown()
+        if self._source is not None:
+            self._source.close()
         self._drop_tail()
         self._probe.close()
 
     def turn(self, wait_s: float = 0.0) -> None:
         """Do what is due. Waits up to `wait_s` for an event, if events are read. Ends early once a stop is asked for."""
         now_s = self._clock.monotonic_s()
+        self._read_resources()
         fleet = self.fleet()
         if now_s >= self._scan_at_s:
             self._scan(fleet)
@@ -154,9 +166,25 @@ class Follower:
         self.is_complete = True
         self.checked_s = self._clock.now().timestamp()
 
+    def _read_resources(self) -> None:
+        """Read what HudiTable resources ask. While they do not answer, what they asked last holds."""
+        if self._source is None:
+            return
+        before = self._requested, self._resources_failure
+        try:
+            self._requested, self._resources_failure = self._source.requested(), ""
+        except TidelineError as error:
+            self._resources_failure = str(error)
+        if before[0] is not self._requested or before[1] != self._resources_failure:
+            self._scan_at_s = float("-inf")
+
     def _scan(self, fleet: Fleet) -> None:
         try:
             found, self.failures = fleet.find()
+            found = sorted({*found, *self._requested})
+            if self._resources_failure:
+                why = f"the HudiTable resources cannot be read: {self._resources_failure}"
+                self.failures.append(failure_document("HudiTable resources", Finding(FindingKind.CANNOT_OPEN, why)))
         except InvalidOption:
             raise
         except Exception as error:  # noqa: BLE001 - what breaks the search must not hide the tables that are known

@@ -90,6 +90,7 @@ def table_context(
         "instant_total": len(instants),
         "most_instants": MOST_INSTANTS,
         "chosen": chosen,
+        "resource": follower.policies().requested.get(row["base_path"]),
         "chosen_text": given.get("instant", "") if chosen is None else "",
         "link": lambda **changes: _link(window, until_s, given, changes),
         "earlier_s": span.end_s - (span.end_s - span.begin_s) / 2,

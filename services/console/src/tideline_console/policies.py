@@ -48,7 +48,7 @@ def policies_context(model: ReadModel, policies: Policies, refusal: str, clock: 
     rows = model.query("SELECT key, name, folder, base_path, uid FROM tables ORDER BY name, base_path LIMIT ?", MOST_CHECKED)
     matched: dict[str, list[Row]] = {rule.label: [] for rule in policies.rules}
     paused = []
-    known, now = rows if policies.rules or policies.defaults else [], clock.now()
+    known, now = rows if policies.rules or policies.defaults or policies.requested else [], clock.now()
     for row, (labels, own, problem) in zip(known, matches.of(policies, known), strict=True):
         for label in labels:
             matched[label].append(row)
@@ -75,6 +75,9 @@ def policies_context(model: ReadModel, policies: Policies, refusal: str, clock: 
         "paused": [one for one in paused if one["pause"] is not None],
         "contradictions": [one for one in paused if one["problem"]],
         "refusal": refusal,
+        "resources": [
+            {**row, "asks": policies.requested[row["base_path"]]} for row in rows if row["base_path"] in policies.requested
+        ],
     }
 
 

@@ -23,7 +23,9 @@ from tideline_events import ActionEvent, EventLog, encode, open_event_log
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
+from tideline_runtime.shards import StaticShards
 from tideline_runtime.state_folder import PRIVATE_FILE
+from tideline_runtime.table_source import open_table_source
 
 _log = get_logger(__name__)
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]", re.ASCII)
@@ -78,6 +80,7 @@ class ConsoleService:
                 self._event_log if reads_events else None,
                 self._context.health.beat,
                 self._context.stopping,
+                open_table_source(settings, self._context, StaticShards()),
             )
         if self._socket is None:
             self._socket = self._bound()

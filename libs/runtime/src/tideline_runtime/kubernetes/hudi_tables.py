@@ -14,6 +14,7 @@ from tideline_runtime.kubernetes.resource_watch import ResourceWatch
 from tideline_runtime.kubernetes.status import JOB_FIELDS, TABLE_FIELDS, job_status, table_status
 from tideline_runtime.kubernetes.status_writer import StatusWriter
 from tideline_runtime.metrics import TABLE_SCAN_FAILURES
+from tideline_runtime.policy.resolution import Requested
 from tideline_runtime.settings import ServiceSettings
 from tideline_runtime.shards import Shards, holds
 from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, Trouble
@@ -50,6 +51,7 @@ class HudiTables:
             failed=lambda: context.metrics.increment(TABLE_SCAN_FAILURES),
         )
         clock, interval_s = context.clock, own.status_interval_s
+        self._requested: tuple[Selection, Mapping[str, Requested]] | None = None
         self._named: tuple[Selection, Mapping[str, NamedTable]] | None = None
         self._tables = StatusWriter(api, self._watch, TABLE_MANAGER, TABLE_FIELDS, clock, interval_s)
         self._jobs = StatusWriter(api, self._watch, JOB_MANAGER, JOB_FIELDS, clock, interval_s)
@@ -63,6 +65,12 @@ class HudiTables:
         if self._named is None or self._named[0] is not selection:
             self._named = (selection, selection.named(self._service))
         return self._named[1]
+
+    def requested(self) -> Mapping[str, Requested]:
+        selection = self._selection()
+        if self._requested is None or self._requested[0] is not selection:
+            self._requested = (selection, selection.requested())
+        return self._requested[1]
 
     def show_tables(self, found: Mapping[str, TableFacts | Trouble]) -> None:
         """See `TableSource.show_tables`. Also shows why the other resources of this instance's shards are not accepted."""

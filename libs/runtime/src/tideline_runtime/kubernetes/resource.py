@@ -9,6 +9,7 @@ from typing import Any
 from tideline_runtime.api_server import Item
 from tideline_runtime.members import OF_TABLES
 from tideline_runtime.policy.fields import FLEET_OPTIONS
+from tideline_runtime.policy.resolution import Requested
 from tideline_runtime.registry import TablePattern
 from tideline_runtime.table_settings import overrides_problem
 from tideline_runtime.table_source import NamedTable, Trouble
@@ -93,6 +94,13 @@ class Selection:
         """Return the tables for the service of this name. `is_wanted` is false for a table whose resource has a problem."""
         return {
             path: NamedTable(r.problem is None and service in r.services, r.options, r.settings.get(service) or {})
+            for path, r in self.deciding.items()
+        }
+
+    def requested(self) -> dict[str, Requested]:
+        """Return what each deciding resource asks of all services, by base path."""
+        return {
+            path: Requested(r.name, r.services, r.options, r.settings, "" if r.problem is None else r.problem.text)
             for path, r in self.deciding.items()
         }
 

@@ -10,6 +10,7 @@ from tideline_runtime.policy.errors import ContradictoryRules
 from tideline_runtime.policy.fields import OPTION, SETTING
 from tideline_runtime.policy.selector import RESOURCE, Group, Rank, Selector
 from tideline_runtime.policy.table_policy import Given, Origin, TablePolicy
+from tideline_table.action import REWRITES, TableService
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,26 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
+class Requested:
+    """What the HudiTable resource of a table asks of all services. `problem`: why it is not accepted; then no service works."""
+
+    name: str
+    services: frozenset[str]
+    options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    problem: str = ""
+
+    def given(self) -> dict[str, Given]:
+        """Return the fields that it gives, narrower than every rule; services whose worker it does not want are off."""
+        origin = Origin(f"HudiTable {self.name}{' (not accepted)' if self.problem else ''}")
+        fields = {} if self.problem else _resource_fields(self.options, self.settings)
+        for service in TableService:
+            if self.problem or ("planner" if service in REWRITES else "cleaner") not in self.services:
+                fields[f"services.{service.value}"] = False
+        return {name: Given(value, origin) for name, value in fields.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Policies:
     """All rules of a policy file. `Policies()` has no rules."""
 
@@ -51,6 +72,8 @@ class Policies:
     rules: tuple[Rule, ...] = ()
     tags: Mapping[str, Group] = field(default_factory=dict)
     fleet: Fleet = Fleet()
+    requested: Mapping[str, Requested] = field(default_factory=dict)
+    """What HudiTable resources ask, by base path, where all services are judged together; a service asks its own source."""
 
     def of(
         self,
@@ -73,6 +96,8 @@ class Policies:
                     found.setdefault(name, []).append((rank, own))
         for name, value in _resource_fields(resource_options or {}, resource_settings or {}).items():
             found.setdefault(name, []).append((RESOURCE, Given(value, Origin("HudiTable resource"))))
+        for name, own in self.requested[base_path].given().items() if base_path in self.requested else ():
+            found.setdefault(name, []).append((RESOURCE, own))
         return TablePolicy(base_path, uid, {name: _narrowest(base_path, name, found[name]) for name in sorted(found)})
 
     def rules_for(self, base_path: str, uid: str = "") -> tuple[Rule, ...]:
