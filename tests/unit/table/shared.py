@@ -56,7 +56,7 @@ def opened(storage: Storage, clock: ManualClock, writer: str = "w", **options: A
 def peer_of(storage: Storage, clock: ManualClock) -> Table:
     """The table in the hands of the other side."""
     table = opened(storage, clock, "peer")
-    lock = open_hudi_lock(storage, SHARING, "peer", clock, table.options)
+    lock = open_hudi_lock(storage, table.sharing or SHARING, "peer", clock, table.options)
     table.timeline = timeline = Unlogged(LogReplica(storage, clock, "peer", table.options, table.timeline.format), lock)
     assert table.identity is not None
     timeline.replica.uid = table.identity.uid
