@@ -74,13 +74,14 @@ def explained(policies: Policies, own: TablePolicy) -> dict[str, Any]:
             "paused": "no" if pause is None else pause.reason,
         },
         "values": [
-            {"field": name, "value": _plain(value), "rule": origin.rule, "line": origin.line or None}
+            {"field": name, "value": plain_value(value), "rule": origin.rule, "line": origin.line or None}
             for name, (value, origin) in sorted(values.items())
         ],
     }
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value of a policy as JSON."""
     if isinstance(value, tuple):
         return [
             {"from": f"{w.begins:%H:%M}", "to": f"{w.ends:%H:%M}", "time_zone": w.zone.key, "days": sorted(w.days)} for w in value

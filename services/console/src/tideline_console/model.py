@@ -36,6 +36,7 @@ DUE = frozenset(("due", "held", "failed"))
 MOST_EVENTS = 50_000
 MOST_SIZES = 120
 """Sizes of one table that are kept; beyond that every second one goes, so that they reach back as far as the console does."""
+_COUNTED = ("rows_inserted", "rows_updated", "rows_deleted", "files_added", "files_deleted", "bytes_added")
 Row = dict[str, Any]
 
 
@@ -151,23 +152,13 @@ def step_row(one: Transition) -> Row:
     """Return the row of a step, in the order of the columns. It does not depend on who observed the step."""
     return {
         "uid": one.table.uid,
-        "sequence": one.sequence,
-        "instant": one.instant,
-        "action": one.action,
-        "operation": one.operation,
-        "from_state": one.from_state,
-        "to_state": one.to_state,
+        **{name: getattr(one, name) for name in ("sequence", "instant", "action", "operation", "from_state", "to_state")},
         "time_s": one.time.timestamp(),
         "requested_s": one.requested_time.timestamp(),
         "completed_s": None if one.completion_time is None else one.completion_time.timestamp(),
         "writer": one.writer_id,
         "undone": one.undone_instant,
-        "rows_inserted": one.rows_inserted,
-        "rows_updated": one.rows_updated,
-        "rows_deleted": one.rows_deleted,
-        "files_added": one.files_added,
-        "files_deleted": one.files_deleted,
-        "bytes_added": one.bytes_added,
+        **{name: getattr(one, name) for name in _COUNTED},
         "partitions": json.dumps(one.partitions[:100]),
         "timeline_file": one.timeline_file,
     }

@@ -21,49 +21,27 @@ _SCHEMAS = {
         events_failure=TEXT,
     ),
     "TableRow": record(
-        key=TEXT,
-        base_path=TEXT,
-        uid=TEXT,
-        name=TEXT,
-        folder=TEXT,
-        type=nullable(TEXT),
-        version=nullable(WHOLE),
-        mode=TEXT,
+        **dict.fromkeys(("key", "base_path", "uid", "name", "folder", "mode", "tags"), TEXT),
+        **dict.fromkeys(("type", "state"), nullable(TEXT)),
+        **dict.fromkeys(
+            ("version", "sequence", "size_bytes", "file_groups", "small_files", "log_files", "log_bytes"), nullable(WHOLE)
+        ),
+        **dict.fromkeys(("pending", "findings"), WHOLE),
         verdict={"type": "string", "enum": ["attention", "due", "working", "idle", "unmanaged", "cannot_open"]},
-        state=nullable(TEXT),
-        sequence=nullable(WHOLE),
-        size_bytes=nullable(WHOLE),
-        file_groups=nullable(WHOLE),
-        small_files=nullable(WHOLE),
-        log_files=nullable(WHOLE),
-        log_bytes=nullable(WHOLE),
-        pending=WHOLE,
-        findings=WHOLE,
         last_write_s=nullable(NUMBER),
-        tags=TEXT,
         examined_s=NUMBER,
     ),
     "Tables": record(tables=array(named("TableRow")), total=WHOLE, page=WHOLE, page_size=WHOLE),
     "Table": record(key=TEXT, status=ANY, facts=nullable(ANY), failure=nullable(TEXT)),
     "Why": record(key=TEXT, verdict=TEXT, verdicts=array(_VERDICT)),
     "Instant": record(
-        instant=TEXT,
-        action=TEXT,
-        operation=TEXT,
+        **dict.fromkeys(("instant", "action", "operation", "writer", "undone", "timeline_file"), TEXT),
+        **dict.fromkeys(("sequence", "rows_inserted", "rows_updated", "rows_deleted"), nullable(WHOLE)),
+        **dict.fromkeys(("files_added", "files_deleted", "bytes_added"), WHOLE),
         outcome={"type": "string", "enum": ["completed", "running", "planned", "rolled back"]},
         begun_s=NUMBER,
         ended_s=nullable(NUMBER),
-        writer=TEXT,
-        sequence=nullable(WHOLE),
-        undone=TEXT,
-        rows_inserted=nullable(WHOLE),
-        rows_updated=nullable(WHOLE),
-        rows_deleted=nullable(WHOLE),
-        files_added=WHOLE,
-        files_deleted=WHOLE,
-        bytes_added=WHOLE,
         partitions=array(TEXT),
-        timeline_file=TEXT,
     ),
     "Timeline": record(key=TEXT, total=WHOLE, instants=array(named("Instant"))),
     "Work": record(pending=array(ANY), due=array(ANY), done=array(ANY)),
@@ -93,23 +71,14 @@ def _get(summary: str, schema: str, *parameters: dict[str, Any]) -> dict[str, An
     return {"get": {"summary": summary, "parameters": list(parameters), "responses": replies}}
 
 
-_VIEW = tuple(
-    _parameter(name, "query", description)
-    for name, description in (
-        ("q", "Words in name, path, tags or uid."),
-        ("state", "A verdict."),
-        ("type", "cow or mor."),
-        ("version", "Version of the table."),
-        ("mode", "exclusive, shared or foreign."),
-        ("folder", "Folder of the table."),
-        ("size_min", "Least size in bytes."),
-        ("small_min", "Least number of small files."),
-        ("logs_min", "Least bytes of log files."),
-        ("sort", "state, table, type, version, mode, size, groups, small, logs, pending or last."),
-        ("order", "asc or desc."),
-        ("page", "Number of the page, from 1."),
-    )
-)
+_QUERIES = (
+    ("q", "Words in name, path, tags or uid."), ("state", "A verdict."), ("type", "cow or mor."),
+    ("version", "Version of the table."), ("mode", "exclusive, shared or foreign."), ("folder", "Folder of the table."),
+    ("size_min", "Least size in bytes."), ("small_min", "Least number of small files."), ("logs_min", "Least bytes of log files."),
+    ("sort", "state, table, type, version, mode, size, groups, small, logs, pending or last."),
+    ("order", "asc or desc."), ("page", "Number of the page, from 1."),
+)  # fmt: skip
+_VIEW = tuple(_parameter(name, "query", description) for name, description in _QUERIES)
 OPENAPI: dict[str, Any] = {
     "openapi": "3.1.0",
     "info": {"title": "Tideline console API", "version": "1"},

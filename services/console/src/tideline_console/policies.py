@@ -6,6 +6,7 @@ import threading
 from datetime import datetime
 from typing import Any
 
+from tideline_cli.policy_program import plain_value
 from tideline_console.model import ReadModel, Row
 from tideline_console.text import policy_text
 from tideline_runtime.policy import Policies
@@ -59,7 +60,7 @@ def policies_context(model: ReadModel, policies: Policies, refusal: str, clock: 
         {
             "label": rule.label,
             "line": min((own.origin.line for own in rule.fields.values()), default=0),
-            "fields": [(name, policy_text(name, _plain(own.value))) for name, own in sorted(rule.fields.items())],
+            "fields": [(name, policy_text(name, plain_value(own.value))) for name, own in sorted(rule.fields.items())],
             "tables": matched[rule.label][:LISTED],
             "total": len(matched[rule.label]),
         }
@@ -70,7 +71,7 @@ def policies_context(model: ReadModel, policies: Policies, refusal: str, clock: 
         "file": policies.source,
         "rules": rules,
         "defaults": [
-            (name, policy_text(name, _plain(own.value)), own.origin.line) for name, own in sorted(policies.defaults.items())
+            (name, policy_text(name, plain_value(own.value)), own.origin.line) for name, own in sorted(policies.defaults.items())
         ],
         "paused": [one for one in paused if one["pause"] is not None],
         "contradictions": [one for one in paused if one["problem"]],
@@ -87,13 +88,3 @@ def _pause(own: TablePolicy, now: datetime) -> dict[str, Any] | None:
         return None
     origin = own.given["pause"].origin
     return {"reason": pause.reason, "until": pause.until, "rule": origin.rule, "line": origin.line}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and value and hasattr(value[0], "begins"):
-        return [{"from": f"{w.begins:%H:%M}", "to": f"{w.ends:%H:%M}", "time_zone": w.zone.key} for w in value]
-    if isinstance(value, tuple):
-        return ", ".join(str(one) for one in value)
-    if hasattr(value, "reason"):
-        return {"reason": value.reason, "until": None if value.until is None else value.until.isoformat()}
-    return value

@@ -26,7 +26,7 @@ CREATE TABLE steps (
 CREATE INDEX steps_by_time ON steps (time_s);
 CREATE INDEX steps_by_instant ON steps (uid, instant);
 CREATE INDEX steps_of_services ON steps (time_s, uid) WHERE to_state IN ('completed', 'rolledback') AND action IN ({services});
-CREATE INDEX steps_undone ON steps (uid, undone) WHERE undone IS NOT NULL;
+CREATE INDEX steps_undone ON steps (undone, uid) WHERE undone IS NOT NULL;
 CREATE INDEX steps_undoing ON steps (time_s) WHERE action = 'rollback' AND to_state = 'completed';
 CREATE TABLE writers (
   writer TEXT NOT NULL, uid TEXT NOT NULL, day INTEGER NOT NULL, steps INTEGER NOT NULL, bytes INTEGER NOT NULL,
@@ -58,7 +58,7 @@ CREATE INDEX open_writes_by_time ON open_writes (time_s);
 CREATE TRIGGER begin_writes AFTER INSERT ON steps
 WHEN new.to_state = 'inflight' AND new.action IN ('commit', 'deltacommit', 'replacecommit')
   AND NOT EXISTS (SELECT 1 FROM steps l WHERE l.uid = new.uid AND l.instant = new.instant AND +l.sequence > new.sequence)
-  AND NOT EXISTS (SELECT 1 FROM steps r WHERE r.uid = new.uid AND r.undone = new.instant AND r.to_state = 'completed') BEGIN
+  AND NOT EXISTS (SELECT 1 FROM steps r WHERE +r.uid = new.uid AND r.undone = new.instant AND r.to_state = 'completed') BEGIN
   INSERT INTO open_writes VALUES (new.uid, new.instant, new.sequence, new.time_s)
     ON CONFLICT DO UPDATE SET sequence = excluded.sequence, time_s = excluded.time_s;
 END;
