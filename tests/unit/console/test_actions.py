@@ -241,6 +241,20 @@ def test_a_policy_file_that_changed_since_the_preview_is_left_alone(consoles):
     assert acting.recorded == []
 
 
+def test_two_operators_who_pause_one_table_leave_one_rule(consoles):
+    file = consoles.folder / "policy.yaml"
+    file.write_text("version: 1\nrules: []\n")
+    acting = Acting(consoles, policy_file=file)
+    (_, first), (_, second) = acting.preview("pause"), acting.preview("pause")
+    assert acting.confirm("pause", first, "move", "4").status_code == 200
+    after = file.read_bytes()
+    for token in (second, acting.preview("pause")[1]):
+        late = acting.confirm("pause", token, "upgrade", "24")
+        assert late.status_code == 409
+        assert f"a page paused {acting.row['base_path']} already" in Parsed(late.text).text
+    assert file.read_bytes() == after, "a second rule would contradict the first, and then no service works on the table"
+
+
 def test_a_link_to_a_policy_file_stays_a_link(tmp_path):
     kept, link = tmp_path / "kept" / "policy.yaml", tmp_path / "policy.yaml"
     kept.parent.mkdir()

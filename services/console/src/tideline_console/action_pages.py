@@ -64,7 +64,7 @@ class ActionPages:
         try:
             found = actions.preview(row, given.get("kind", ""), given.get("instant", ""), given.get("service", ""), who)
         except TidelineError as error:
-            context |= {"preview": None, "token": "", "failure": failure or str(error)}
+            context |= {"preview": None, "token": "", "failure": " ".join(filter(None, (failure, str(error))))}
             return self._respond("act.html", request, context, max(status, 409))
         return self._respond("act.html", request, {**context, "preview": preview_document(found), "token": found.token}, status)
 

@@ -36,6 +36,9 @@ class Edit:
 
 def paused(content: bytes, base_paths: Sequence[str], reason: str, until: datetime | None) -> Edit:
     """Return the edit that pauses tables. Raises `InvalidOption` for a file that cannot take a rule, and `PolicyRefused`."""
+    if twice := given_by_pages(content).intersection(base_paths):
+        expected = "a table that no page paused: two rules for it would contradict each other"
+        raise InvalidOption(f"a page paused {min(twice)} already", expected=expected, remedy="end that pause first")
     pause: dict[str, Any] = {"reason": reason} | ({"until": until.isoformat()} if until is not None else {})
     rules = [{"name": f"{NAME}{base_path}", "match": {"tables": [base_path]}, "pause": pause} for base_path in base_paths]
     lines = [json.dumps(rule, ensure_ascii=False) for rule in rules]
