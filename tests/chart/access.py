@@ -118,7 +118,7 @@ def needed(component: str, applications: str, tables: str | None, launchers: int
         made |= {Request(verb, "", "pods", applications) for verb in verbs}
         made |= {Request("deletecollection", "", resource, applications) for resource in ("configmaps", "services")}
         made |= {Request(verb, "", "persistentvolumeclaims", applications) for verb in ("list", "deletecollection")}
-    if tables is not None and component in ("mirror", "planner", "launcher", "cleaner", "lock-service", "changes", "console"):
+    if tables is not None and component in ("mirror", "planner", "launcher", "cleaner", "lock-service", "changes"):
         made |= {Request(verb, TABLES, "huditables", tables) for verb in ("get", "list", "watch")}
         if component in ("mirror", "launcher"):
             made.add(Request("patch", TABLES, "huditables/status", tables))
