@@ -113,7 +113,23 @@ def test_a_console_that_cannot_work_is_refused(values, message):
         changed(BASE, console=values)
 
 
-def test_it_shows_tables_that_values_name():
-    values = {**COMBINATIONS["table-resources"], "console": {"enabled": True, **TOKEN}}
-    with pytest.raises(ChartToolFailed, match="not those of HudiTable resources"):
-        changed(values)
+def test_it_reads_hudi_table_resources_and_writes_none():
+    manifests = changed({**COMBINATIONS["table-resources"], "console": {"enabled": True, **TOKEN}})
+    deployment = named(manifests, "Deployment", "tideline-console-0")
+    variables = environment(manifests, deployment)
+    assert variables["TIDELINE_TABLE_RESOURCES__ENABLED"] == "true"
+    assert variables["TIDELINE_TABLE_RESOURCES__NAMESPACE"] == "jobs"
+    pod = deployment["spec"]["template"]
+    assert pod["spec"]["automountServiceAccountToken"] is True
+    role = next(role for role in of_kind(manifests, "Role") if role["metadata"]["name"] == "tideline-console-tables")
+    assert role["metadata"]["namespace"] == "jobs"
+    assert role["rules"] == [{"apiGroups": ["tideline.dev"], "resources": ["huditables"], "verbs": ["get", "list", "watch"]}]
+    assert _egress_ports(manifests, pod) >= _egress_ports(
+        manifests, named(manifests, "Deployment", "tideline-planner-0")["spec"]["template"]
+    )
+    assert (
+        named(manifests_of("console"), "Deployment", "tideline-console-0")["spec"]["template"]["spec"][
+            "automountServiceAccountToken"
+        ]
+        is False
+    )

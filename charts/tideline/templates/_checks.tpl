@@ -38,9 +38,6 @@
 {{- end -}}
 {{- if hasKey $services "console" -}}
 {{- $own := .Values.console -}}
-{{- if not .Values.tables -}}
-{{- fail "console.enabled is true and tables is empty; the console shows the tables of `tables`, not those of HudiTable resources" -}}
-{{- end -}}
 {{- $signIn := default dict $own.settings.sign_in -}}
 {{- if not (or $own.signIn.operatorTokenSecret.name $own.signIn.viewerTokenSecret.name $signIn.issuer) -}}
 {{- fail "console.signIn is empty; expected a token: kubectl create secret generic tideline-console --from-literal=operator=$(openssl rand -hex 24) and console.signIn.operatorTokenSecret.name=tideline-console, or OpenID Connect: console.settings.sign_in.issuer" -}}

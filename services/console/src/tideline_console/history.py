@@ -43,7 +43,7 @@ def _of_samples(model: ReadModel, base_path: str, now_s: float) -> list[Trend]:
         while at + 1 < len(samples) and samples[at + 1]["at_s"] <= end_s:
             at += 1
         seen.append(samples[at])
-    aside = f"the last {duration_text(now_s - first_s)}, since the console knows it"
+    aside = f"known for {duration_text(now_s - first_s)}"
     labels = [(0.0, f"{duration_text(now_s - first_s)} ago")]
 
     def trend(heading: str, values: list[float], text: Callable[[float], str], *, sizes: bool = False) -> Trend:
