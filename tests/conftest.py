@@ -73,6 +73,8 @@ LONGEST_REAL = (
 """Begin first, so that no process is left alone with one of them at the end."""
 BY_TOPIC = "tests/simulation/test_crashes.py"
 """Takes minutes, and what its tests share is of one topic, the first word of their parameters."""
+BY_TEST = "tests/simulation/test_seeded_bugs.py"
+"""Takes minutes, and its tests share nothing."""
 
 
 def pytest_collection_modifyitems(config, items):
@@ -92,6 +94,8 @@ def pytest_xdist_make_scheduler(config, log):
             file = super()._split_scope(nodeid)
             if file == BY_TOPIC:
                 return nodeid.partition(": ")[0]
+            if file == BY_TEST:
+                return nodeid
             return next((folder for folder in together if file.startswith(folder)), file)
 
     return ByFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None
