@@ -55,6 +55,8 @@ START: dict[str, int] = {
     "Hudi's lock ignored": 145,
     "late files of what was rolled back stay": 646,
     "plan on probation": 22,
+    "missed writer without a lock": 61,
+    "plan over inflight": 19,
     "cursor moves before its events": 19,
     "cursor read while a publication is on its way": 212,
     "gaps between events stay": 98,
