@@ -1,5 +1,5 @@
 """Bounded and repeatable: the same examples on every run. As many by default as say the numbers here, twice as many nightly, with
-SAMPLE_STEP=1, and a quarter in `.ci/run`."""
+SAMPLE_STEP=1, and an eighth in `.ci/run`."""
 
 from hypothesis import HealthCheck, settings
 from tests.simulation.faults import SAMPLE_STEP
