@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -191,6 +192,11 @@ def lock_service(store: str, clock: Clock, folder: Path, token: str | None = Non
         providers.close()
 
 
+def _outside(kind: str, make: Callable[[Clock, RandomSource | None], LockProvider], url: str) -> Place:
+    """A server that Hudi's writers know, too, keeps the leases; `url` lacks the name of the lock."""
+    return Place(kind, SystemClock(), make, 0.6, f"{url}/trips")
+
+
 @contextmanager
 def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str], Any]) -> Iterator[Place]:
     """`server` gives the real one that a kind stands on."""
@@ -235,31 +241,13 @@ def opened_place(kind: str, *, folder: Path, clock: Clock, server: Callable[[str
         place = Place(kind, SystemClock(), lambda c, randomness: hudi_object_locks(objects, c, randomness), 0.6)
     elif kind == "hudi_zookeeper":
         hosts, base_path = server(kind).hosts, f"/run{next(_NUMBERS)}/locks"
-        place = Place(
-            kind,
-            SystemClock(),
-            lambda c, randomness: hudi_zookeeper_locks(hosts, base_path, c, randomness),
-            0.6,
-            f"hudi-zookeeper://{hosts}{base_path}/trips",
-        )
+        place = _outside(kind, partial(hudi_zookeeper_locks, hosts, base_path), f"hudi-zookeeper://{hosts}{base_path}")
     elif kind == "hudi_dynamodb":
-        endpoint, table_name = server(kind), f"locks{next(_NUMBERS)}"
-        place = Place(
-            kind,
-            SystemClock(),
-            lambda c, randomness: hudi_dynamodb_locks(endpoint, table_name, c, randomness),
-            0.6,
-            f"hudi-dynamodb:{endpoint}/{DYNAMODB_REGION}/{table_name}/trips",
-        )
+        endpoint, name = server(kind), f"locks{next(_NUMBERS)}"
+        place = _outside(kind, partial(hudi_dynamodb_locks, endpoint, name), f"hudi-dynamodb:{endpoint}/{DYNAMODB_REGION}/{name}")
     elif kind == "hudi_metastore":
         hosts, database = f"127.0.0.1:{server(kind).port}", f"run{next(_NUMBERS)}"
-        place = Place(
-            kind,
-            SystemClock(),
-            lambda c, randomness: hudi_metastore_locks(hosts, database, c, randomness),
-            0.6,
-            f"hudi-metastore://{hosts}/{database}/trips",
-        )
+        place = _outside(kind, partial(hudi_metastore_locks, hosts, database), f"hudi-metastore://{hosts}/{database}")
     else:
         url = server(kind).url
         place = Place(kind, SystemClock(), lambda c, randomness: RedisLockProvider(url, clock=c, randomness=randomness), 0.3, url)

@@ -55,6 +55,10 @@ _Keys = Annotated[
     list[str] | None,
     option("--key", metavar="KEY", help="Only the row with this record key. Reads only files that can contain it. Repeatable."),
 ]
+_AsOf = Annotated[str, option(metavar="POINT", help="Read the table as of this instant, date, time in UTC, or sequence number.")]
+_Op = Annotated[
+    str, option(metavar="inserted,updated,deleted", help="Only changes of these operations (also i,u,d); implies --changes.")
+]
 _Since = Annotated[
     str,
     option(
@@ -72,9 +76,7 @@ def read(
     columns: _Columns = None,
     where: _Where = "",
     keys: _Keys = None,
-    as_of: Annotated[
-        str, option(metavar="POINT", help="Read the table as of this instant, date, time in UTC, or sequence number.")
-    ] = "",
+    as_of: _AsOf = "",
     read_optimized: Annotated[
         bool,
         typer.Option(
@@ -91,9 +93,7 @@ def read(
             help="Return the changes between the two points, including deletions: op (i, u, d), the row before and the row after.",
         ),
     ] = False,
-    op: Annotated[
-        str, option(metavar="inserted,updated,deleted", help="Only changes of these operations (also i,u,d); implies --changes.")
-    ] = "",
+    op: _Op = "",
     limit: Annotated[int | None, option(min=0, help="At most this many rows.")] = None,
     output: Annotated[
         str, option(metavar="FILE", help="Write the rows to this .parquet, .csv, .jsonl or .arrow file instead of stdout.")

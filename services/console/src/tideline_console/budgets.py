@@ -14,6 +14,7 @@ KEPT_S = 5.0
 """Age that the budgets may have, because many viewers ask for the page."""
 LISTED = 5
 _REWRITES = ", ".join(f"'{service}'" for service in sorted(REWRITES))
+# The index holds the steps for which the second and third condition are true; the query has to repeat them to use it.
 _REWRITTEN = (
     f"SELECT uid, sum(bytes_added) AS bytes FROM steps INDEXED BY steps_of_services WHERE time_s > ? "  # noqa: S608 - own text
     f"AND to_state IN ('completed', 'rolledback') AND action IN ({SERVICE_LIST}) "
