@@ -192,6 +192,11 @@ class CommitMetadata:
         return self.compacted or self.operation.upper() in _REWRITES
 
     @property
+    def says_more(self) -> bool:
+        """Whether the extra metadata has more than the schema: progress of an ingestion, numbers of buckets, rings."""
+        return len(self.extra) > (SCHEMA_KEY in self.extra)
+
+    @property
     def rows_inserted(self) -> int:
         """The number of rows with new keys: 0 for a rewrite."""
         return 0 if self.is_rewrite else sum(s.num_inserts for s in self.stats)

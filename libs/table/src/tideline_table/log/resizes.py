@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from tideline_table.errors import parsing
 from tideline_table.json_text import parse_json
-from tideline_table.log.body import Published
-from tideline_table.log.entry import Entry
 
 RINGS_KEY = "tideline.bucket.rings"
 """Key in the metadata of a commit that gave partitions other hash rings: a JSON list of their paths."""
@@ -56,12 +54,6 @@ def kept_resizes(
             if last and at < retained and at not in replacing:
                 kept[at] = tuple(name for name in resizes[at] if name in last or name in kept.get(at, ()))
     return dict(sorted(kept.items()))
-
-
-def check_rings(entry: Entry) -> None:
-    """Raise `CorruptMetadata` for an entry whose metadata names partitions in another form."""
-    if isinstance(entry.body, Published):
-        resized_in(entry.body.metadata.extra, entry.instant)
 
 
 BUCKET_NUMBER_KEY = "tideline.bucket.number"

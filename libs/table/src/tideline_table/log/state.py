@@ -41,7 +41,7 @@ from tideline_table.log.plan import (
     RollbackStep,
 )
 from tideline_table.log.progress import Progress, progress_in
-from tideline_table.log.resizes import check_rings, kept_resizes, resize_in, resized_in
+from tideline_table.log.resizes import kept_resizes, resize_in, resized_in
 from tideline_table.log.rewind import Rewind
 from tideline_table.log.savepoint import saved_by
 from tideline_table.log.sharing import HUDI_WRITER
@@ -83,7 +83,8 @@ class TableState(StateView):
                     f"table log entry {entry.sequence} after {self.sequence}", expected=f"entry {self.sequence + 1}"
                 )
             check_step(self, entry)
-            check_rings(entry)
+            if isinstance(entry.body, Published) and entry.body.metadata.says_more:
+                resized_in(entry.body.metadata.extra, entry.instant)
             if isinstance(self.slices, PackedSlices):
                 # Before anything changes: storage must not fail in the middle of an entry.
                 self.slices.hold(self._groups_of(entry))
@@ -299,17 +300,21 @@ class TableState(StateView):
                 self.replaced[group] = instant
                 self.excess.add(group)
                 self.clustering_losses.pop(group, None)
-        self.progress |= progress_in(metadata.extra, instant)
-        if (resize := resize_in(metadata.extra, instant)) is not None:
-            self.bucket_numbers[instant] = resize.number
-            self.bucket_rules |= {instant: resize.rules} if resize.rules else {}
-        if resized := resized_in(metadata.extra, instant):
-            self.ring_resizes[instant] = resized
-            if isinstance(self.plans.get(instant), ClusteringPlanned):
-                self.ring_clusterings.add(instant)
+        if metadata.says_more:
+            self._apply_extra(instant, metadata.extra)
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
+
+    def _apply_extra(self, instant: str, extra: Mapping[str, str]) -> None:
+        self.progress |= progress_in(extra, instant)
+        if (resize := resize_in(extra, instant)) is not None:
+            self.bucket_numbers[instant] = resize.number
+            self.bucket_rules |= {instant: resize.rules} if resize.rules else {}
+        if resized := resized_in(extra, instant):
+            self.ring_resizes[instant] = resized
+            if isinstance(self.plans.get(instant), ClusteringPlanned):
+                self.ring_clusterings.add(instant)
 
     def _apply_clean(self, retained: str, gone: frozenset[tuple[str, str]]) -> None:
         if not retained:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, is_
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,6 +97,7 @@ class Table:
         self.index = SimpleIndex(self.storage, log_indexes=self._log_indexes)
         self.record_index = RecordIndex(self.storage, timeline.records or LogRecords(self.storage, timeline.format))
         self._ring_store = RingStore(self.storage)
+        self._found_writable: tuple[object, ...] = (None,) * 4
         self.partitions_made: set[str] = set()
         self._key_ranges = KeyRanges(self.storage)
 
@@ -267,12 +268,15 @@ class Table:
         self.timeline.check_not_upgraded()
         view = self.view()
         definition, is_alone = view.definition, view.capabilities.log_is_truth
-        definition.check_writable(keyed=keyed)
+        rests_on = (definition, view.schema_json, self.identity, keyed)
+        if not all(map(is_, rests_on, self._found_writable)):
+            definition.check_writable(keyed=keyed)
+            definition.merging.check_defaults(view.schema_json, definition.name)
+            if self.identity is not None:
+                self.identity.check_place(self.storage.root)
+            self._found_writable = rests_on
         if not is_alone:  # an exclusive timeline reads the properties below; those read before may be older than a resize
             check_index(self._declared, self.identity, self.timeline)
-        definition.merging.check_defaults(view.schema_json, definition.name)
-        if self.identity is not None:
-            self.identity.check_place(self.storage.root)
 
         def check_definition(folder: Folder) -> None:
             # Two requests at first, and after each change of `hoodie.properties`.
