@@ -84,8 +84,9 @@ def test_a_stage_that_falls_is_another_application(cli, hudis):
     assert (writer["applications"], writer["commits"]) == (2, 2)
 
 
-def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudis):
-    commit(hudis, 1, stage=12)
+@pytest.mark.parametrize("fields", [(), FROM_1.items()], ids=["0.x", "1.x"])
+def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudis, fields):
+    commit(hudis, 1, stage=12, fields=fields)
     (hudis / ".hoodie" / ".heartbeat").mkdir()
     (hudis / ".hoodie" / "lock").touch()
     found = cli("share", hudis, "--check", "--json")
@@ -94,7 +95,8 @@ def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudi
     properties = hudis / ".hoodie" / "hoodie.properties"
     properties.write_text(properties.read_text() + "hoodie.table.metadata.partitions=files\n")
     (writer,) = check(cli, hudis)["writers"]
-    assert writer["lacks"] == {"hoodie.metadata.enable": "false"}
+    assert writer["lacks"]["hoodie.metadata.enable"] == "false"
+    assert "hoodie.write.lock.provider" not in writer["lacks"]
 
 
 def test_releases_before_1_have_no_lock_in_an_object_store(cli, hudis):
