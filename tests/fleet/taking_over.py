@@ -26,6 +26,7 @@ WITHOUT_TRACE = frozenset(
         "hoodie.write.lock.client.wait_time_ms_between_retry",
         "hoodie.write.table.version",
         "hoodie.write.auto.upgrade",
+        "hoodie.clustering.updates.strategy",
     }
 )
 """Options that the check goes on to list on a disk."""

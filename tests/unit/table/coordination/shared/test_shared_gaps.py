@@ -11,7 +11,7 @@ from tests.unit.table.shared import Unlogged, before_commit, opened, peer_of, pu
 from tests.unit.table.tables import HEARTBEAT, contents
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import compact_slice, request_compaction, run_compaction
+from tideline_table.action import cluster_group, compact_slice, request_compaction, run_clustering, run_compaction
 from tideline_table.action.compaction.plan import CompactionTask
 from tideline_table.action.decision import NotDue
 from tideline_table.clock import ManualClock
@@ -26,9 +26,12 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.entry import Entry
 from tideline_table.storage import Storage
 from tideline_table.table import FindingKind, Table, TableType, findings_of
+from tideline_table.writer import Operation
 
 ONE = {"hoodie.compact.inline.max.delta.commits": 1}
 SMALL = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
+HUDIS = {"hoodie.client.heartbeat.interval_in_ms": 60_000}
+"""The heartbeats of a table as it is by default: two minutes without one are allowed."""
 FIRST = [("a", "p", 1, "1"), ("b", "q", 1, "1")]
 LATE = ("a", "p", 3, "3")
 
@@ -217,3 +220,27 @@ def test_a_write_that_saw_the_plan_is_not_hidden() -> None:
     assert run_pending(services) is not None
     assert findings_of(services) == ()
     assert LATE in contents(services)
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_a_clustering_gives_way_to_a_write_that_began_behind_its_plan(kind: TableType) -> None:
+    """The write has the option of sharing with which a pending clustering does not end it."""
+    ours, storage, clock = shared_table(kind)
+    put(ours, FIRST)
+    put(ours, [("n", "p", 1, "1")], Operation.INSERT)
+    job, services = unlocked_job(storage, clock), opened(storage, clock, "services", **HUDIS)
+    assert schedule_clustering(services, SMALL) is not None
+    refused = list[str]()
+
+    def meanwhile() -> None:
+        with pytest.raises(WriteConflict, match="has been pending for") as raised:
+            run_clustering(services, run=lambda tasks: [cluster_group(task, storage) for task in tasks])
+        refused.append(str(raised.value))
+
+    with before_commit(job, meanwhile):
+        put(job, [LATE])
+    assert refused
+    found = opened(storage, clock)
+    assert LATE in contents(found)
+    assert not findings_of(found)
+    assert schedule_clustering(found, SMALL) is not None, "the plan that gave way is withdrawn"
