@@ -57,7 +57,7 @@ def take_over(jobs: HudiJobs, instances: Instances, note: Note) -> list[str]:
         for options in lacks:
             table.options |= options
     note("Hudi tables checked", time.monotonic() - began_s)
-    have_written = lambda: all(table.with_options >= 2 or table.died for table in jobs.tables)  # noqa: E731
+    have_written = lambda: all(table.with_options or table.died for table in jobs.tables)  # noqa: E731
     note("Hudi jobs wrote with the options", wait_until("Hudi jobs wrote with the options", have_written, instances, LIMIT_S))
     began_s = time.monotonic()
     for table in jobs.tables:
