@@ -20,7 +20,6 @@ import pyarrow as pa
 import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.environment import HUDI_RELEASE, prepare
-from tests.plans import schedule_clustering
 from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_locks import open_hudi_lock
@@ -32,12 +31,10 @@ from tideline_table.action import (
     request_clean,
     request_compaction,
     run_clean,
-    run_clustering,
     run_compaction,
     write_rows,
 )
 from tideline_table.coordination import SharedTimeline
-from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.table import (
@@ -70,7 +67,6 @@ JOB = {
 }
 SCHEMA = pa.schema([("id", pa.string()), ("ts", pa.int64()), ("city", pa.string())])
 SERVICES: dict[str, object] = {"hoodie.compact.inline.max.delta.commits": 1, "hoodie.cleaner.commits.retained": 1}
-SMALL = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
 DUE = {"hoodie.compact.inline.max.delta.commits": "1"}
 SLOW = {"ts": "if(id like 'slow%', ts + coalesce(cast(reflect('java.lang.Thread', 'sleep', 2000L) as bigint), 0), ts)"}
 """The source of the rows takes two seconds, between the instant of a write and its inflight file."""
@@ -188,7 +184,6 @@ def _story(jobs: Jobs, release: str) -> None:
     jobs.agree()
     jobs.write(range(6, 10))
     jobs.agree()
-    _a_job_under_a_clustering(jobs)
     _a_job_without_the_lock(jobs)
     _serve(path)
     jobs.agree()
@@ -235,16 +230,6 @@ def _nothing_is_planned_over_a_job(jobs: Jobs) -> None:
         answer = request_compaction(_opened(jobs.path))
         assert isinstance(answer, NotDue)
         assert "of Apache Hudi is" in answer.reason
-    jobs.agree()
-    assert _kinds(_opened(jobs.path)) == set()
-
-
-def _a_job_under_a_clustering(jobs: Jobs) -> None:
-    """It updates file groups of a pending clustering and does not fail, and the clustering gives way to it."""
-    assert schedule_clustering(_opened(jobs.path), SMALL) is not None
-    jobs.write(range(5, 9))
-    with pytest.raises(WriteConflict):
-        run_clustering(_opened(jobs.path))
     jobs.agree()
     assert _kinds(_opened(jobs.path)) == set()
 

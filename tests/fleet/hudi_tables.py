@@ -162,10 +162,14 @@ def running_jobs(tables: Sequence[HudiTable]) -> Iterator[HudiJobs]:
 
 def command(*arguments: str) -> tuple[int, dict[str, Any], str]:
     """Run `tideline … --json` in this process and return its exit code, its document, and what it says of an error."""
-    output, errors = io.StringIO(), io.StringIO()
-    with redirect_stdout(output), redirect_stderr(errors):
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    with redirect_stdout(streams[0]), redirect_stderr(streams[1]):
         code = run([*arguments, "--json"])
-    return code, json.loads(output.getvalue() or "{}"), errors.getvalue().strip()
+    texts = []
+    for stream in streams:
+        stream.seek(0)
+        texts.append(stream.read().strip())
+    return code, json.loads(texts[0] or "{}"), texts[1]
 
 
 def rows_here(table: HudiTable) -> dict[str, int]:

@@ -78,7 +78,8 @@ class Rules:
             {"name": f"special {name}", "match": {"tables": [f"{self.special}/{name}"]}, **given}
             for name, given in special(phase.is_cured).items()
         ]
-        rules += [{"name": "hudi", "match": {"paths": [f"{self.hudi}/*"]}, "mode": phase.hudi_mode}]
+        quiet = {"options": {"tideline.clustering.quiet": 0.0}} if phase.is_cured else {}
+        rules += [{"name": "hudi", "match": {"paths": [f"{self.hudi}/*"]}, "mode": phase.hudi_mode, **quiet}]
         objectives = {"small_files": SMALL_FILES, "unmerged_log_age": f"{self.unmerged_log_age_s:g}s"}
         return {
             "version": 1,

@@ -292,6 +292,9 @@ def _remove_causes(run: Run) -> None:
         is_held = lambda: run.instances.total("planner", CHANGES.name, verdict="budget") > 0  # noqa: E731
         wait_until("a budget is reached", is_held, run.instances, 300.0)
         now = datetime.now(UTC)
+    # A clustering of partitions that are written would end jobs, so these tables are clustered when their jobs pause.
+    run.hudi.stop()
+    now = datetime.now(UTC)
     run.causes.remove()
     _put_in_force(run, Phase(None, None, None, is_frugal=False, is_paused=False, is_cured=True, hudi_mode="services"), now)
     run.causes.retry()
@@ -300,7 +303,6 @@ def _remove_causes(run: Run) -> None:
 def _rest(run: Run) -> None:
     """Wait for the writers, and then until no table has a finding, a pending plan or anything due."""
     Path(run.assignment.folder, "enough").touch()
-    run.hudi.stop()
     ended = lambda: all(writer.exit_code is not None for writer in run.writers)  # noqa: E731
     run.note("writers ended", wait_until("writers end", ended, run.instances, 600.0))
     for writer in run.writers:

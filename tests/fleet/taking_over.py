@@ -26,11 +26,10 @@ WITHOUT_TRACE = frozenset(
         "hoodie.write.lock.client.wait_time_ms_between_retry",
         "hoodie.write.table.version",
         "hoodie.write.auto.upgrade",
-        "hoodie.clustering.updates.strategy",
     }
 )
 """Options that the check goes on to list on a disk."""
-LIMIT_S = 600.0
+LIMIT_S = 1200.0
 RETRY_S = 2.0
 VISITS_S = 5.0
 """In which a service that still has a table visits it again."""
@@ -57,6 +56,7 @@ def take_over(jobs: HudiJobs, instances: Instances, note: Note) -> list[str]:
         for options in lacks:
             table.options |= options
     note("Hudi tables checked", time.monotonic() - began_s)
+    assert not wrong, wrong
     have_written = lambda: all(table.with_options or table.died for table in jobs.tables)  # noqa: E731
     note("Hudi jobs wrote with the options", wait_until("Hudi jobs wrote with the options", have_written, instances, LIMIT_S))
     began_s = time.monotonic()

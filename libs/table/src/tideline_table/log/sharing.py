@@ -48,10 +48,6 @@ class HudiLockKind(enum.StrEnum):
         return cls.FILE_SYSTEM if root.startswith("file:") else cls.STORAGE
 
 
-UPDATES_STRATEGY = "hoodie.clustering.updates.strategy"
-"""What a write of Apache Hudi does to file groups under a pending clustering."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """The lock of a shared table. After `expire_min` minutes both sides treat a lock file as abandoned.
@@ -91,8 +87,6 @@ class Sharing:
             "hoodie.write.table.version": str(form.version),
             "hoodie.write.auto.upgrade": "false",
             "hoodie.metadata.enable": "false",
-            # By default, a job fails that updates a file group under a pending clustering. Tideline's clustering gives way.
-            UPDATES_STRATEGY: "org.apache.hudi.client.clustering.update.strategy.SparkAllowUpdateStrategy",
         }
         if metadata:
             options |= {"hoodie.metadata.enable": "true"}

@@ -33,12 +33,11 @@ from tideline_table.hudi.formats import check_readable
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of, parse_point
 from tideline_table.hudi.zone import timeline_zone
-from tideline_table.index.bucket_kinds import RingIndex
 from tideline_table.index.ring_store import RingStore
 from tideline_table.index.scope import RECORD_INDEX, with_kept_type
 from tideline_table.index.simple import SimpleIndex
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.sharing import UPDATES_STRATEGY, Sharing
+from tideline_table.log.sharing import Sharing
 from tideline_table.log.state import TableState
 from tideline_table.merge import Merging
 from tideline_table.metadata_table import LogRecords, RecordIndex
@@ -195,10 +194,8 @@ class Table:
         own = index.properties if index is not None else {INDEX_TYPE.key: kept} if kept else {}
         keeps = self.timeline.format.has_completion_times or not self.definition.has_logs
         metadata = kept_partitions(self.options) if keeps else ()
-        options = self.sharing.hudi_options(self.timeline.format, metadata) | {key: value for key, value in own.items() if value}
-        if isinstance(index, RingIndex):
-            del options[UPDATES_STRATEGY]  # hash rings need one of Apache Hudi's own; Tideline clusters none that is shared
-        return options
+        given = {key: value for key, value in own.items() if value}
+        return {**self.sharing.hudi_options(self.timeline.format, metadata), **given}
 
     @property
     def uid(self) -> str:

@@ -21,7 +21,7 @@ from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.hudi.writer_traces import Release, kind_of, release_of, writer_name
 from tideline_table.log.action import COMPACT
-from tideline_table.log.sharing import UPDATES_STRATEGY, HudiLockKind, Sharing
+from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import Storage, exists
 from tideline_table.table.facade import Table
 from tideline_table.table.sharing import why_unsharable
@@ -37,8 +37,6 @@ _LAZY = "hoodie.cleaner.policy.failed.writes"
 _METADATA = "hoodie.metadata.enable"
 _CONCURRENCY = "hoodie.write.concurrency.mode"
 _FOR_1X = frozenset({"hoodie.write.table.version", "hoodie.write.auto.upgrade"})
-_WITHOUT_TRACE = _FOR_1X | {UPDATES_STRATEGY}
-"""A writer of 1.x that has not the first two would have upgraded the table. The third comes with the options that leave traces."""
 
 
 class WriterVerdict(enum.StrEnum):
@@ -203,8 +201,8 @@ def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing) -> None:
     else:
         is_left = "" if sharing.lock is HudiLockKind.STORAGE else ", and this lock leaves none: a job with these options is ready"
         writer.reasons.append(f"there is no trace of a lock{is_left}")
-    if lacks.keys() <= _WITHOUT_TRACE:
-        lacks = {}
+    if lacks.keys() <= _FOR_1X:
+        lacks = {}  # a release from 1.0 on without these options would have upgraded the table
     writer.lacks = lacks
     if sharing.lock is HudiLockKind.STORAGE and writer.release is Release.BEFORE_1:
         writer.verdict = WriterVerdict.NO_COMMON_LOCK

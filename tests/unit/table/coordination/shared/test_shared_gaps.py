@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.shared import Unlogged, before_commit, opened, peer_of, put, shared_table
-from tests.unit.table.tables import HEARTBEAT, contents
+from tests.unit.table.tables import HEARTBEAT, cluster, contents
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import cluster_group, compact_slice, request_compaction, run_clustering, run_compaction
+from tideline_table.action import compact_slice, request_clustering, request_compaction, run_compaction
 from tideline_table.action.compaction.plan import CompactionTask
-from tideline_table.action.decision import NotDue
+from tideline_table.action.decision import NotDue, Trigger
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.lock import HeldHudiTableLock
 from tideline_table.coordination.timeline import Decide
@@ -30,8 +30,6 @@ from tideline_table.writer import Operation
 
 ONE = {"hoodie.compact.inline.max.delta.commits": 1}
 SMALL = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
-HUDIS = {"hoodie.client.heartbeat.interval_in_ms": 60_000}
-"""The heartbeats of a table as it is by default: two minutes without one are allowed."""
 FIRST = [("a", "p", 1, "1"), ("b", "q", 1, "1")]
 LATE = ("a", "p", 3, "3")
 
@@ -222,25 +220,22 @@ def test_a_write_that_saw_the_plan_is_not_hidden() -> None:
     assert LATE in contents(services)
 
 
-@pytest.mark.parametrize("kind", list(TableType))
-def test_a_clustering_gives_way_to_a_write_that_began_behind_its_plan(kind: TableType) -> None:
-    """The write has the option of sharing with which a pending clustering does not end it."""
-    ours, storage, clock = shared_table(kind)
-    put(ours, FIRST)
-    put(ours, [("n", "p", 1, "1")], Operation.INSERT)
-    job, services = unlocked_job(storage, clock), opened(storage, clock, "services", **HUDIS)
-    assert schedule_clustering(services, SMALL) is not None
-    refused = list[str]()
-
-    def meanwhile() -> None:
-        with pytest.raises(WriteConflict, match="has been pending for") as raised:
-            run_clustering(services, run=lambda tasks: [cluster_group(task, storage) for task in tasks])
-        refused.append(str(raised.value))
-
-    with before_commit(job, meanwhile):
-        put(job, [LATE])
-    assert refused
-    found = opened(storage, clock)
-    assert LATE in contents(found)
-    assert not findings_of(found)
-    assert schedule_clustering(found, SMALL) is not None, "the plan that gave way is withdrawn"
+def test_the_planner_clusters_only_partitions_that_no_job_writes() -> None:
+    """A job that updates a file group under a pending clustering fails, however short the clustering is pending."""
+    table, storage, clock = shared_table()
+    put(table, [("a", "p", 1, "1"), ("b", "q", 1, "1")])
+    put(table, [("c", "p", 1, "1"), ("d", "q", 1, "1")], Operation.INSERT)
+    asked = Trigger(2, 0)
+    clock.advance(1000)
+    put(peer_of(storage, clock), [("a", "p", 2, "2")])
+    ours = opened(storage, clock)
+    planned = request_clustering(ours, SMALL, trigger=asked)
+    assert isinstance(planned, str)
+    assert {group.partition_path for group in ours.state.planned_groups(planned)} == {"q"}
+    cluster(ours, planned)
+    waiting = request_clustering(ours, SMALL, trigger=asked)
+    assert isinstance(waiting, NotDue)
+    assert "were written within 600 s, 'p' is one" in waiting.reason
+    assert "tideline.clustering.quiet" in waiting.until
+    clock.advance(601)
+    assert isinstance(request_clustering(opened(storage, clock), SMALL, trigger=asked), str)

@@ -44,10 +44,10 @@ from tideline_table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, State, next_instant
+from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
-from tideline_table.log.action import LOG_COMPACT, ActionRecord
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.entry import LOCK_GUARD_PATH, LOCK_MARK_PATH, Entry
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
@@ -60,11 +60,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _LOCK_ATTEMPTS = 20
 _STARTING_S = 0.05
-_GAP_S = 0.25
-"""Between two looks for a gap between the writes of Apache Hudi, which need the lock meanwhile."""
 _WITH_BASE_FILES = WRITE_ACTIONS | {Action.COMPACTION}
-_IN_GAPS = frozenset({CLUSTER, LOG_COMPACT})
-"""Operations of services whose completion ends a write of Apache Hudi that began before and touches the same file groups."""
 
 
 class _LockLost(Exception):
@@ -72,12 +68,11 @@ class _LockLost(Exception):
 
 
 class _HudiWriteStarting(Exception):
-    """A write of Apache Hudi has its instant but has not read the table yet, or would fail at its commit."""
+    """A write of Apache Hudi has its instant but has not read the table yet."""
 
-    def __init__(self, instant: str, retry_s: float) -> None:
+    def __init__(self, instant: str) -> None:
         super().__init__(instant)
         self.instant = instant
-        self.retry_s = retry_s
 
 
 class SharedTimeline(ActiveTimeline):
@@ -214,7 +209,7 @@ class SharedTimeline(ActiveTimeline):
 
         Raises `UnsupportedTable` without a lock or for a broken rule (`hudi_rules`), `WriteConflict` if a new Hudi write hangs.
         """
-        lock, lost, retry_s = self._checked_lock(), 0, _STARTING_S
+        lock, lost = self._checked_lock(), 0
         deadline_s = self.clock.monotonic_s() + self.options[LOCK_WAIT_S]
         while lost < _LOCK_ATTEMPTS:
             with lock.hold() as held, self.replica.mutex:
@@ -225,14 +220,13 @@ class SharedTimeline(ActiveTimeline):
                     _LOGGER.warning("the table's lock was taken away while it was held; taking it again")
                     continue
                 except _HudiWriteStarting as starting:
-                    retry_s = starting.retry_s
                     if self.clock.monotonic_s() >= deadline_s:
                         raise WriteConflict(
-                            f"write {starting.instant} of Apache Hudi has been pending for {self.options[LOCK_WAIT_S]:g} s",
+                            f"write {starting.instant} of Apache Hudi has been starting for {self.options[LOCK_WAIT_S]:g} s",
                             with_instant=starting.instant,
                             remedy="retry; when its writer is dead, its heartbeat says so soon",
                         ) from None
-            self.clock.sleep(retry_s)
+            self.clock.sleep(_STARTING_S)
         raise StorageError(
             f"the lock of the table was taken away {_LOCK_ATTEMPTS} times while it was held",
             remedy="look for a writer that deletes .hoodie/lock, then retry",
@@ -339,18 +333,19 @@ class SharedTimeline(ActiveTimeline):
         Hudi takes its instant first and reads the table later, not under one lock. It would merge into base files that complete in
         between with a later instant, and its own base file, with the earlier instant, would never be read. Once its inflight file
         exists, Hudi has read the table and detects the conflict itself.
-
-        By that its job fails. So a service whose plan did not keep the job from writing the same file groups waits for a gap.
         """
         if draft.after is not State.COMPLETED or draft.action not in _WITH_BASE_FILES:
             return
-        in_gap = draft.operation in _IN_GAPS
         for record in self.state.pending():
-            if record.is_by_hudi and record.action in WRITE_ACTIONS and not record.is_clustering:
-                starts = record.state is State.REQUESTED and record.instant < draft.instant
-                counts = (in_gap or starts) and record.instant not in self._given_up and not record.fenced_by
-                if counts and beats(self.storage, record.instant, self.clock, self.options):
-                    raise _HudiWriteStarting(record.instant, _GAP_S if in_gap else _STARTING_S)
+            if (
+                record.is_by_hudi
+                and record.state is State.REQUESTED
+                and record.action in WRITE_ACTIONS
+                and not record.is_clustering
+            ):
+                earlier = record.instant < draft.instant and record.instant not in self._given_up
+                if earlier and not record.fenced_by and beats(self.storage, record.instant, self.clock, self.options):
+                    raise _HudiWriteStarting(record.instant)
 
     def _take_step(self, draft: Draft, held: HeldHudiTableLock) -> None:
         """Create the timeline files, after the deletions of the step; the last file makes the step visible to other processes."""
