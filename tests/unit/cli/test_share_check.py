@@ -151,3 +151,14 @@ def test_services_are_resumed_when_every_job_takes_the_lock(cli, tmp_path):
     assert "unlocked_writer" in cli("status", path).text
     assert "the last " + instant in cli("share", path, "--resume").text
     assert "unlocked_writer" not in cli("status", path).text
+
+
+def test_a_dead_job_of_an_unmanaged_table_is_left_to_apache_hudi(cli, done, hudis):
+    commit(hudis, 1, stage=12)
+    begun = commit(hudis, 2, stage=13)
+    (hudis / ".hoodie" / f"{begun}.commit").unlink()
+    (document,) = done("status", hudis, "--json").document["tables"]
+    (found,) = (each for each in document["findings"] if each["kind"] == "dead_writer")
+    assert found["ends_in_s"] is None
+    assert "the next job of Apache Hudi" in found["text"]
+    assert cli("run", "rollback", hudis).code != 0, "what the finding must not advise"
