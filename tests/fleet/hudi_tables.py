@@ -138,7 +138,7 @@ def hudi_tables(count: int, folder: Path) -> list[HudiTable]:
     found = []
     for number in range(count):
         release, version = KINDS[number % len(KINDS)]
-        short, kind = TYPES[number // len(KINDS) % len(TYPES)]
+        short, kind = TYPES[(number + number // len(KINDS)) % len(TYPES)]
         found.append(HudiTable(f"file:{folder}/h{number:02}-v{version}-{short}-{release}", release, version, kind))
     return found
 
