@@ -73,7 +73,8 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
 
     def begin(state: TableState) -> Draft:
         _check_pending(state, chosen)
-        return Draft(chosen, Action.CLEAN, state.actions[chosen].state, State.INFLIGHT, OPERATION, Bare())
+        before = state.actions[chosen].state
+        return Draft(chosen, Action.CLEAN, before, State.INFLIGHT, OPERATION, planned if before is State.REQUESTED else Bare())
 
     held: list[str] = []
 
