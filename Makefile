@@ -27,6 +27,7 @@ TARGETS ?=
 RELEASE ?= 1.2.0
 SEED ?= 1
 TABLES ?= 20
+HUDI_TABLES ?= 20
 JOBS ?= 3
 IMAGES ?=
 
@@ -106,9 +107,10 @@ walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEE
 beside: java ## jobs of an Apache Hudi release beside all services: make beside RELEASE=0.15.0 MINUTES=60 JOBS=2 (WITHOUT_LOCK=1)
 	$(BIN)/python -m tests.beside --release $(or $(RELEASE),1.2.0) --minutes $(or $(MINUTES),10) --jobs $(or $(JOBS),2) --without-lock $(or $(WITHOUT_LOCK),0)
 
-fleet: java ## tables of every kind under two instances of each service, with policies, kills, outages: make fleet TABLES=200
+fleet: java ## tables of every kind and of Apache Hudi's jobs under two instances of each service, with policies, kills, outages: make fleet TABLES=200 HUDI_TABLES=20
 	$(BIN)/python -m tests.real.object_store
-	$(BIN)/python -m tests.fleet --tables $(TABLES)
+	$(BIN)/python -m tests.conformance.peers.environment
+	$(BIN)/python -m tests.fleet --tables $(TABLES) --hudi-tables $(HUDI_TABLES)
 
 bench: java ## ratios against Apache Hudi and plain Spark: make bench SCALE=0.2
 	$(BIN)/python -m tests.conformance.peers.environment

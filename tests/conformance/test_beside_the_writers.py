@@ -189,6 +189,7 @@ def _story(jobs: Jobs, release: str) -> None:
     jobs.agree()
     if jobs.peer is not jobs.judge:
         _a_job_behind_a_compaction(jobs)
+    _the_jobs_archive_our_cleans(jobs)
     leave(_opened(path), open_hudi_lock)
     assert not [found for found in (path / ".hoodie" / ".tideline").rglob("*") if found.is_file()]
     assert not (path / ".hoodie" / ".lock.crc").exists()
@@ -232,6 +233,19 @@ def _nothing_is_planned_over_a_job(jobs: Jobs) -> None:
         assert "of Apache Hudi is" in answer.reason
     jobs.agree()
     assert _kinds(_opened(jobs.path)) == set()
+
+
+def _the_jobs_archive_our_cleans(jobs: Jobs) -> None:
+    """Releases before 1.0 read the plan in the inflight file of a clean, and their job fails on an empty one."""
+    for number in range(4):
+        jobs.write([number])
+        _serve(jobs.path)
+    timeline = jobs.path / ".hoodie"
+    first = min(timeline.glob("*.clean.inflight"))
+    archival = {"hoodie__keep__min__commits": "2", "hoodie__keep__max__commits": "3", "hoodie__cleaner__commits__retained": "1"}
+    jobs.write([5], **archival)
+    assert not first.exists(), sorted(found.name for found in timeline.glob("*.clean"))
+    jobs.agree()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.fleet import taking_over
 from tests.fleet.story import Size, performed
 from tests.fleet.verification import problems
 
@@ -19,17 +20,20 @@ LARGE = 40
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fleet", description=__doc__)
     parser.add_argument("--tables", type=int, default=200)
+    parser.add_argument("--hudi-tables", type=int, default=20, help="tables that jobs of Apache Hudi write; 0: none")
     parser.add_argument("--rounds", type=int, default=6, help="rounds of each writer; in each it writes half of the tables")
     parser.add_argument("--folder", type=Path, help="where the tables on disk, the logs and the ledgers are kept")
     given = parser.parse_args()
     began_s = time.monotonic()
     is_large = given.tables >= LARGE
-    size = Size(given.tables, given.rounds, 300.0, 900.0, 300.0 if is_large else 150.0, 60.0 if is_large else 0.0)
+    age_s, window_s = (300.0, 60.0) if is_large else (150.0, 0.0)
+    size = Size(given.tables, given.rounds, 300.0, 900.0, age_s, given.hudi_tables, window_s)
     with tempfile.TemporaryDirectory(prefix="tideline-fleet-") as made:
         folder = given.folder or Path(made)
         with performed(size, folder.resolve(), lambda line: print(line, flush=True), print) as run:
             wrong, figures = problems(run)
-    print(f"{given.tables} tables, {figures.text()}; {time.monotonic() - began_s:.0f} s")
+            served = taking_over.figures(run.hudi) if given.hudi_tables else "no table of Apache Hudi"
+    print(f"{served}\n{given.tables} tables, {figures.text()}; {time.monotonic() - began_s:.0f} s")
     for line in wrong[:SHOWN]:
         print(f"wrong: {line}")
     return 1 if wrong else 0

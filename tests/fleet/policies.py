@@ -57,6 +57,8 @@ class Phase:
     is_frugal: bool = True
     is_paused: bool = True
     is_cured: bool = False
+    hudi_mode: str = "observe"
+    """The mode of the tables that jobs of Apache Hudi write."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Rules:
 
     roots: Sequence[str]
     special: str
+    hudi: str
     unmerged_log_age_s: float
     """The objective of the first phases about the age of log files."""
     phases: list[tuple[datetime, Phase]] = field(default_factory=list)
@@ -75,6 +78,8 @@ class Rules:
             {"name": f"special {name}", "match": {"tables": [f"{self.special}/{name}"]}, **given}
             for name, given in special(phase.is_cured).items()
         ]
+        quiet = {"options": {"tideline.clustering.quiet": 0.0}} if phase.is_cured else {}
+        rules += [{"name": "hudi", "match": {"paths": [f"{self.hudi}/*"]}, "mode": phase.hudi_mode, **quiet}]
         objectives = {"small_files": SMALL_FILES, "unmerged_log_age": f"{self.unmerged_log_age_s:g}s"}
         return {
             "version": 1,

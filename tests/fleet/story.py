@@ -19,8 +19,9 @@ from typing import Any
 from unittest.mock import patch
 
 from e2e.fleet.servers import LAKE, Servers, running_servers
-from tests.fleet import checks
+from tests.fleet import checks, taking_over
 from tests.fleet.causes import Causes
+from tests.fleet.hudi_tables import HudiJobs, hudi_tables, running_jobs
 from tests.fleet.instances import LEASED, LETTERS, SERVICES, SHARDS, Instances, Killable, Place, wait_until
 from tests.fleet.policies import Phase, Rules, closed_window, next_window, open_window, replace
 from tests.fleet.tables import FRUGAL, PAUSED, Member, create, members
@@ -49,6 +50,8 @@ class Size:
     unmerged_log_age_s: float = 150.0
     """The objective for tables whose services nothing holds back. The planner plans at four fifths of it; in the last fifth a plan
     waits for an executor and runs."""
+    hudi_tables: int = 0
+    """Tables that jobs of Apache Hudi write."""
     timed_window_s: float = 0.0
     """Seconds after the start of the services from which on the window of the group `timed` opens; 0: it has no window."""
 
@@ -66,6 +69,7 @@ class Run:
     assignment: Assignment
     servers: Servers
     instances: Instances
+    hudi: HudiJobs
     writers: list[Killable] = field(default_factory=list)
     in_force: list[datetime] = field(default_factory=list)
     """When the policies of each phase were in force in all instances."""
@@ -100,13 +104,16 @@ def performed(
         servers = stack.enter_context(running_servers(LOOPBACK, folder / "servers", "minio"))
         leases = stack.enter_context(running_redis())
         stack.enter_context(patch.dict(os.environ, {**servers.store.settings, "AWS_ALLOW_HTTP": "true"}))
-        run = _prepared(size, folder, servers, leases.url)
+        hudi = stack.enter_context(running_jobs(hudi_tables(size.hudi_tables, folder / "hudi")))
+        run = _prepared(size, folder, servers, leases.url, hudi)
         run.say, run.began_s = say, began_s
         run.note("servers", time.monotonic() - began_s)
         stack.callback(_kill, run)
         _make(run)
         _start(run)
         _see_findings(run)
+        run.wrong += taking_over.observed(hudi, run.instances)
+        run.wrong += taking_over.take_over(hudi, run.instances, run.note)
         _change_policies(run)
         _lose_instances(run)
         _lose_locks(run)
@@ -114,32 +121,36 @@ def performed(
         _rest(run)
         if show is not None:
             show(_command(run, "status", *run.place.tables, "--settings", str(run.place.settings(FIRST))))
+        run.wrong += taking_over.give_back(hudi, run.instances, run.note)
         _stop(run)
         yield run
 
 
-def _prepared(size: Size, folder: Path, servers: Servers, lease_store: str) -> Run:
+def _prepared(size: Size, folder: Path, servers: Servers, lease_store: str, hudi: HudiJobs) -> Run:
     disk, store = f"file:{folder / 'lake'}", f"s3://{LAKE}/fleet"
     tables = members(size.tables, disk, store)
     causes = Causes(folder / "special", folder / "awaited")
-    patterns = (f"{disk}/*/*", f"{store}/*/*", f"file:{causes.folder}/*", f"file:{causes.awaited}/*")
+    patterns = (f"{disk}/*/*", f"{store}/*/*", f"file:{causes.folder}/*", f"file:{causes.awaited}/*", f"file:{folder}/hudi/*")
     place = Place(folder, patterns, servers.kafka.url, servers.redis.url, lease_store)
-    rules = Rules((disk, store), f"file:{causes.folder}", size.unmerged_log_age_s)
+    rules = Rules((disk, store), f"file:{causes.folder}", f"file:{folder}/hudi", size.unmerged_log_age_s)
     ledgers = folder / "ledgers"
     for made in (ledgers, causes.folder, causes.awaited):
         made.mkdir(parents=True)
     assignment = Assignment(str(ledgers), servers.redis.url, size.rounds, {m.base_path: m.kind.options for m in tables})
-    return Run(size, folder, tables, place, rules, causes, assignment, servers, Instances(place))
+    return Run(size, folder, tables, place, rules, causes, assignment, servers, Instances(place), hudi)
 
 
 def _make(run: Run) -> None:
     began_s = time.monotonic()
     for member in run.tables:
-        create(member.base_path, member.kind)
+        create(member.base_path, member.kind, member.version)
     run.note(f"{len(run.tables)} tables", time.monotonic() - began_s)
     began_s = time.monotonic()
     run.causes.make()
     run.note("causes of findings", time.monotonic() - began_s)
+    began_s = time.monotonic()
+    run.hudi.round()
+    run.note(f"{len(run.hudi.tables)} tables of Apache Hudi", time.monotonic() - began_s)
 
 
 def _start(run: Run) -> None:
@@ -148,6 +159,7 @@ def _start(run: Run) -> None:
     run.rules.write(run.place.policy_file, Phase(closed_window(now), open_window(now), timed), now)
     run.place.write_settings()
     run.instances.start_all()
+    run.hudi.start()
     for writer in range(WRITERS):
         run.writers.append(_writer(run, writer))
 
@@ -206,7 +218,7 @@ def _change_policies(run: Run) -> None:
 
     run.note("invalid policies refused", wait_until("invalid policies are refused", is_refused, instances, run.size.start_limit_s))
     now, (_, before) = datetime.now(UTC), run.rules.phases[-1]
-    _put_in_force(run, Phase(open_window(now), closed_window(now), before.timed), now)
+    _put_in_force(run, Phase(open_window(now), closed_window(now), before.timed, hudi_mode="services"), now)
 
 
 def _put_in_force(run: Run, phase: Phase, now: datetime) -> None:
@@ -280,8 +292,11 @@ def _remove_causes(run: Run) -> None:
         is_held = lambda: run.instances.total("planner", CHANGES.name, verdict="budget") > 0  # noqa: E731
         wait_until("a budget is reached", is_held, run.instances, 300.0)
         now = datetime.now(UTC)
+    # A clustering of partitions that are written would end jobs, so these tables are clustered when their jobs pause.
+    run.hudi.stop()
+    now = datetime.now(UTC)
     run.causes.remove()
-    _put_in_force(run, Phase(None, None, None, is_frugal=False, is_paused=False, is_cured=True), now)
+    _put_in_force(run, Phase(None, None, None, is_frugal=False, is_paused=False, is_cured=True, hudi_mode="services"), now)
     run.causes.retry()
 
 

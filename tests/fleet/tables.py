@@ -50,6 +50,8 @@ KINDS = (
 FREE, LATE, EARLY, FRUGAL, PAUSED, TIMED = "free", "late", "early", "frugal", "paused", "timed"
 GROUPS = (FREE, LATE, EARLY, FRUGAL, PAUSED, FREE, TIMED)
 """Groups in turn. Their number and that of the kinds have no common divisor, so that each kind gets into each group."""
+VERSIONS = (6, 6, 9, 6, 6, 8, 6, 6, 9)
+"""Versions in turn, for a third of the tables those of Apache Hudi 1.x. The number has no common divisor with that of the kinds."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Member:
     kind: Kind
     group: str
     base_path: str
+    version: int
 
     @property
     def name(self) -> str:
@@ -75,10 +78,10 @@ def _members(count: int, roots: tuple[str, str]) -> Iterator[Member]:
     for number in range(count):
         kind, group = KINDS[number % len(KINDS)], GROUPS[number % len(GROUPS)]
         root = roots[(number + number // len(KINDS)) % len(roots)]
-        yield Member(number, kind, group, f"{root}/{group}/t{number:03}-{kind.name}")
+        yield Member(number, kind, group, f"{root}/{group}/t{number:03}-{kind.name}", VERSIONS[number % len(VERSIONS)])
 
 
-def create(base_path: str, kind: Kind) -> None:
+def create(base_path: str, kind: Kind, version: int = VERSIONS[0]) -> None:
     tideline.create(
         base_path,
         schema=SCHEMA,
@@ -88,6 +91,7 @@ def create(base_path: str, kind: Kind) -> None:
         type=kind.type,
         index=kind.index,
         options=kind.options,
+        table_version=version,
     )
 
 

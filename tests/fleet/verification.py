@@ -14,7 +14,7 @@ from e2e.fleet.events import problems as event_problems
 from e2e.fleet.events import read_transitions
 from e2e.fleet.verification import difference
 from e2e.fleet.writers import Acknowledged
-from tests.fleet import checks
+from tests.fleet import checks, taking_over
 from tests.fleet.checks import Interval
 from tests.fleet.instances import LETTERS
 from tests.fleet.policies import BUDGET_BYTES, PENDING_PLANS
@@ -42,6 +42,7 @@ def problems(run: Run) -> tuple[list[str], Figures]:
         *_of_work(run, transitions, findings, verdicts),
     ]
     found += [*_of_rows(run, tables), *_of_leftovers(tables), *run.causes.problems()]
+    found += taking_over.problems(run.hudi, transitions, findings)
     run.note("checks", time.monotonic() - began_s)
     return [*run.wrong, *found], _figures(run, transitions)
 

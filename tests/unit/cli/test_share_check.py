@@ -84,8 +84,9 @@ def test_a_stage_that_falls_is_another_application(cli, hudis):
     assert (writer["applications"], writer["commits"]) == (2, 2)
 
 
-def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudis):
-    commit(hudis, 1, stage=12)
+@pytest.mark.parametrize("fields", [(), FROM_1.items()], ids=["0.x", "1.x"])
+def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudis, fields):
+    commit(hudis, 1, stage=12, fields=fields)
     (hudis / ".hoodie" / ".heartbeat").mkdir()
     (hudis / ".hoodie" / "lock").touch()
     found = cli("share", hudis, "--check", "--json")
@@ -94,7 +95,8 @@ def test_traces_of_lock_and_heartbeats_count_and_a_metadata_table_does(cli, hudi
     properties = hudis / ".hoodie" / "hoodie.properties"
     properties.write_text(properties.read_text() + "hoodie.table.metadata.partitions=files\n")
     (writer,) = check(cli, hudis)["writers"]
-    assert writer["lacks"] == {"hoodie.metadata.enable": "false"}
+    assert writer["lacks"]["hoodie.metadata.enable"] == "false"
+    assert "hoodie.write.lock.provider" not in writer["lacks"]
 
 
 def test_releases_before_1_have_no_lock_in_an_object_store(cli, hudis):
@@ -149,3 +151,14 @@ def test_services_are_resumed_when_every_job_takes_the_lock(cli, tmp_path):
     assert "unlocked_writer" in cli("status", path).text
     assert "the last " + instant in cli("share", path, "--resume").text
     assert "unlocked_writer" not in cli("status", path).text
+
+
+def test_a_dead_job_of_an_unmanaged_table_is_left_to_apache_hudi(cli, done, hudis):
+    commit(hudis, 1, stage=12)
+    begun = commit(hudis, 2, stage=13)
+    (hudis / ".hoodie" / f"{begun}.commit").unlink()
+    (document,) = done("status", hudis, "--json").document["tables"]
+    (found,) = (each for each in document["findings"] if each["kind"] == "dead_writer")
+    assert found["ends_in_s"] is None
+    assert "the next job of Apache Hudi" in found["text"]
+    assert cli("run", "rollback", hudis).code != 0, "what the finding must not advise"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -101,6 +102,21 @@ def test_each_table_has_a_state_by_which_status_chooses(cli, done, merging, fill
     chosen = cli("status", f"{tmp_path}/*", "--state", "unmanaged", "--state", "moved", "--json").document["tables"]
     assert [document["state"] for document in chosen] == ["moved", "unmanaged"]
     assert cli("status", tmp_path, "--state", "lost").code == 2
+    text = cli("status", f"{tmp_path}/*").text
+    assert re.search(r"cow +moved ", text)
+    assert f"file:{tmp_path}/upgraded: refused: " in text, "its name is that of two others"
+
+
+def test_status_prints_the_tables_with_the_largest_backlog_first_and_in_pages(done, merging, filled, tmp_path):
+    paths = [f"file:{merging}", f"file:{filled}"]
+
+    def shown(*arguments: str) -> list[str]:
+        return [document["base_path"] for document in done("status", f"{tmp_path}/*", "--json", *arguments).document["tables"]]
+
+    assert shown() == sorted(paths)
+    assert shown("--sort", "log_files") == paths
+    assert shown("--limit", "1") + shown("--limit", "1", "--offset", "1") == sorted(paths)
+    assert shown("--offset", "2") == []
 
 
 def test_status_and_why_follow_the_table(done, merging):

@@ -5,7 +5,9 @@ Which services are due for tables and why, and running them once here.
 
 from __future__ import annotations
 
+import enum
 import importlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +33,22 @@ SettingsFile = Annotated[
     typer.Option("--settings", help="Settings file (TOML) of planner and cleaner. Without it: their defaults and environment."),
 ]
 _WORDS = {"not_applicable": "-", "not_due": "idle"}
+_AS_EXPECTED = (Standing.MANAGED, Standing.UNMANAGED)
+"""States of tables that the verdict says more about."""
+
+
+class Order(enum.StrEnum):
+    """In which order `tideline status` prints tables: by path, or by a backlog, the largest first."""
+
+    PATH = "path"
+    SMALL_FILES = "small_files"
+    LOG_FILES = "log_files"
+    LOG_BYTES = "log_bytes"
+
+    def of(self, document: Mapping[str, Any]) -> tuple[int, str]:
+        """Return what puts a table at its place."""
+        backlog = document["backlog"] or {}
+        return (0 if self is Order.PATH else -(backlog.get(self.value) or 0)), document["base_path"]
 
 
 @app.command(epilog="Example: tideline status '/data/lake/*' --json")
@@ -47,6 +65,12 @@ def status(
         list[str] | None,
         typer.Option(metavar="|".join(Standing), help="Only tables in this state. Repeatable.", show_default=False),
     ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(metavar="|".join(Order), help="Order: by path, or the tables with the largest backlog of this kind first."),
+    ] = Order.PATH.value,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Print so many tables at most.", show_default=False)] = None,
+    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first N tables.")] = 0,
     cost: Annotated[
         bool,
         typer.Option("--cost", help="Print what each table and service costs a month instead, at the prices of the settings."),
@@ -64,13 +88,14 @@ def status(
     """Print a line per table: verdict, services, last runs and backlog. Below all tables, print their findings. Writes nothing.
 
     The verdict is `unmanaged` for a table that only Apache Hudi writes, with what services would do for it. Of the others it is
-    `attention` for one with findings, else `due`, `working` (a plan is pending) or `idle`. A table that
-    cannot be opened gets a line with the error. The exit code is 0 if every table was examined, 1 otherwise.
+    `attention` for one with findings, else `due`, `working` (a plan is pending) or `idle`, and the state of one that is moved,
+    upgraded or gone. A table that cannot be opened gets a line with the error. Tables of the same name are printed with their
+    paths. The exit code is 0 if every printed table was examined, 1 otherwise.
 
     With `--cost`, the line has requests to storage by kind and day, as running services count them, bytes that services rewrote in
     the last day, the seconds that this took, and the money of a month.
     """
-    wanted = {choice("--state", each, Standing).value for each in state or ()}
+    wanted, order = {choice("--state", each, Standing).value for each in state or ()}, choice("--sort", sort, Order)
     fleet = _fleet(patterns or (), settings, settings_from(option), locks)
     with Progress("tables", None) as progress:
         found, failures = searched(fleet, progress)
@@ -78,6 +103,7 @@ def status(
         documents = [*importlib.import_module(FLEET).examined(found, status_of, progress.advance), *failures]
     if wanted:
         documents = [document for document in documents if document["state"] in wanted]
+    documents = sorted(documents, key=order.of)[offset : None if limit is None else offset + limit]
     if cost:
         importlib.import_module(COSTS).show(fleet.settings, documents, service or (), as_json=as_json)
     elif as_json:
@@ -195,6 +221,8 @@ def _print_tables(documents: Sequence[Mapping[str, Any]]) -> None:
         "LOG BYTES",
         "PENDING",
     )
+    often = Counter(document["table"] for document in documents)
+    documents = [d if often[d["table"]] == 1 else {**d, "table": d["base_path"]} for d in documents]
     rows = [_row(document, services) for document in documents]
     print_listing(columns, rows, right=("SMALL FILES", "LOGS", "LOG BYTES"))
     if any(document["findings"] for document in documents):
@@ -228,7 +256,8 @@ def _row(document: Mapping[str, Any], services: Sequence[str]) -> list[object]:
     ages = [age_text(job["age_s"]) for job in document["pending"]]
     pending = f"{len(ages)}, oldest {ages[0]}" if ages else None
     cells = [_service_cell(document["services"].get(service)) for service in services]
-    named = [document["table"], document["type"], document["verdict"]]
+    verdict = document["verdict"] if document["state"] in _AS_EXPECTED else document["state"]
+    named = [document["table"], document["type"], verdict]
     return [*named, *cells, backlog["small_files"], backlog["log_files"], log_bytes, pending]
 
 

@@ -24,8 +24,9 @@ def publish(
     mint: Callable[[TableState], str] | None = None,
     reserve_kept: int | None = None,
     check: Check | None = None,
+    after: State = State.REQUESTED,
 ) -> str | NotDue:
-    """Append the requested entry of the plan that `decide` returns. Return its instant, or the reason why there is no plan.
+    """Append the entry of the plan that `decide` returns. Return its instant, or the reason why there is no plan.
 
     `decide` is called where facts are gathered, so it may read storage, and so may `mint`, which creates the instant of a plan.
     `reserve_kept` as for `ActiveTimeline.append`. `check` judges the plan on the same state.
@@ -44,7 +45,7 @@ def publish(
         if isinstance(found, NotDue):
             why = found
             raise NothingToDo
-        return Draft(instant, action, State.NONE, State.REQUESTED, operation, found.body)
+        return Draft(instant, action, State.NONE, after, operation, found.body)
 
     try:
         return table.timeline.append(draft, plan, reserve_kept=reserve_kept).instant

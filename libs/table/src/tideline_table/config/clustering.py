@@ -168,6 +168,14 @@ CLUSTERING_YIELDS = Option(
     unit="plans",
     minimum=0,
 )
+CLUSTERING_QUIET_S = Option(
+    "tideline.clustering.quiet",
+    600.0,
+    "In a table shared with Apache Hudi, the planner clusters only partitions that were not written for this long: a job of Apache "
+    "Hudi that updates a file group under a pending clustering fails. 0: it also clusters partitions that are written.",
+    unit="seconds",
+    minimum=0,
+)
 CLUSTERING_PRIORITY_LAPSE_S = Option(
     "tideline.clustering.priority.lapse",
     300.0,

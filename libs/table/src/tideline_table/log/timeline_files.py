@@ -23,7 +23,7 @@ from tideline_table.hudi.plans import (
 )
 from tideline_table.log.body import Bare, Cleaned, Indexed, Published, RestoreBegun, Restored, SavepointMade
 from tideline_table.log.entry import Entry
-from tideline_table.log.plan import HUDI_PLANS, RollbackStep
+from tideline_table.log.plan import HUDI_PLANS, CleanPlanned, RollbackStep
 
 EMPTY_REPLACE_REQUEST = {"operationType": None, "clusteringPlan": None, "extraMetadata": None, "version": None}
 _PLANS = {
@@ -124,7 +124,8 @@ def _path(entry: Entry, state: State, form: TableFormat) -> str:
 
 
 def _content(entry: Entry, state: State, form: TableFormat) -> bytes:
-    if state is State.REQUESTED:
+    # The archiver of Apache Hudi 0.15 reads the plan of a clean in its inflight file, too, and fails its job on an empty one.
+    if state is State.REQUESTED or (state is State.INFLIGHT and isinstance(entry.body, CleanPlanned)):
         return _requested(entry)
     return _completed(entry, form) if state is State.COMPLETED else b""
 

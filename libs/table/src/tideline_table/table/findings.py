@@ -245,6 +245,9 @@ def age_s(instant: str, now: datetime, zone: tzinfo) -> float:
     return max(0.0, (now - time_from_instant(instant, zone)).total_seconds())
 
 
+_LEFT_TO_HUDI = "the next job of Apache Hudi that cleans failed writes, or runs pending plans, ends it"
+
+
 def _of_action(table: Table, record: ActionRecord) -> Finding | None:
     """Return the finding about a pending action that no process continues, or whose writer missed a heartbeat."""
     state, now = table.state, table.clock.now()
@@ -264,13 +267,13 @@ def _of_action(table: Table, record: ActionRecord) -> Finding | None:
     if goes_first:
         groups, lapse_s = len(state.planned_groups(record.instant)), table.options[CLUSTERING_PRIORITY_LAPSE_S]
         found += f"; it has priority: updates of its {groups} file group(s) wait for it, for {lapse_s:g} s"
-    is_plan = repair(record) != "rollback"
+    is_plan, is_served = repair(record) != "rollback", table.capabilities.keeps_log
     return Finding(
         FindingKind.STUCK_PLAN if is_plan else FindingKind.DEAD_WRITER,
-        f"{found}; run: tideline run {repair(record)} PATH",
+        f"{found}; " + (f"run: tideline run {repair(record)} PATH" if is_served else _LEFT_TO_HUDI),
         pending_s,
         # The cleaner rolls back dead writers, and the launcher or the cleaner runs plans again.
-        0.0,
+        0.0 if is_served else None,
     )
 
 

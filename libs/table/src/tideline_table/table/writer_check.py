@@ -199,11 +199,10 @@ def _judge(writer: FoundWriter, facts: WritersFound, sharing: Sharing) -> None:
     if facts.locks:
         lacks = {key: value for key, value in lacks.items() if key != _CONCURRENCY and ".lock." not in key}
     else:
-        writer.reasons.append("there is no trace of a lock")
-    if writer.release is not Release.BEFORE_1:
-        writer.reasons.append(
-            "releases from 1.0 on upgrade the table unless they are told not to, and leave no trace of that option"
-        )
+        is_left = "" if sharing.lock is HudiLockKind.STORAGE else ", and this lock leaves none: a job with these options is ready"
+        writer.reasons.append(f"there is no trace of a lock{is_left}")
+    if lacks.keys() <= _FOR_1X:
+        lacks = {}  # a release from 1.0 on without these options would have upgraded the table
     writer.lacks = lacks
     if sharing.lock is HudiLockKind.STORAGE and writer.release is Release.BEFORE_1:
         writer.verdict = WriterVerdict.NO_COMMON_LOCK

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import pytest
 from tests.plans import schedule_clustering, schedule_compaction
 from tests.unit.table.shared import Unlogged, before_commit, opened, peer_of, put, shared_table
-from tests.unit.table.tables import HEARTBEAT, contents
+from tests.unit.table.tables import HEARTBEAT, cluster, contents
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import compact_slice, request_compaction, run_compaction
+from tideline_table.action import compact_slice, request_clustering, request_compaction, run_compaction
 from tideline_table.action.compaction.plan import CompactionTask
-from tideline_table.action.decision import NotDue
+from tideline_table.action.decision import NotDue, Trigger
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.lock import HeldHudiTableLock
 from tideline_table.coordination.timeline import Decide
@@ -26,6 +26,7 @@ from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.entry import Entry
 from tideline_table.storage import Storage
 from tideline_table.table import FindingKind, Table, TableType, findings_of
+from tideline_table.writer import Operation
 
 ONE = {"hoodie.compact.inline.max.delta.commits": 1}
 SMALL = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9}
@@ -217,3 +218,24 @@ def test_a_write_that_saw_the_plan_is_not_hidden() -> None:
     assert run_pending(services) is not None
     assert findings_of(services) == ()
     assert LATE in contents(services)
+
+
+def test_the_planner_clusters_only_partitions_that_no_job_writes() -> None:
+    """A job that updates a file group under a pending clustering fails, however short the clustering is pending."""
+    table, storage, clock = shared_table()
+    put(table, [("a", "p", 1, "1"), ("b", "q", 1, "1")])
+    put(table, [("c", "p", 1, "1"), ("d", "q", 1, "1")], Operation.INSERT)
+    asked = Trigger(2, 0)
+    clock.advance(1000)
+    put(peer_of(storage, clock), [("a", "p", 2, "2")])
+    ours = opened(storage, clock)
+    planned = request_clustering(ours, SMALL, trigger=asked)
+    assert isinstance(planned, str)
+    assert {group.partition_path for group in ours.state.planned_groups(planned)} == {"q"}
+    cluster(ours, planned)
+    waiting = request_clustering(ours, SMALL, trigger=asked)
+    assert isinstance(waiting, NotDue)
+    assert "were written within 600 s, 'p' is one" in waiting.reason
+    assert "tideline.clustering.quiet" in waiting.until
+    clock.advance(601)
+    assert isinstance(request_clustering(opened(storage, clock), SMALL, trigger=asked), str)

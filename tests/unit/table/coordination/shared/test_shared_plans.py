@@ -4,11 +4,11 @@ for too long."""
 from __future__ import annotations
 
 import pytest
-from tests.plans import schedule_clustering, schedule_compaction
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.shared import opened, peer_of, put, shared_table
 from tests.unit.table.tables import cluster, contents
 
-from tideline_table.action import roll_back_dead, run_clustering, run_compaction
+from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, WriteConflict
@@ -152,3 +152,17 @@ def test_a_machine_whose_clock_is_ahead_gives_up_no_plan_of_the_other_side() -> 
     assert roll_back_dead(opened(storage, ahead, **HUDIS)) == []
     clock.advance(2 * EXPIRED_S)
     assert roll_back_dead(opened(storage, clock, **HUDIS)) == [plan]
+
+
+def test_a_clean_is_never_seen_requested_alone_and_both_sides_may_run_it() -> None:
+    """A job that begins a requested clean in the moment in which the cleaner does fails behind its commit."""
+    ours, storage, clock = shared_table()
+    for number in range(3):
+        put(ours, [("a", "p", number, str(number))])
+    planned = schedule_clean(ours, {"hoodie.cleaner.commits.retained": 1})
+    assert planned
+    requested = storage.read(f".hoodie/{planned}.clean.requested")
+    assert requested == storage.read(f".hoodie/{planned}.clean.inflight"), "where the archiver of Apache Hudi 0.15 reads the plan"
+    assert run_clean(peer_of(storage, clock))
+    assert run_clean(ours) is None
+    assert contents(ours) == [("a", "p", 2, "2")]

@@ -41,8 +41,10 @@ def request_clean(table: Table, options: Mapping[str, object] | None = None) -> 
         now = table.timeline.time.now()
         return plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
 
-    # Step 1: append the plan, which names each file to delete.
-    return publish(table, Action.CLEAN, OPERATION, decide, reserve_kept=0)
+    # Step 1: append the plan, which names each file to delete. A job of Apache Hudi begins a clean that it finds requested, and
+    # fails if another process begins it at the same time. One that is inflight both run, and the second completion is none.
+    after = State.INFLIGHT if table.sharing is not None else State.REQUESTED
+    return publish(table, Action.CLEAN, OPERATION, decide, reserve_kept=0, after=after)
 
 
 def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] | None = None) -> int | None:
@@ -71,7 +73,8 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
 
     def begin(state: TableState) -> Draft:
         _check_pending(state, chosen)
-        return Draft(chosen, Action.CLEAN, state.actions[chosen].state, State.INFLIGHT, OPERATION, Bare())
+        before = state.actions[chosen].state
+        return Draft(chosen, Action.CLEAN, before, State.INFLIGHT, OPERATION, planned if before is State.REQUESTED else Bare())
 
     held: list[str] = []
 

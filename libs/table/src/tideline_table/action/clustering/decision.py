@@ -6,14 +6,24 @@ With a bucket index, a clustering sorts the rows of a bucket. A row never leaves
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime, timedelta
 
 from tideline_table.action.clustering.column_ranges import ReadRanges, no_ranges
-from tideline_table.action.clustering.plan import checked_order, due_plan, free_slices, not_now, plan_clustering
+from tideline_table.action.clustering.plan import (
+    busy_partitions,
+    checked_order,
+    due_plan,
+    free_slices,
+    not_now,
+    not_quiet,
+    plan_clustering,
+)
 from tideline_table.action.decision import Due, NotDue, Trigger, within
-from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_SORT_COLUMNS
+from tideline_table.config import CLUSTERING_MAX_GROUP_BYTES, CLUSTERING_MAX_GROUPS, CLUSTERING_QUIET_S, CLUSTERING_SORT_COLUMNS
 from tideline_table.coordination.priority import carries_over
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi.file_names import is_ring_file_id
+from tideline_table.hudi.instant import instant_from_time
 from tideline_table.log.state import TableState
 from tideline_table.table.definition import TableView
 
@@ -22,6 +32,7 @@ def plan_bucket_clustering(
     view: TableView,
     reserved: Collection[str] = (),
     trigger: Trigger | None = None,
+    quiet_since: str = "",
 ) -> Due | NotDue:
     """Decide whether a clustering is due in a table with a bucket index, and plan it.
 
@@ -56,6 +67,10 @@ def plan_bucket_clustering(
         free = [s for s in free if s.group.partition_path not in planned | held]
         where = " in partitions without a pending clustering" if planned else ""
     changed = [s for s in free if not _is_clustered(state, s)]
+    busy = busy_partitions(state, {s.group.partition_path for s in changed}, quiet_since)
+    if busy and busy >= {s.group.partition_path for s in changed}:
+        return not_quiet(busy, options)
+    changed = [s for s in changed if s.group.partition_path not in busy]
     fitting = [s for s in changed if s.total_bytes <= options[CLUSTERING_MAX_GROUP_BYTES]]
     if not fitting:
         return NotDue(
@@ -86,16 +101,19 @@ def decide_clustering(
     trigger: Trigger | None = None,
     *,
     read_ranges: ReadRanges = no_ranges,
-    hour: int = 0,
+    now: datetime,
 ) -> Due | NotDue:
     """Return the plan that is due, or the reason why there is none; arguments and errors as for `plan_clustering`.
 
-    In a table with a bucket index a clustering sorts the rows of each bucket.
+    In a table with a bucket index a clustering sorts the rows of each bucket. A clustering with a `trigger` leaves out partitions
+    of shared tables that were written of late (`tideline.clustering.quiet`).
     """
+    quiet_s, hour = view.options[CLUSTERING_QUIET_S], now.hour
+    since = instant_from_time(now - timedelta(seconds=quiet_s)) if trigger and quiet_s and view.state.sharing else ""
     if view.definition.buckets is not None:
-        return plan_bucket_clustering(view, reserved, trigger)
+        return plan_bucket_clustering(view, reserved, trigger, since)
     state, root, options, schema = view.state, view.root, view.options, view.schema
-    return plan_clustering(state, root, options, schema, reserved, trigger, read_ranges=read_ranges, hour=hour)
+    return plan_clustering(state, root, options, schema, reserved, trigger, read_ranges=read_ranges, hour=hour, quiet_since=since)
 
 
 def why_not_carried_over(view: TableView) -> NotDue | None:

@@ -36,6 +36,7 @@ from tideline_table.config import (
     CLUSTERING_PARTITION_REGEX,
     CLUSTERING_PARTITION_SELECTED,
     CLUSTERING_PLAN_STRATEGY,
+    CLUSTERING_QUIET_S,
     CLUSTERING_SKIP_LATEST_PARTITIONS,
     CLUSTERING_SMALL_FILE_LIMIT,
     CLUSTERING_SORT_COLUMNS,
@@ -125,6 +126,7 @@ def plan_clustering(
     *,
     read_ranges: ReadRanges = no_ranges,
     hour: int = 0,
+    quiet_since: str = "",
 ) -> Due | NotDue:
     """Decide whether a clustering is due, and plan it (HoodieRequestedReplaceMetadata).
 
@@ -152,7 +154,11 @@ def plan_clustering(
     min_files = 1 if strategy.single_output else options[CLUSTERING_MIN_INPUT_FILES]
     needed = max(min_files, trigger.min_files if trigger is not None else 0)
     candidates = _candidates(state, options, strategy, reserved, partitions, needed)
-    partition, found = max(candidates.items(), key=lambda item: len(item[1]), default=("", []))
+    busy = busy_partitions(state, [path for path, found in candidates.items() if len(found) >= needed], quiet_since)
+    if busy and not any(len(found) >= needed for path, found in candidates.items() if path not in busy):
+        return not_quiet(busy, options)
+    quiet = ((path, found) for path, found in candidates.items() if path not in busy)
+    partition, found = max(quiet, key=lambda item: len(item[1]), default=("", []))
     if len(found) < needed:
         reason = _too_few(state, options, needed, partition, len(found))
         if partitions is not None and every is not None and len(partitions) < len(every):
@@ -161,6 +167,8 @@ def plan_clustering(
         return reason
     if min_files < needed:
         candidates = _candidates(state, options, strategy, reserved, partitions, min_files)
+        busy = busy_partitions(state, candidates, quiet_since)
+    candidates = {path: found for path, found in candidates.items() if path not in busy}
     limit = trigger.max_bytes if trigger is not None else None
     groups = _groups(state, options, strategy, candidates, min_files, read_ranges, limit)
     if not groups and limit is not None:
@@ -316,6 +324,22 @@ def not_now(state: TableState, trigger: Trigger | None) -> NotDue | None:
     return NotDue(
         f"{commits} of {trigger.min_commits} commits since the last plan",
         f"{trigger.min_commits - commits} more write(s), or a smaller planner setting clustering_min_commits",
+    )
+
+
+def busy_partitions(state: TableState, partitions: Iterable[str], since: str) -> set[str]:
+    """Return those of the partitions that have files of a write, or of a compaction of writes, after the instant `since`."""
+    written = {a.instant for a in state.actions.values() if since and a.instant > since and not a.is_clustering}
+    slices = state.latest_slices(partitions=partitions) if written else []
+    return {s.group.partition_path for s in slices if written & {s.base_instant, *(log.instant for log in s.log_files)}}
+
+
+def not_quiet(busy: Collection[str], options: Options) -> NotDue:
+    """Return the reason why partitions with candidates are not clustered yet."""
+    found = f"{len(busy)} partition(s) with candidates were written within {options[CLUSTERING_QUIET_S]:g} s, {min(busy)!r} is one"
+    return NotDue(
+        f"{found}: a job of Apache Hudi fails that updates a file group under a pending clustering",
+        f"a pause of the writes, or a smaller {CLUSTERING_QUIET_S.key}",
     )
 
 

@@ -82,8 +82,8 @@ def preview_clustering(table: Table, options: Mapping[str, object] | None = None
     schema = with_meta_fields(table.schema)
     condition = parse_where(where, schema) if where.strip() else None
     ranges = FooterRanges(table.storage, schema)
-    hour = table.clock.now().hour
-    found = decide_clustering(table.view(options), read_ranges=ranges, hour=hour)
+    now = table.clock.now()
+    found = decide_clustering(table.view(options), read_ranges=ranges, now=now)
     if isinstance(found, NotDue):
         return ClusteringPreview(found.reason, due=False)
     assert isinstance(found, Due)

@@ -118,7 +118,7 @@ def request_clustering(
 
     def decide(state: TableState) -> Due | NotDue:
         view = replace(table.view(options), state=state)
-        return decide_clustering(view, reserved, trigger, read_ranges=ranges, hour=table.clock.now().hour)
+        return decide_clustering(view, reserved, trigger, read_ranges=ranges, now=table.clock.now())
 
     return publish(table, Action.REPLACE_COMMIT, CLUSTER, decide, check=check)
 

@@ -65,7 +65,7 @@ class Clustering(Rewrite):
         return Trigger(2, 0, usual.max_bytes) if is_urgent else usual
 
     def due(self, view: TableView, trigger: Trigger | None, now: datetime) -> Due | NotDue:
-        return decide_clustering(view, trigger=trigger, hour=now.hour)
+        return decide_clustering(view, trigger=trigger, now=now)
 
     def gain(self, view: TableView, slices: Sequence[FileSlice], due: Due) -> Gain:
         """See `Rewrite.gain`.
