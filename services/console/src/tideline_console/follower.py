@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,8 @@ TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JO
 """The topics that the console reads."""
 LOOK_AT_PENDING_S = 10.0
 """Longest time between two examinations of a table with a pending action: its process may die without an entry in the log."""
+PATIENCE_S, GLANCE_S = 2.0, 0.1
+"""Time that the event log has to answer a turn, and one that did not answer before."""
 _NOTHING: Mapping[str, Requested] = {}
 _STEPS = 2000
 """Steps that are stored at once."""
@@ -93,6 +95,8 @@ class Follower:
         """The base path of each table that is open, by uid."""
         self._scan_at_s = float("-inf")
         self._tail: Tail | None = None
+        self._reading: Future[None] | None = None
+        self._answered_s = 0.0
         self._pool = ThreadPoolExecutor(PARALLEL, "examine")
         self._guard = threading.Lock()
         self.failures: list[dict[str, Any]] = []
@@ -156,7 +160,7 @@ class Follower:
             self._scan(fleet)
             self._scan_at_s = now_s + self._settings.tables_rescan_s
         if self._open_log is not None:
-            self._read_events(self._open_log, wait_s if self.is_complete else 0.0)
+            self._await_events(self._open_log, wait_s if self.is_complete else 0.0)
         now_s = self._clock.monotonic_s()
         wanted = [path for path, known in list(self._known.items()) if self._is_wanted(known, fleet, now_s)]
         for _ in self._pool.map(lambda path: self._looked(fleet, path), wanted):
@@ -200,12 +204,25 @@ class Follower:
         for base_path, document in unfound.items():
             self._model.put_table(table_row(base_path, document, self._clock.now().timestamp()))
 
+    def _await_events(self, open_log: Callable[[], EventLog], wait_s: float) -> None:
+        """Read events; a log that does not answer is left to its thread, because the turn has to look at the tables instead."""
+        if self._reading is None:
+            self._answered_s = self._clock.monotonic_s()
+            self._reading = self._pool.submit(self._read_events, open_log, wait_s)
+        patience_s = GLANCE_S if self.events_failure else wait_s + PATIENCE_S
+        while not wait((self._reading,), patience_s).done:
+            if self._clock.monotonic_s() - self._answered_s >= patience_s:
+                self.events_failure = self.events_failure or "It does not answer."
+                return
+        reading, self._reading = self._reading, None
+        reading.result()
+
     def _read_events(self, open_log: Callable[[], EventLog], wait_s: float) -> None:
         try:
             if self._tail is None:
                 self._tail = open_log().tail(TOPICS)
             while records := self._tail.poll(wait_s):
-                wait_s = 0.0
+                wait_s, self._answered_s = 0.0, self._clock.monotonic_s()
                 self._beat()
                 if self._stopping.is_set():
                     return
