@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -51,6 +52,8 @@ LOOK_AT_PENDING_S = 10.0
 """Longest time between two examinations of a table with a pending action: its process may die without an entry in the log."""
 PATIENCE_S, GLANCE_S = 2.0, 0.1
 """Time that the event log has to answer a turn, and one that did not answer before."""
+MOST_AGAIN = 100
+"""Tables that one turn examines again although nothing names them: events of others do not wait for more."""
 _NOTHING: Mapping[str, Requested] = {}
 _STEPS = 2000
 """Steps that are stored at once."""
@@ -161,9 +164,10 @@ class Follower:
             self._scan_at_s = now_s + self._settings.tables_rescan_s
         if self._open_log is not None:
             self._await_events(self._open_log, wait_s if self.is_complete else 0.0)
-        now_s = self._clock.monotonic_s()
-        wanted = [path for path, known in list(self._known.items()) if self._is_wanted(known, fleet, now_s)]
-        for _ in self._pool.map(lambda path: self._looked(fleet, path), wanted):
+        again = self._again(fleet, self._clock.monotonic_s())
+        looks_itself = self._open_log is None or bool(self.events_failure)  # No event tells which have changed.
+        wanted = [path for path, known in list(self._known.items()) if looks_itself or known.is_hinted or path in again]
+        for _ in self._pool.map(lambda path: self._looked(fleet, path, is_again=path in again), wanted):
             self._beat()
         if self._stopping.is_set():
             return
@@ -268,26 +272,29 @@ class Follower:
         interval_s = self._settings.examine_interval_s
         return now_s - known.examined_s >= (min(interval_s, LOOK_AT_PENDING_S) if known.is_pending else interval_s)
 
-    def _is_wanted(self, known: _Known, fleet: Fleet, now_s: float) -> bool:
-        """Return whether a table is looked at now: all of them if no event tells which have changed."""
-        looks_itself = self._open_log is None or bool(self.events_failure)
-        return known.is_hinted or looks_itself or known.policies is not fleet.policies or self._is_old(known, now_s)
+    def _again(self, fleet: Fleet, now_s: float) -> set[str]:
+        """Return the tables that waited longest among those whose examination is old, or by other policies."""
+        known = self._known
+        old = [path for path, one in known.items() if one.policies is not fleet.policies or self._is_old(one, now_s)]
+        return set(heapq.nsmallest(MOST_AGAIN, old, key=lambda path: known[path].examined_s))
 
-    def _looked(self, fleet: Fleet, base_path: str) -> None:
-        """Examine a table if it changed, an event names it, or the last examination is old. Not once a stop is asked for."""
+    def _looked(self, fleet: Fleet, base_path: str, *, is_again: bool) -> None:
+        """Examine a table if it changed, an event names it, or it is to be examined again. Not once a stop is asked for."""
         if self._stopping.is_set():
             return
         known, now_s = self._known[base_path], self._clock.monotonic_s()
-        is_old, has_other_policies = self._is_old(known, now_s), known.policies is not fleet.policies
+        has_other_policies = known.policies is not fleet.policies
         is_named, known.is_hinted, sequence = known.is_hinted, False, -1
+        if has_other_policies and not is_named and not is_again:
+            return  # Its turn comes.
         table = None if has_other_policies else known.table
         try:
-            if table is not None and (is_named or is_old) and not _stands(table):
+            if table is not None and (is_named or is_again) and not _stands(table):
                 table = None
             is_opened = table is None
             table = table or fleet.open(base_path)
             sequence = table.state.sequence if is_opened else table.refresh().sequence
-            if not is_opened and sequence == known.sequence and table.capabilities.keeps_log and not is_old:
+            if not is_opened and sequence == known.sequence and table.capabilities.keeps_log and not is_again:
                 return
             document = status_document(fleet.examine_table(table))
             if not _is_copy(table):
