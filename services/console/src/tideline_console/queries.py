@@ -163,7 +163,8 @@ def counts(model: ReadModel, column: str) -> list[tuple[Any, int]]:
 
 def total(model: ReadModel, column: Literal["pending", "due", "findings"]) -> int:
     """Return the sum of a column over all tables; lists of pages may end earlier."""
-    return int(model.query(f"SELECT COALESCE(sum({column}), 0) AS n FROM tables WHERE {column} > 0")[0]["n"])  # noqa: S608 - own text
+    sql = f"SELECT COALESCE(sum({column}), 0) AS n FROM tables WHERE {column} > 0"  # noqa: S608 - own text
+    return int(model.query(sql)[0]["n"])
 
 
 def verdicts(model: ReadModel) -> dict[str, int]:
