@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 LIMIT_S = 300.0
 
 
-def test_pages_go_on_without_kafka_and_with_it_again(fleet, tmp_path):
+def test_pages_go_on_without_kafka_and_with_it_again(fleet, tmp_path, monkeypatch):
+    # It is noticed by the connections that end, not by the question of each quarter of a minute.
+    monkeypatch.setattr("tideline_events.kafka_tail.CHECK_EVERY_S", 1e6)
     trips = fleet.create("trips")
     with running_kafka(tmp_path / "kafka") as node:
         own = {"event_log": node.url, "examine_interval_s": 3600.0, "tables_rescan_s": 3600.0}
