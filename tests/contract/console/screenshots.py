@@ -36,6 +36,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     program = found_or_installed(lambda: shutil.which("chromium"), "chromium")
     found_or_installed(lambda: shutil.which("pngquant"), "pngquant")
+    # The design's font: that of Debian without it is wider, and lines break elsewhere.
+    found_or_installed(lambda: next(map(str, Path("/usr/share/fonts").glob("**/Inter-Regular.otf")), None), "fonts-inter")
     # The folder is on the pictures: the same one each time, and none of a person.
     home = Path(tempfile.gettempdir()) / "console"
     shutil.rmtree(home, ignore_errors=True)

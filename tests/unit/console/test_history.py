@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from starlette.testclient import TestClient
+from tests.unit.console.conftest import ADDRESS
 from tests.unit.console.test_pages import Parsed, key_of
 from tests.unit.services.fleet import date_files_by, update, write
 
-from tideline_console.history import SLOTS, trends_of
+from tideline_console.history import SLOTS, UPKEEP_DAYS, trends_of, upkeep_of
 from tideline_console.instants import KeptInstants
 from tideline_console.model import MOST_SIZES
+from tideline_console.web import console_app
+from tideline_table.action import SERVICES, TableService, run_clustering
 
 
 def trends(consoles, model):
@@ -98,3 +102,24 @@ def test_a_table_that_is_empty_or_gone_has_no_charts_and_no_error(consoles):
     consoles.create("trips")
     client = consoles.client()
     assert client.get(f"/tables/{key_of(client, 'trips')}").status_code == 200
+
+
+def test_the_cost_of_maintenance_is_what_services_wrote_beside_writers(consoles):
+    table = consoles.create("trips")
+    for first in (0, 10, 20):
+        write(table, first)
+    instant = SERVICES[TableService.CLUSTERING].plan(table)
+    run_clustering(table, instant)
+    follower, model, settings = consoles.follower()
+    follower.turn()
+    instants, now_s = KeptInstants(model).of(table.uid), consoles.clock.now().timestamp()
+    steps = {row["instant"]: row for row in model.query("SELECT * FROM steps WHERE to_state = 'completed'")}
+    found = upkeep_of(instants, now_s)
+    assert {name: one["runs"] for name, one in found.items()} == {"writers": 3, "clustering": 1}
+    assert found["clustering"]["bytes"] == steps.pop(instant)["bytes_added"] > 0
+    assert found["writers"]["bytes"] == sum(row["bytes_added"] for row in steps.values())
+    assert upkeep_of(instants, now_s + UPKEEP_DAYS * 86_400) == {}
+    client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
+    text = Parsed(client.get(f"/tables/{table.uid}").text).text
+    ratio = found["clustering"]["bytes"] / found["writers"]["bytes"]
+    assert f"services wrote {ratio:.1f} bytes for each byte of writers" in text.partition("Cost of maintenance")[2]

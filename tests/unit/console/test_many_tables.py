@@ -9,8 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 from tests.unit.console.conftest import ADDRESS
 from tests.unit.console.test_pages import Parsed
-from tests.unit.services.fleet import write
+from tests.unit.services.fleet import date_files_by, write
 
+from tideline_console import follower as follower_module
 from tideline_console import queries
 from tideline_console.model import URGENCY, key_of, step_row
 from tideline_console.web import console_app
@@ -88,6 +89,7 @@ def test_pages_of_many_tables_read_little(many, monkeypatch):
         assert client.get(address).status_code == 200
         found[address] = dict(counted)
     assert {address: one for address, one in found.items() if one["instructions"] > INSTRUCTIONS or one["rows"] > ROWS} == {}
+    assert found["/work"]["instructions"] < INSTRUCTIONS / 8, "documents of services that are not shown were read"
 
 
 def test_lists_and_series_of_many_tables_are_those_of_the_rows(many):
@@ -105,6 +107,7 @@ def test_lists_and_series_of_many_tables_are_those_of_the_rows(many):
 
 def test_work_counts_no_more_than_a_page_can_say(many, monkeypatch):
     client, _ = many
+    monkeypatch.setattr(queries, "MOST_COUNTED", TABLES * 5)
     assert f"{TABLES * 5:,} done in 7 days" in client.get("/work").text
     monkeypatch.setattr(queries, "MOST_COUNTED", 700)
     assert "more than 700 done in 7 days" in client.get("/work").text
@@ -176,7 +179,7 @@ def test_a_turn_at_rest_looks_at_no_table(consoles, monkeypatch):
     follower, model, _ = consoles.follower(events=True, examine_interval_s=3600, tables_rescan_s=3600)
     follower.turn()
     looked, look = [], follower._looked
-    monkeypatch.setattr(follower, "_looked", lambda fleet, path: (looked.append(path), look(fleet, path)))
+    monkeypatch.setattr(follower, "_looked", lambda fleet, path, **more: (looked.append(path), look(fleet, path, **more)))
     follower.turn()
     assert looked == []
     write(tables[1], 0)
@@ -184,6 +187,31 @@ def test_a_turn_at_rest_looks_at_no_table(consoles, monkeypatch):
     follower.turn()
     assert [path.rpartition("/")[2] for path in looked] == ["two"]
     assert [row["name"] for row in model.query("SELECT name FROM tables WHERE last_write_s IS NOT NULL")] == ["two"]
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_what_changed_does_not_wait_for_what_is_only_looked_at_again(consoles, monkeypatch, events):
+    date_files_by(consoles.clock, monkeypatch)
+    monkeypatch.setattr(follower_module, "MOST_AGAIN", 2)
+    tables = [consoles.create(f"t{number}") for number in range(5)]
+    follower, model, _ = consoles.follower(events=events, examine_interval_s=60.0, tables_rescan_s=1e6)
+    follower.turn()
+
+    def examined() -> dict[str, float]:
+        return {row["name"]: row["examined_s"] for row in model.query("SELECT name, examined_s FROM tables")}
+
+    consoles.clock.advance(61.0)
+    began_s, named = consoles.clock.now().timestamp(), set()
+    for turn in range(3):
+        write(tables[4], 10 * turn)
+        follower.hint(tables[4].storage.root)
+        follower.turn()
+        assert model.query("SELECT sequence FROM tables WHERE name = 't4'")[0]["sequence"] == tables[4].refresh().sequence
+        again = {name for name, at_s in examined().items() if at_s >= began_s} - {"t4"}
+        assert named < again or len(again) == 4
+        assert len(again) <= 2 * (turn + 1)
+        named = again
+    assert len(named) == 4
 
 
 def test_live_pages_are_rendered_once_for_all_who_look(many, monkeypatch):

@@ -253,6 +253,9 @@ def test_list_is_sorted_filtered_and_paged_by_the_address(consoles, monkeypatch)
     assert client.get("/api/v1/tables?state=idle&type=cow").json()["total"] >= 1
     assert client.get("/api/v1/tables?version=6").json()["total"] == 5
     assert client.get("/api/v1/tables?type=mor").json()["total"] == 0
+    assert client.get("/api/v1/tables?writer=writer&sort=table").json()["total"] == 4
+    assert client.get("/api/v1/tables?writer=w").json()["total"] == 0
+    assert 'href="/tables?writer=writer"' in client.get("/writers").text
 
 
 def test_csv_has_all_rows_and_no_formula(consoles):

@@ -317,8 +317,38 @@ def test_an_event_log_that_is_away_leaves_the_tables(consoles):
     assert "event log" in follower.events_failure
     assert model.query("SELECT sequence FROM tables")[0]["sequence"] == trips.refresh().sequence
     follower._open_log = lambda: consoles.event_log
+    while follower.events_failure:
+        follower.turn()
+
+
+def test_a_turn_does_not_wait_for_an_event_log_that_does_not_answer(consoles, monkeypatch):
+    monkeypatch.setattr("tideline_console.follower.PATIENCE_S", 0.05)
+    trips = consoles.create("trips")
+    follower, model, _ = consoles.follower(events=True, examine_interval_s=3600.0)
     follower.turn()
-    assert follower.events_failure == ""
+    answers, asked = threading.Event(), []
+
+    def opened():
+        asked.append(len(asked))
+        answers.wait(30)
+        return consoles.event_log
+
+    follower._open_log = opened
+    follower._drop_tail()
+    try:
+        for number in range(3):
+            write(trips, 10 * number)
+            follower.turn()
+            assert follower.events_failure == "It does not answer."
+            assert model.query("SELECT sequence FROM tables")[0]["sequence"] == trips.refresh().sequence
+        assert asked == [0], "one thread waits"
+    finally:
+        answers.set()
+    while follower.events_failure:
+        follower.turn()
+    consoles.publish()
+    follower.turn()
+    assert model.last_sequence(trips.uid) == trips.refresh().sequence
 
 
 def test_writes_that_run_do_not_depend_on_the_order_of_steps(consoles, monkeypatch):

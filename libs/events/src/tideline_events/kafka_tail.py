@@ -47,7 +47,7 @@ class KafkaTail:
             "enable.partition.eof": True,
         }
         with accepted_options(client):
-            self._consumer = Consumer(options, logger=CLIENT_LOG)
+            self._consumer = Consumer({**options, "error_cb": self._heard}, logger=CLIENT_LOG)
         self._clock = clock
         self._topics = topics
         self._ask_ids = topic_ids
@@ -90,6 +90,11 @@ class KafkaTail:
 
     def is_at_end(self) -> bool:
         return not self._left
+
+    def _heard(self, error: KafkaError) -> None:
+        """Let the next `poll` ask the brokers at once: it returns no error of its own while they are away."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - librdkafka's name for it
+            self._check_at_s = self._clock.monotonic_s()
 
     def _check_topics(self) -> None:
         if self._clock.monotonic_s() < self._check_at_s:

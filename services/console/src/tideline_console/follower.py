@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,10 @@ TOPICS = tuple(topic.name for topic in (TIMELINE, TABLES, CATALOG, DECISIONS, JO
 """The topics that the console reads."""
 LOOK_AT_PENDING_S = 10.0
 """Longest time between two examinations of a table with a pending action: its process may die without an entry in the log."""
+PATIENCE_S, GLANCE_S = 2.0, 0.1
+"""Time that the event log has to answer a turn, and one that did not answer before."""
+MOST_AGAIN = 100
+"""Tables that one turn examines again although nothing names them: events of others do not wait for more."""
 _NOTHING: Mapping[str, Requested] = {}
 _STEPS = 2000
 """Steps that are stored at once."""
@@ -93,6 +98,8 @@ class Follower:
         """The base path of each table that is open, by uid."""
         self._scan_at_s = float("-inf")
         self._tail: Tail | None = None
+        self._reading: Future[None] | None = None
+        self._answered_s = 0.0
         self._pool = ThreadPoolExecutor(PARALLEL, "examine")
         self._guard = threading.Lock()
         self.failures: list[dict[str, Any]] = []
@@ -156,10 +163,11 @@ class Follower:
             self._scan(fleet)
             self._scan_at_s = now_s + self._settings.tables_rescan_s
         if self._open_log is not None:
-            self._read_events(self._open_log, wait_s if self.is_complete else 0.0)
-        now_s = self._clock.monotonic_s()
-        wanted = [path for path, known in list(self._known.items()) if self._is_wanted(known, fleet, now_s)]
-        for _ in self._pool.map(lambda path: self._looked(fleet, path), wanted):
+            self._await_events(self._open_log, wait_s if self.is_complete else 0.0)
+        again = self._again(fleet, self._clock.monotonic_s())
+        looks_itself = self._open_log is None or bool(self.events_failure)  # No event tells which have changed.
+        wanted = [path for path, known in list(self._known.items()) if looks_itself or known.is_hinted or path in again]
+        for _ in self._pool.map(lambda path: self._looked(fleet, path, is_again=path in again), wanted):
             self._beat()
         if self._stopping.is_set():
             return
@@ -200,12 +208,25 @@ class Follower:
         for base_path, document in unfound.items():
             self._model.put_table(table_row(base_path, document, self._clock.now().timestamp()))
 
+    def _await_events(self, open_log: Callable[[], EventLog], wait_s: float) -> None:
+        """Read events; a log that does not answer is left to its thread, because the turn has to look at the tables instead."""
+        if self._reading is None:
+            self._answered_s = self._clock.monotonic_s()
+            self._reading = self._pool.submit(self._read_events, open_log, wait_s)
+        patience_s = GLANCE_S if self.events_failure else wait_s + PATIENCE_S
+        while not wait((self._reading,), patience_s).done:
+            if self._clock.monotonic_s() - self._answered_s >= patience_s:
+                self.events_failure = self.events_failure or "It does not answer."
+                return
+        reading, self._reading = self._reading, None
+        reading.result()
+
     def _read_events(self, open_log: Callable[[], EventLog], wait_s: float) -> None:
         try:
             if self._tail is None:
                 self._tail = open_log().tail(TOPICS)
             while records := self._tail.poll(wait_s):
-                wait_s = 0.0
+                wait_s, self._answered_s = 0.0, self._clock.monotonic_s()
                 self._beat()
                 if self._stopping.is_set():
                     return
@@ -251,26 +272,29 @@ class Follower:
         interval_s = self._settings.examine_interval_s
         return now_s - known.examined_s >= (min(interval_s, LOOK_AT_PENDING_S) if known.is_pending else interval_s)
 
-    def _is_wanted(self, known: _Known, fleet: Fleet, now_s: float) -> bool:
-        """Return whether a table is looked at now: all of them if no event tells which have changed."""
-        looks_itself = self._open_log is None or bool(self.events_failure)
-        return known.is_hinted or looks_itself or known.policies is not fleet.policies or self._is_old(known, now_s)
+    def _again(self, fleet: Fleet, now_s: float) -> set[str]:
+        """Return the tables that waited longest among those whose examination is old, or by other policies."""
+        known = self._known
+        old = [path for path, one in known.items() if one.policies is not fleet.policies or self._is_old(one, now_s)]
+        return set(heapq.nsmallest(MOST_AGAIN, old, key=lambda path: known[path].examined_s))
 
-    def _looked(self, fleet: Fleet, base_path: str) -> None:
-        """Examine a table if it changed, an event names it, or the last examination is old. Not once a stop is asked for."""
+    def _looked(self, fleet: Fleet, base_path: str, *, is_again: bool) -> None:
+        """Examine a table if it changed, an event names it, or it is to be examined again. Not once a stop is asked for."""
         if self._stopping.is_set():
             return
         known, now_s = self._known[base_path], self._clock.monotonic_s()
-        is_old, has_other_policies = self._is_old(known, now_s), known.policies is not fleet.policies
+        has_other_policies = known.policies is not fleet.policies
         is_named, known.is_hinted, sequence = known.is_hinted, False, -1
+        if has_other_policies and not is_named and not is_again:
+            return  # Its turn comes.
         table = None if has_other_policies else known.table
         try:
-            if table is not None and (is_named or is_old) and not _stands(table):
+            if table is not None and (is_named or is_again) and not _stands(table):
                 table = None
             is_opened = table is None
             table = table or fleet.open(base_path)
             sequence = table.state.sequence if is_opened else table.refresh().sequence
-            if not is_opened and sequence == known.sequence and table.capabilities.keeps_log and not is_old:
+            if not is_opened and sequence == known.sequence and table.capabilities.keeps_log and not is_again:
                 return
             document = status_document(fleet.examine_table(table))
             if not _is_copy(table):

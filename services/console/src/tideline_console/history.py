@@ -7,13 +7,33 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from tideline_console.charts import BarChart, bars
-from tideline_console.instants import DONE, Instant
+from tideline_console.instants import DONE, SERVICES, UNDONE, Instant
 from tideline_console.model import ReadModel, Row
 from tideline_console.text import bytes_text, count_text, duration_text, time_text
 
 SLOTS = 48
 """Bars of a chart over time."""
 MOST_WRITES = 60
+
+
+UPKEEP_DAYS = 7
+
+
+def upkeep_of(instants: Sequence[Instant], now_s: float) -> dict[str, Row]:
+    """Return what each service did in the last days, as far as the console knows, and under `writers` what writers did."""
+    found: dict[str, Row] = {}
+    for one in instants:
+        if one.ended_s is None or one.ended_s < now_s - UPKEEP_DAYS * 86_400 or not (one.is_write or one.action in SERVICES):
+            continue
+        names = ("runs", "undone", "lasted_s", "bytes", "files_added", "files_deleted")
+        own = found.setdefault("writers" if one.is_write else one.action, dict.fromkeys(names, 0))
+        own["undone" if one.outcome == UNDONE else "runs"] += 1
+        own["lasted_s"] += max(0.0, one.ended_s - one.begun_s)
+        if one.outcome == DONE:
+            own["bytes"] += one.bytes_added
+            own["files_added"] += one.files_added
+            own["files_deleted"] += one.files_deleted
+    return found
 
 
 @dataclass(frozen=True, slots=True)

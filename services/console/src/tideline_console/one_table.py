@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tideline_console.follower import Follower
-from tideline_console.history import trends_of
+from tideline_console.history import UPKEEP_DAYS, trends_of, upkeep_of
 from tideline_console.instants import MOST_INSTANTS, Instant, KeptInstants, instants_on_timeline
 from tideline_console.model import Row
 from tideline_console.queries import aged
@@ -97,6 +97,8 @@ def table_context(
         "later_s": until_s + (span.end_s - span.begin_s) / 2 if until_s is not None else None,
         "until_s": until_s,
         "repairs": REPAIRS,
+        "upkeep": upkeep_of(instants, now_s),
+        "upkeep_days": UPKEEP_DAYS,
         "trends": trends_of(known.model, row, instants, now_s),
     }
 

@@ -74,6 +74,7 @@ def _get(summary: str, schema: str, *parameters: dict[str, Any]) -> dict[str, An
 _QUERIES = (
     ("q", "Words in name, path, tags or uid."), ("state", "A verdict."), ("type", "cow or mor."),
     ("version", "Version of the table."), ("mode", "exclusive, shared or foreign."), ("folder", "Folder of the table."),
+    ("writer", "A writer that committed to it."),
     ("size_min", "Least size in bytes."), ("small_min", "Least number of small files."), ("logs_min", "Least bytes of log files."),
     ("sort", "state, table, type, version, mode, size, groups, small, logs, pending or last."),
     ("order", "asc or desc."), ("page", "Number of the page, from 1."),

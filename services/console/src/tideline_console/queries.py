@@ -32,11 +32,13 @@ SORTS = {
 _DESCENDING = frozenset(("size", "groups", "small", "logs", "pending", "last"))
 """Sorts whose first direction is from the largest on."""
 EQUALS = {"state": "verdict", "type": "type", "version": "version", "mode": "mode", "folder": "folder"}
-"""Filters by their names in addresses."""
+_WROTE = "uid != '' AND uid IN (SELECT uid FROM writers WHERE writer = ?)"
+FILTERS = {**{name: f"{column} = ?" for name, column in EQUALS.items()}, "writer": _WROTE}
+"""Conditions of the filters by their names in addresses."""
 LEAST = {"size_min": "size_bytes", "small_min": "small_files", "logs_min": "log_bytes"}
 _DEEP = 20_000
 """Steps and events among which a filter of the page of events looks, the newest ones."""
-MOST_COUNTED = 10_000
+MOST_COUNTED = 1000
 """Rows that a page counts; it says that there are more."""
 _STEP_SOURCE = (
     "SELECT 'step' AS kind, uid, '' AS base_path, action || ' ' || to_state AS what, instant, 'by ' || writer AS text, time_s, "
@@ -68,7 +70,7 @@ class Asked:
         least = {name: whole(given.get(name, "")) for name in LEAST}
         return cls(
             given.get("q", "")[:200],
-            {name: given[name][:200] for name in EQUALS if given.get(name)},
+            {name: given[name][:200] for name in FILTERS if given.get(name)},
             {name: value for name, value in least.items() if value is not None},
             sort,
             order == "desc" if order in ("asc", "desc") else sort in _DESCENDING,
@@ -125,7 +127,7 @@ def _where(asked: Asked) -> tuple[str, list[Any]]:
         parts.append("(name || ' ' || base_path || ' ' || tags || ' ' || uid) LIKE ? ESCAPE '\\'")
         values.append(f"%{escaped}%")
     for name, value in asked.filters.items():
-        parts.append(f"{EQUALS[name]} = ?")
+        parts.append(FILTERS[name])
         number = whole(value) if name == "version" else None
         values.append(value if number is None else number)
     for name, least in asked.least.items():
@@ -161,7 +163,8 @@ def counts(model: ReadModel, column: str) -> list[tuple[Any, int]]:
 
 def total(model: ReadModel, column: Literal["pending", "due", "findings"]) -> int:
     """Return the sum of a column over all tables; lists of pages may end earlier."""
-    return int(model.query(f"SELECT COALESCE(sum({column}), 0) AS n FROM tables")[0]["n"])  # noqa: S608 - own text
+    sql = f"SELECT COALESCE(sum({column}), 0) AS n FROM tables WHERE {column} > 0"  # noqa: S608 - own text
+    return int(model.query(sql)[0]["n"])
 
 
 def verdicts(model: ReadModel) -> dict[str, int]:
@@ -287,8 +290,9 @@ def work(model: ReadModel, now_s: float, limit: int = MOST_WORK) -> list[Row]:
 def due(model: ReadModel, limit: int = MOST_WORK) -> list[Row]:
     """Return the services that are due or held, with table and reason."""
     rows = model.query(
-        "SELECT key, name, folder, p.document FROM parts p JOIN tables t USING (base_path) WHERE part = 'due' "
-        "ORDER BY urgency, name, number LIMIT ?",
+        # In the order of the index: only as many tables are read as are shown.
+        "SELECT key, name, folder, p.document FROM tables t INDEXED BY tables_by_due CROSS JOIN parts p "
+        "ON p.base_path = t.base_path AND p.part = 'due' WHERE t.due > 0 ORDER BY urgency, name, t.base_path, number LIMIT ?",
         limit,
     )
     return [{**row, **json.loads(row.pop("document"))} for row in rows]

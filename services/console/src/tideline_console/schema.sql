@@ -8,7 +8,7 @@ CREATE TABLE tables (
 CREATE INDEX tables_by_uid ON tables (uid);
 CREATE INDEX tables_by_pending ON tables (pending) WHERE pending > 0;
 CREATE INDEX tables_by_findings ON tables (findings) WHERE findings > 0;
-CREATE INDEX tables_by_due ON tables (due) WHERE due > 0;
+CREATE INDEX tables_by_due ON tables (urgency, name, base_path, due) WHERE due > 0;
 CREATE INDEX tables_by_urgency ON tables (urgency, name, base_path);
 CREATE INDEX tables_by_verdict ON tables (verdict);
 CREATE INDEX tables_by_folder ON tables (folder, verdict);

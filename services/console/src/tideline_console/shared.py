@@ -6,10 +6,13 @@ import gzip
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 SHARED_S = 1.0
-"""Age that a shared answer may have: less than the time between two requests of one page."""
+"""Age from which an answer is rendered again."""
+WAITED_S = 1.9
+"""Age from which a request waits for that: less than the time between two requests of one page, so that who looks alone waits."""
 MOST_BYTES = 64 << 20
 _LEVEL = 4
 
@@ -22,29 +25,40 @@ class _Answer:
 
 
 class SharedAnswers:
-    """The last answers by what was asked, compressed. Thread-safe: a request for an answer that is being rendered waits for it."""
+    """The last answers by what was asked, compressed. Thread-safe; where many look, none waits for an answer that is rendered."""
 
     def __init__(self, monotonic_s: Callable[[], float], most_bytes: int = MOST_BYTES) -> None:
         self._monotonic_s, self._most_bytes = monotonic_s, most_bytes
         self._guard = threading.Lock()
         self._kept: OrderedDict[Hashable, _Answer] = OrderedDict()
+        self._pool = ThreadPoolExecutor(2, "render")
 
     def of(self, asked: Hashable, render: Callable[[], bytes]) -> bytes:
-        """Return the gzip of what `render` returned for `asked` within the last `SHARED_S`. Raises what `render` raises."""
+        """Return the gzip of what `render` returned for `asked` within the last `WAITED_S`. Raises what `render` raises."""
         with self._guard:
             answer = self._kept.setdefault(asked, _Answer())
             self._kept.move_to_end(asked)
+        if not self._is_younger(answer, WAITED_S):
+            return self._renewed(answer, render)
+        if not self._is_younger(answer, SHARED_S) and not answer.guard.locked():
+            self._pool.submit(self._renewed, answer, render)  # If it fails, so does the next that waits.
+        return answer.body
+
+    def _is_younger(self, answer: _Answer, age_s: float) -> bool:
+        return answer.made_s <= self._monotonic_s() < answer.made_s + age_s
+
+    def _renewed(self, answer: _Answer, render: Callable[[], bytes]) -> bytes:
         with answer.guard:
-            now_s = self._monotonic_s()
-            if not answer.made_s <= now_s < answer.made_s + SHARED_S:
-                # As old as what it was rendered from.
-                answer.body, answer.made_s = gzip.compress(render(), _LEVEL), now_s
+            if not self._is_younger(answer, SHARED_S):
+                now_s = self._monotonic_s()  # As old as what it is rendered from.
+                answer.body = gzip.compress(render(), _LEVEL)
+                answer.made_s = now_s
                 self._forget()
             return answer.body
 
     def _forget(self) -> None:
         """Forget what is too old, and the oldest beyond `most_bytes`."""
-        old_s = self._monotonic_s() - SHARED_S
+        old_s = self._monotonic_s() - WAITED_S
         with self._guard:
             for asked, answer in list(self._kept.items()):
                 if answer.made_s <= old_s and not answer.guard.locked():

@@ -1,0 +1,50 @@
+"""What viewers share: at most as old as it says, and nobody waits for a rendering who can have the one before."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+
+import pytest
+
+from tideline_console.shared import SHARED_S, WAITED_S, SharedAnswers
+
+
+def test_an_answer_is_rendered_again_beside_those_who_look():
+    now_s, may_end = [0.0], threading.Event()
+    answers = SharedAnswers(lambda: now_s[0])
+
+    def asked(body: bytes) -> bytes:
+        return gzip.decompress(answers.of("page", lambda: body))
+
+    def slow() -> bytes:
+        assert may_end.wait(60)
+        return b"second"
+
+    assert asked(b"first") == b"first"
+    now_s[0] = SHARED_S - 0.01
+    assert asked(b"not rendered") == b"first"
+    now_s[0] = SHARED_S
+    assert gzip.decompress(answers.of("page", slow)) == b"first"
+    may_end.set()
+    now_s[0] = WAITED_S - 0.01
+    while (found := asked(b"not rendered")) == b"first":
+        pass
+    assert found == b"second"
+    now_s[0] = SHARED_S + WAITED_S
+    assert asked(b"fourth") == b"fourth", "who looks alone waits"
+
+
+def test_what_cannot_be_rendered_is_told_to_who_waits():
+    now_s = [0.0]
+    answers = SharedAnswers(lambda: now_s[0])
+
+    def fails() -> bytes:
+        raise ZeroDivisionError
+
+    answers.of("page", lambda: b"first")
+    now_s[0] = SHARED_S
+    assert gzip.decompress(answers.of("page", fails)) == b"first"
+    now_s[0] = WAITED_S
+    with pytest.raises(ZeroDivisionError):
+        answers.of("page", fails)
