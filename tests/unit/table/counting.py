@@ -92,8 +92,8 @@ class NotingStorage(MemoryStorage):
         below = (paths for folder, paths in list(self._levels.items()) if f"{folder}/".startswith(f"{prefix}/" if prefix else ""))
         return iter([super(NotingStorage, self).stat(path) for path in sorted(chain.from_iterable(below)) if path > after])
 
-    def list_folder(self, path: str) -> Folder:
-        held = ((name, self._objects[name]) for name in sorted(self._levels.get(path, ())))
+    def list_folder(self, path: str, after: str = "") -> Folder:
+        held = ((name, self._objects[name]) for name in sorted(name for name in self._levels.get(path, ()) if name > after))
         objects = tuple(ObjectStat(name, len(content), modified) for name, (content, modified) in held)
         self._note("list", path, 100 * len(objects))
         return Folder((), objects)
