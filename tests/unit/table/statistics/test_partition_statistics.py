@@ -98,6 +98,7 @@ def test_statistics_that_go_on_from_the_last_ones_are_those_of_a_look_at_all_fil
     monkeypatch.setattr(state, "LEAST_PACKED", 8)
     table, _ = made()
     draw, storage = Random(7), table.storage
+    beside_a_base = []
     for number in range(6):
         partitions = draw.sample(range(MANY + 4), 3)
         write(table, *(row(number * 100 + n, part=f"p{n:04d}", n=draw.choice([None, n, -n]), x=draw.random()) for n in partitions))
@@ -112,7 +113,17 @@ def test_statistics_that_go_on_from_the_last_ones_are_those_of_a_look_at_all_fil
         columns = sorted(expected.column_names)
         assert again[1].select(columns).to_pylist() == expected.select(columns).to_pylist()
         assert set(files.column("path").to_pylist()) <= set(again[0].column("path").to_pylist())
-        assert partitions_file.table().num_rows == expected.num_rows
+        assert partitions_file.table().select(columns).to_pylist() == expected.select(columns).to_pylist()
+        whole = files.sort_by("path")
+        paths = whole.column("path").to_pylist()
+        assert known.table(whole.column("path").combine_chunks()).sort_by("path").select(whole.column_names).equals(whole)
+        assert dict(zip(paths, known.of(paths, ["n", "x"]), strict=True)) == {
+            path: statistics.FileStatistics(found.rows, {name: found.columns[name] for name in ("n", "x") if name in found.columns})
+            for path, found in statistics.files_in(whole).items()
+        }
+        beside_a_base.append(known.base is not None)
+    assert beside_a_base == [True, True, True, False, True, True], "written whole once an eighth of the files is new"
+    assert len(statistics.stored_sequences(storage)) <= 4, "the last three, and their base"
 
 
 def test_few_partitions_have_no_statistics_of_their_own() -> None:

@@ -35,6 +35,7 @@ from tideline_table.log.statistics_file import (
     read_partitions,
     readable_files,
     stored_sequences,
+    with_partitions,
     write_statistics_file,
 )
 from tideline_table.statistics import ColumnStatistics, FileStatistics, by_partition, type_of
@@ -42,6 +43,8 @@ from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
 
+_BASE_SHARE = 8
+"""Statistics of files written since a base lie beside it, until they are this part of it."""
 _KEPT = 3
 """Number of statistics files to keep, as of checkpoints."""
 _AT_ONCE = 16
@@ -136,10 +139,44 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
     newest = next(files, None)
     if _is_new(storage, newest, state) if newest is not None else not state.writes_after(0)[1]:
         return
-    found = _continued(storage, newest, read_entry, state) if newest is not None else None
+    found = _since_base(storage, newest, read_entry, state) if newest is not None else None
+    base = (newest.base or newest).sequence if newest is not None and found is not None else 0
+    if found is None and newest is not None:
+        found = _continued(storage, newest, read_entry, state)
     merged, partitions = found or _all(chain(filter(None, [newest]), files), read_entry, state)
-    write_statistics_file(storage, state.sequence, merged, partitions)
-    delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0])
+    write_statistics_file(storage, state.sequence, merged, partitions, base)
+    delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0], base)
+
+
+def _since_base(
+    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState
+) -> tuple[pa.Table, pa.Table | None] | None:
+    """Return the statistics of the files and partitions that were written since the base of the newest file, or since that file.
+
+    None: write those of all files. So it is after a restore, or once the others are more than an eighth of the base.
+    """
+    written = Written()
+    read_written(read_entry, state, newest.sequence, written)
+    if not isinstance(state.slices, PackedSlices) or not (written.is_whole and written.partitions):
+        return None
+    if not newest.has_partitions and state.totals()[0].partitions >= FEWEST_PARTITIONS:
+        return None
+    try:
+        added, base = statistics_table(written.files), newest.base or newest
+        mine = [newest.table(with_base=False)] if newest.base is not None else []
+        files = pa.concat_tables([*mine, added], promote_options="default")
+        if files.num_rows > base.files // _BASE_SHARE:
+            return None
+        if not newest.has_partitions:
+            return files, None
+        before = read_partitions(storage, newest.sequence)
+        paths, within = _live([one for held in state.slices.of_partitions(written.partitions).values() for one in held.values()])
+        known = pa.concat_tables([newest.table(paths), added], promote_options="default")
+        now = by_partition(known.filter(pc.is_in(known.column("path"), value_set=paths)), paths, within)
+        return files, now if before.base is None else with_partitions(before.table(with_base=False), now)
+    except BROKEN as error:
+        _LOGGER.warning("the statistics at entry %d cannot be read (%s); they are made anew", newest.sequence, error)
+        return None
 
 
 def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState) -> tuple[pa.Table, pa.Table | None]:
@@ -177,10 +214,7 @@ def _continued(
     touched = list(written.partitions)
     paths, within = _live([one for held in state.slices.of_partitions(touched).values() for one in held.values()])
     now = by_partition(files.filter(pc.is_in(files.column("path"), value_set=paths)), paths, within)
-    others = before.filter(
-        pc.invert(pc.is_in(before.column("partition"), value_set=pa.array(list(written.partitions), pa.string())))
-    )
-    return files, pa.concat_tables([others, now], promote_options="default").sort_by("partition")
+    return files, with_partitions(before, now)
 
 
 def _is_new(storage: Storage, newest: StatisticsFile, state: TableState) -> bool:
