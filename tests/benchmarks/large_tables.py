@@ -41,6 +41,7 @@ from tideline_runtime.policy import Policies
 from tideline_table.action import archive, examine, request_clean, run_clean
 from tideline_table.action.write.run import write_rows
 from tideline_table.clock import SystemClock
+from tideline_table.config import ARCHIVAL_MIN_AGE_S
 from tideline_table.hudi.instant import Action, Instant, State, instant_from_time
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
 from tideline_table.log.action import ActionRecord
@@ -60,6 +61,7 @@ OPTIONS = {
     "hoodie.keep.min.commits": 2,
     "hoodie.keep.max.commits": 3,
     "hoodie.metadata.enable": False,
+    ARCHIVAL_MIN_AGE_S.key: 1,
 }
 
 

@@ -155,9 +155,11 @@ def _since_base(
 
     None: write those of all files. So it is after a restore, or once the others are more than an eighth of the base.
     """
+    if not isinstance(state.slices, PackedSlices):
+        return None
     written = Written()
     read_written(read_entry, state, newest.sequence, written)
-    if not isinstance(state.slices, PackedSlices) or not (written.is_whole and written.partitions):
+    if not (written.is_whole and written.partitions):
         return None
     if not newest.has_partitions and state.totals()[0].partitions >= FEWEST_PARTITIONS:
         return None
@@ -194,9 +196,11 @@ def _continued(
     Of other partitions, files that were cleaned since stay: what bounds more files bounds those that are left. So it is for tables
     with many file groups, and as long as most of the files are there.
     """
+    if not isinstance(state.slices, PackedSlices):
+        return None
     written = Written()
     read_written(read_entry, state, newest.sequence, written)
-    if not isinstance(state.slices, PackedSlices) or not written.is_whole:
+    if not written.is_whole:
         return None
     totals, _ = state.totals()
     if not newest.has_partitions and totals.partitions >= FEWEST_PARTITIONS:
