@@ -139,46 +139,14 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
     newest = next(files, None)
     if _is_new(storage, newest, state) if newest is not None else not state.writes_after(0)[1]:
         return
-    found = _since_base(storage, newest, read_entry, state) if newest is not None else None
-    base = (newest.base or newest).sequence if newest is not None and found is not None else 0
-    if found is None and newest is not None:
+    found, base = None, 0
+    if newest is not None and (found := _continued(storage, newest, read_entry, state, beside=True)) is not None:
+        base = (newest.base or newest).sequence
+    elif newest is not None:
         found = _continued(storage, newest, read_entry, state)
     merged, partitions = found or _all(chain(filter(None, [newest]), files), read_entry, state)
     write_statistics_file(storage, state.sequence, merged, partitions, base)
     delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0], base)
-
-
-def _since_base(
-    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState
-) -> tuple[pa.Table, pa.Table | None] | None:
-    """Return the statistics of the files and partitions that were written since the base of the newest file, or since that file.
-
-    None: write those of all files. So it is after a restore, or once the others are more than an eighth of the base.
-    """
-    if not isinstance(state.slices, PackedSlices):
-        return None
-    written = Written()
-    read_written(read_entry, state, newest.sequence, written)
-    if not (written.is_whole and written.partitions):
-        return None
-    if not newest.has_partitions and state.totals()[0].partitions >= FEWEST_PARTITIONS:
-        return None
-    try:
-        added, base = statistics_table(written.files), newest.base or newest
-        mine = [newest.table(with_base=False)] if newest.base is not None else []
-        files = pa.concat_tables([*mine, added], promote_options="default")
-        if files.num_rows > base.files // _BASE_SHARE:
-            return None
-        if not newest.has_partitions:
-            return files, None
-        before = read_partitions(storage, newest.sequence)
-        paths, within = _live([one for held in state.slices.of_partitions(written.partitions).values() for one in held.values()])
-        known = pa.concat_tables([newest.table(paths), added], promote_options="default")
-        now = by_partition(known.filter(pc.is_in(known.column("path"), value_set=paths)), paths, within)
-        return files, now if before.base is None else with_partitions(before.table(with_base=False), now)
-    except BROKEN as error:
-        _LOGGER.warning("the statistics at entry %d cannot be read (%s); they are made anew", newest.sequence, error)
-        return None
 
 
 def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState) -> tuple[pa.Table, pa.Table | None]:
@@ -189,36 +157,37 @@ def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableSta
 
 
 def _continued(
-    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState
+    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState, *, beside: bool = False
 ) -> tuple[pa.Table, pa.Table | None] | None:
-    """Return what `_all` does, from the newest file and the partitions written since. None: see all files.
+    """Return what `_all` does, from the newest file and the partitions written since, or what is to lie `beside` its base.
 
-    Of other partitions, files that were cleaned since stay: what bounds more files bounds those that are left. So it is for tables
-    with many file groups, and as long as most of the files are there.
+    None: see all files. Of other partitions, files that were cleaned since stay: what bounds more files bounds those that are left.
+    So it is for tables with many file groups, and as long as most of the files are there.
     """
     if not isinstance(state.slices, PackedSlices):
         return None
-    written = Written()
+    written, totals = Written(), state.totals()[0]
     read_written(read_entry, state, newest.sequence, written)
-    if not written.is_whole:
-        return None
-    totals, _ = state.totals()
-    if not newest.has_partitions and totals.partitions >= FEWEST_PARTITIONS:
+    if not written.is_whole or (not newest.has_partitions and totals.partitions >= FEWEST_PARTITIONS):
         return None
     try:
-        files = pa.concat_tables([newest.table(), statistics_table(written.files)], promote_options="default")
-        if files.num_rows > 2 * totals.all_files:
+        added = statistics_table(written.files)
+        files = [] if beside and newest.base is None else [newest.table(with_base=not beside)]
+        merged = pa.concat_tables([*files, added], promote_options="default")
+        most = (newest.base or newest).files // _BASE_SHARE if beside else 2 * totals.all_files
+        if merged.num_rows > most or (beside and not written.partitions):
             return None
         if not newest.has_partitions:
-            return files, None
-        before = read_partitions(storage, newest.sequence).table()
+            return merged, None
+        before = read_partitions(storage, newest.sequence)
+        paths, within = _live([one for held in state.slices.of_partitions(written.partitions).values() for one in held.values()])
+        known = pa.concat_tables([newest.table(paths), added], promote_options="default")
+        now = by_partition(known.filter(pc.is_in(known.column("path"), value_set=paths)), paths, within)
+        is_first = beside and before.base is None
+        return merged, now if is_first else with_partitions(before.table(with_base=not beside), now)
     except BROKEN as error:
         _LOGGER.warning("the statistics at entry %d cannot be read (%s); they are made anew", newest.sequence, error)
         return None
-    touched = list(written.partitions)
-    paths, within = _live([one for held in state.slices.of_partitions(touched).values() for one in held.values()])
-    now = by_partition(files.filter(pc.is_in(files.column("path"), value_set=paths)), paths, within)
-    return files, with_partitions(before, now)
 
 
 def _is_new(storage: Storage, newest: StatisticsFile, state: TableState) -> bool:
