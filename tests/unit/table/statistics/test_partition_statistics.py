@@ -282,17 +282,21 @@ def step(table: Table, random: Random) -> str:
 
 @pytest.mark.parametrize(("kind", "seed"), covering(1, TableType, range(2)))
 def test_any_history_leaves_queries_right(kind: TableType, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threshold is lowered, so that three partitions have statistics."""
+    """The thresholds are lowered, so that three partitions have statistics, many of them beside those of a base."""
     for module in (statistics, data_skipping):
         monkeypatch.setattr(module, "FEWEST_PARTITIONS", 1)
+    monkeypatch.setattr(state, "LEAST_PACKED", 1)
+    monkeypatch.setattr(statistics, "_BASE_SHARE", 1)
     random = Random(seed)
     table, storage = made(kind, 3, **{"tideline.log.checkpoint.interval": 7, "hoodie.cleaner.commits.retained": 3})
-    long_open, done, used, instants = opened(storage), [], 0, []
+    long_open, done, used, instants, beside = opened(storage), [], 0, [], 0
     for _ in range(30):
         table.clock.advance(1)
         done.append(step(table, random))
         instants = [a.instant for a in table.state.completed_writes() if a.instant >= table.state.last_clean_retained][-3:]
         long_open.refresh()
+        last = statistics.read_statistics_file(storage)
+        beside += last is not None and last.base is not None
         where = random.choice(["n = {0}", "n > {0}", "not (x = 1) and n <= {0}", "x is null and n = {0}", "x = 2 or n = {0}"])
         where = where.format(random.randint(0, 9))
         for reader in (opened(storage), long_open):
@@ -300,3 +304,4 @@ def test_any_history_leaves_queries_right(kind: TableType, seed: int, monkeypatc
             found(reader, where, as_of=random.choice(instants))
             used += by_partition(reader, where) is not None
     assert used > 10, done
+    assert beside > 3, done
