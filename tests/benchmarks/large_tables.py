@@ -6,6 +6,8 @@ every 50 entries. Each work runs in a process of its own.
 
 `python -m tests.benchmarks.large_tables --partitions 20000 40000 --folder DIR`
 
+With `--packed`, the table is made from parts of checkpoints (`packed_tables`), in minutes for millions of partitions.
+
 With `--commits`, instead: what upserts of one row cost, beside so many file groups or so many instants of the active timeline.
 Storage is in memory and notes each request. `python -m tests.benchmarks.large_tables --commits 10 10000`
 """
@@ -23,10 +25,11 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+from tests.benchmarks.packed_tables import make_packed
 from tests.unit.table.counting import NotingStorage, publish
 
 from tideline_planner.rules import rules_of, thresholds_of
@@ -38,9 +41,12 @@ from tideline_runtime.policy import Policies
 from tideline_table.action import archive, examine, request_clean, run_clean
 from tideline_table.action.write.run import write_rows
 from tideline_table.clock import SystemClock
-from tideline_table.hudi import Action
+from tideline_table.config import ARCHIVAL_MIN_AGE_S
+from tideline_table.hudi.instant import Action, Instant, State, instant_from_time
 from tideline_table.hudi.write_stats import NO_PREVIOUS_COMMIT, WriteStat
+from tideline_table.log.action import ActionRecord
 from tideline_table.log.checkpoint import write_checkpoint
+from tideline_table.log.retention import trim
 from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table, summarise
 from tideline_table.writer import Operation
@@ -55,6 +61,7 @@ OPTIONS = {
     "hoodie.keep.min.commits": 2,
     "hoodie.keep.max.commits": 3,
     "hoodie.metadata.enable": False,
+    ARCHIVAL_MIN_AGE_S.key: 1,
 }
 
 
@@ -105,7 +112,7 @@ def planned(base_path: str) -> list[str]:
 
 WORKS: dict[str, Callable[[str], object]] = {
     "open": lambda base_path: opened(base_path).state.sequence,
-    "one partition": lambda base_path: len(opened(base_path).state.latest_slices(partitions=["part=7"])),
+    "one partition": lambda base_path: len(opened(base_path).state.latest_slices(partitions=["part=7", "part=000000000007"])),
     "status": status,
     "show": lambda base_path: summarise(opened(base_path)).file_groups,
     "planner": planned,
@@ -134,15 +141,17 @@ def commit_costs(table_type: TableType, *, groups: int, instants: int) -> dict[s
     create_table("memory", TableRequest("large", SCHEMA, ("id",), ("part",), type=table_type), storage=storage)
     table = Table.open("memory", options={"hoodie.metadata.enable": False}, storage=storage)
     rows = pa.Table.from_pylist([{"id": "a", "part": "x"}], schema=SCHEMA)
+    add_commits(table, instants - 1)
+    first = table.state.sequence
     write_rows(table, rows, Operation.UPSERT)
     stats = [
         WriteStat(f"{uuid.UUID(int=n)}-0", f"part=n{n // PER_PARTITION:.0f}", "", NO_PREVIOUS_COMMIT, 1000, SIZE_BYTES, 1000)
         for n in range(groups)
     ]
     publish(table, lambda instant: [replace(s, path=path_of(s, instant)) for s in stats], keeps=False)
-    for _ in range(instants - 1):
-        publish(table, lambda _: (), keeps=False)
     write_checkpoint(storage, table.state)
+    while trim(storage, first) < first:
+        pass
     costs: list[tuple[float, int, int]] = []
     table = Table.open("memory", options={"hoodie.metadata.enable": False}, storage=storage)
     for _ in range(UPSERTS + WARM):
@@ -163,6 +172,20 @@ def commit_costs(table_type: TableType, *, groups: int, instants: int) -> dict[s
     }
 
 
+def add_commits(table: Table, count: int) -> None:
+    """Add commits without files, one a minute until now, of which the log was trimmed."""
+    state, now = table.state, datetime.now(UTC)
+    action, writer_id = table.write_action(), table.timeline.log.writer_id
+    for minutes in range(count, 0, -1):
+        at = now - timedelta(minutes=minutes)
+        state.sequence, state.last_instant = state.sequence + 2, instant_from_time(at)
+        state.actions[state.last_instant] = ActionRecord(
+            state.last_instant, action, State.COMPLETED, "UPSERT", state.sequence, state.sequence - 1, writer_id, at.isoformat()
+        )
+        for each in (State.REQUESTED, State.INFLIGHT, State.COMPLETED):
+            table.storage.put(table.timeline.format.timeline_path(Instant(state.last_instant, action, each)), b"")
+
+
 def path_of(stat: WriteStat, instant: str) -> str:
     return f"{stat.partition_path}/{stat.file_id}_0-0-0_{instant}.parquet"
 
@@ -178,6 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--partitions", type=int, nargs="+", default=[20_000, 40_000])
     parser.add_argument("--changed", type=int, help="file groups that each further commit replaces; all if not given")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--packed", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="leave the tables there")
     parser.add_argument("--work", choices=WORKS)
     parser.add_argument("--commits", type=int, nargs="+", help="numbers of file groups, and of instants")
     given = parser.parse_args(arguments)
@@ -195,14 +220,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for partitions in given.partitions:
         base_path = given.folder / f"large-{partitions}"
         shutil.rmtree(base_path, ignore_errors=True)
-        make(str(base_path), partitions, given.changed)
+        begun_s = time.process_time()
+        if given.packed:
+            create_table(str(base_path), TableRequest("large", SCHEMA, ("id",), ("part",)))
+            make_packed(opened(str(base_path)), partitions, given.changed or 100)
+        else:
+            make(str(base_path), partitions, given.changed)
+        print(partitions, f"made in {time.process_time() - begun_s:.0f} s of processor", flush=True)
         for work in WORKS:
             command = [sys.executable, "-m", "tests.benchmarks.large_tables", "--folder", str(base_path), "--work", work]
             begun = time.monotonic()
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             answer = done.stdout.strip() or done.stderr[-400:]
             print(partitions, f"{time.monotonic() - begun:.1f} s", answer, flush=True)
-        shutil.rmtree(base_path)
+        if not given.keep:
+            shutil.rmtree(base_path)
 
 
 if __name__ == "__main__":

@@ -55,11 +55,12 @@ class Disk(MemoryStorage):
         """Listings that still hold: every write lists the timeline, and most objects lie elsewhere."""
         self._scheduler = scheduler
 
-    def list_folder(self, path: str) -> Folder:
+    def list_folder(self, path: str, after: str = "") -> Folder:
         listed = self._folders.get(path)
         if listed is None:
             listed = self._folders[path] = self._listed(path)
-        return listed
+        folders = (name for name in listed.folders if f"{path}/{name}" > after)
+        return Folder(tuple(folders), tuple(o for o in listed.objects if o.path > after)) if after else listed
 
     def _listed(self, path: str) -> Folder:
         # As the inherited one, in one pass.
@@ -191,8 +192,8 @@ class ProcessStorage:
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         yield from self._read("list_objects", prefix, lambda d: list(d.list_objects(prefix, after)))
 
-    def list_folder(self, path: str) -> Folder:
-        return self._read("list_folder", path, lambda d: d.list_folder(path))
+    def list_folder(self, path: str, after: str = "") -> Folder:
+        return self._read("list_folder", path, lambda d: d.list_folder(path, after))
 
     def put(self, path: str, data: bytes) -> None:
         self._write("put", path, data)

@@ -82,8 +82,8 @@ class FaultyStorage:
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         yield from self._run("list_objects", prefix, lambda: list(self.inner.list_objects(prefix, after)))
 
-    def list_folder(self, path: str) -> Folder:
-        return self._run("list_folder", path, lambda: self.inner.list_folder(path))
+    def list_folder(self, path: str, after: str = "") -> Folder:
+        return self._run("list_folder", path, lambda: self.inner.list_folder(path, after))
 
     def open_input(self, path: str) -> pa.NativeFile:
         return self._run("open_input", path, lambda: self.inner.open_input(path))

@@ -34,11 +34,11 @@ class TroubledStorage(MemoryStorage):
         else:
             real()
 
-    def list_folder(self, path: str) -> Folder:
+    def list_folder(self, path: str, after: str = "") -> Folder:
         if self.lists_fail:
             self.lists_fail -= 1
             raise StorageError("503 slow down")
-        return super().list_folder(path)
+        return super().list_folder(path, after)
 
     def delete(self, path: str) -> bool:
         if self.deletes_fail:

@@ -183,6 +183,17 @@ def test_list_folder(storage):
     assert storage.list_folder("none").objects == ()
 
 
+def test_a_listing_of_a_folder_goes_on_after_a_name(storage):
+    for path in ("b/1", "b/2", "b/3", "b/d/4", "b/d/e/5", "b/e/6", "b/f", "c/7"):
+        storage.put(path, b"1")
+    level = storage.list_folder("b", "b/2")
+    assert (level.folders, [o.path for o in level.objects]) == (("d", "e"), ["b/3", "b/f"])
+    level = storage.list_folder("b", "b/d")
+    assert (level.folders, [o.path for o in level.objects]) == (("e",), ["b/f"])
+    assert storage.list_folder("b", "b/25").objects == storage.list_folder("b", "b/2").objects
+    assert storage.list_folder("b", "b/z").folders == storage.list_folder("none", "none/a").folders == ()
+
+
 def test_a_listing_follows_a_write_at_once(storage, opened):
     other = opened()
     for n in range(5):

@@ -8,6 +8,9 @@ from tideline_spark.layout import WriteLayout, decide_layout
 from tideline_table.config import Options
 from tideline_table.errors import InvalidOption
 from tideline_table.file_group import FileGroupId, FileSlice
+from tideline_table.log import packed
+from tideline_table.log import state as log_state
+from tideline_table.log.state import TableState
 from tideline_table.writer import Operation
 
 MB = 1024 * 1024
@@ -16,6 +19,10 @@ MB = 1024 * 1024
 def a_slice(partition: str, name: str, size_mb: float, rows: int = 100_000) -> FileSlice:
     instant = "20260101000000000"
     return FileSlice(FileGroupId(partition, name), instant, f"{name}_0-0-0_{instant}.parquet", int(size_mb * MB), rows)
+
+
+def state_of(visible: list[FileSlice]) -> TableState:
+    return TableState(slices={s.group: {s.base_instant: s} for s in visible})
 
 
 def layout(
@@ -30,7 +37,7 @@ def layout(
 ) -> WriteLayout:
     chosen = Options({k.replace("_", "."): v for k, v in options.items()})
     return decide_layout(
-        visible,
+        state_of(visible),
         closed,
         operation,
         chosen,
@@ -81,15 +88,40 @@ def test_buckets_fill_the_smallest_open_files() -> None:
         assert not layout(visible, operation).fillers
 
 
+def test_inserts_into_a_table_with_many_file_groups_ask_for_parts_with_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "PART_GROUPS", 4)
+    monkeypatch.setattr(log_state, "LEAST_PACKED", 8)
+    visible = [a_slice(f"p{n // 4}", f"f{n}", 10 if n == 17 else 120) for n in range(40)]
+    state = state_of(visible)
+    assert state.pack() is not None
+    read: list[str] = []
+    inner = packed.Part.rows
+    monkeypatch.setattr(packed.Part, "rows", lambda part: read.append(part.first.partition_path) or inner(part))
+
+    def laid_out(operation: Operation) -> WriteLayout:
+        read.clear()
+        return decide_layout(
+            state, (), operation, Options(), is_partitioned=True, has_logs=False, cores=8, source_bytes=10 * 480 * MB
+        )
+
+    found = laid_out(Operation.INSERT)
+    assert [filler.file_slice.group.file_id for filler in found.fillers.values()] == ["f17"]
+    assert set(read) <= {"p4", "p9"}, "the part with the small file, and the newest one for the size of a row"
+    assert found.rows_per_file == 100_000, "as in the newest files"
+    assert found.buckets == layout(visible, Operation.INSERT, source_bytes=10 * 480 * MB).buckets == 4
+    assert laid_out(Operation.BULK_INSERT).fillers == {}
+    assert "p4" not in read
+    assert len(laid_out(Operation.UPSERT).looked_up) == 40
+
+
 def test_keys_are_looked_up_only_where_the_operation_needs_them() -> None:
     visible = [a_slice("a", "x", 1, rows=400_000)]
     assert layout(visible, Operation.UPSERT).looked_up == tuple(visible)
     assert layout(visible, Operation.DELETE).looked_up == tuple(visible)
     assert layout(visible, Operation.INSERT).looked_up == ()
     policy = Options({"hoodie.datasource.insert.dup.policy": "drop"})
-    with_policy = decide_layout(
-        visible, (), Operation.INSERT, policy, is_partitioned=True, has_logs=False, cores=2, source_bytes=None
-    )
+    held = state_of(visible)
+    with_policy = decide_layout(held, (), Operation.INSERT, policy, is_partitioned=True, has_logs=False, cores=2, source_bytes=None)
     assert with_policy.looked_up == tuple(visible)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -36,7 +37,8 @@ class NotingStorage(MemoryStorage):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock=clock or ManualClock())
         self.requests: list[tuple[str, str, int]] = []
-        self._levels: dict[str, set[str]] = {}
+        self._levels: dict[str, list[str]] = {}
+        """The paths in each folder, in order."""
 
     def _note(self, kind: str, path: str, size: int = 0) -> None:
         self.requests.append((kind, path, size))
@@ -80,20 +82,27 @@ class NotingStorage(MemoryStorage):
 
     def _stored(self, path: str, size: int) -> None:
         self._note("put", path, size)
-        self._levels.setdefault(path.rpartition("/")[0], set()).add(path)
+        level = self._levels.setdefault(path.rpartition("/")[0], [])
+        at = bisect_left(level, path)
+        if level[at : at + 1] != [path]:
+            level.insert(at, path)
 
     def delete(self, path: str) -> None:
         self._note("delete", path)
         super().delete(path)
-        self._levels.get(path.rpartition("/")[0], set()).discard(path)
+        level = self._levels.get(path.rpartition("/")[0], [])
+        at = bisect_left(level, path)
+        if level[at : at + 1] == [path]:
+            del level[at]
 
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         self._note("list", prefix)
         below = (paths for folder, paths in list(self._levels.items()) if f"{folder}/".startswith(f"{prefix}/" if prefix else ""))
         return iter([super(NotingStorage, self).stat(path) for path in sorted(chain.from_iterable(below)) if path > after])
 
-    def list_folder(self, path: str) -> Folder:
-        held = ((name, self._objects[name]) for name in sorted(self._levels.get(path, ())))
+    def list_folder(self, path: str, after: str = "") -> Folder:
+        level = self._levels.get(path, [])
+        held = ((name, self._objects[name]) for name in level[bisect_right(level, after) :])
         objects = tuple(ObjectStat(name, len(content), modified) for name, (content, modified) in held)
         self._note("list", path, 100 * len(objects))
         return Folder((), objects)

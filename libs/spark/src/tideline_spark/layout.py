@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 from tideline_spark.options import SPARK_BROADCAST_KEYS, SPARK_INSERT_PARALLELISM
 from tideline_table.action import may_delete
-from tideline_table.config import INSERT_TO_LOG, Options
+from tideline_table.config import INSERT_TO_LOG, SMALL_FILE_LIMIT, Options
 from tideline_table.file_group import FileGroupId, FileSlice, SliceVersion
 from tideline_table.index import BucketIndex
+from tideline_table.log import TableState
 from tideline_table.table import TableRings
 from tideline_table.writer import FilePlacement, Operation, minds_known_keys
+from tideline_table.writer.input import SIZE_SAMPLE
 
 _KEYS_PER_JOIN_TASK = 250_000
 """Keys that one task of a shuffled look-up holds in a hash table: about 50 MB."""
@@ -161,7 +163,7 @@ def bucket_layout(
 
 
 def decide_layout(
-    visible: Sequence[FileSlice],
+    state: TableState,
     closed: Iterable[FileGroupId],
     operation: Operation,
     options: Options,
@@ -171,10 +173,19 @@ def decide_layout(
     cores: int,
     source_bytes: int | None,
 ) -> WriteLayout:
-    """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes`: Spark's estimate or None."""
+    """Lay a write out. Groups in `closed` (under a pending plan) take no inserts; `source_bytes`: Spark's estimate or None.
+
+    Without a look-up, of a table with many file groups only slices that may be filled are asked for.
+    """
     looks_up = minds_known_keys(operation, options)
-    placement = FilePlacement.of(options, visible).for_inserts(operation, options, has_logs=has_logs)
-    partitions = len({s.group.partition_path for s in visible})
+    visible, limit = (), options[SMALL_FILE_LIMIT]
+    if looks_up:
+        visible = tuple(state.latest_slices())
+    elif not operation.opens_groups_only:
+        visible = tuple(state.each_latest(lambda part, _: part.small(limit) != 0))
+    sample = visible if looks_up else state.sample(SIZE_SAMPLE)
+    placement = FilePlacement.of(options, sample).for_inserts(operation, options, has_logs=has_logs)
+    partitions = len({s.group.partition_path for s in visible}) if looks_up else state.totals()[0].partitions
     buckets = options[SPARK_INSERT_PARALLELISM] or _buckets(
         operation, placement, partitions if is_partitioned else 1, cores, source_bytes, is_partitioned=is_partitioned
     )
@@ -183,7 +194,7 @@ def decide_layout(
     most_units = None if is_partitioned else len(visible) + buckets
     tasks = _TASKS_PER_CORE * cores
     return WriteLayout(
-        looked_up=tuple(visible) if looks_up else (),
+        looked_up=visible if looks_up else (),
         buckets=buckets,
         fillers=fillers,
         rows_per_file=placement.rows_per_file,

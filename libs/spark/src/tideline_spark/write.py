@@ -288,7 +288,7 @@ class _Attempt:
                 rings=rings,
             )
         return decide_layout(
-            state.latest_slices(),
+            state,
             closed_to_inserts(state),
             self.routing.operation,
             options or self.options,

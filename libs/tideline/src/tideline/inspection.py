@@ -15,7 +15,6 @@ from tideline_table import table as engine
 from tideline_table.action import TableStatus
 from tideline_table.checked import checked_methods
 from tideline_table.coordination import observed_uid
-from tideline_table.file_group import FileSlice
 from tideline_table.hudi import Point
 from tideline_table.metadata_table import Finding
 from tideline_table.table import Advice, HeldLease, Lease
@@ -101,21 +100,15 @@ class Inspection:
 
         `size_bytes` is that of the newest files. `rows` is null where only a merge of log files tells it.
         """
-        found: dict[str, list[FileSlice]] = {}
-        for file_slice in self._table.state.latest_slices():
-            found.setdefault(file_slice.group.partition_path, []).append(file_slice)
-        return pa.Table.from_pylist(
-            [
-                {
-                    "partition": path,
-                    "file_groups": len(slices),
-                    "rows": sum(s.known_rows for s in slices) if all(s.known_rows >= 0 for s in slices) else None,
-                    "size_bytes": sum(s.total_bytes for s in slices),
-                }
-                for path, slices in sorted(found.items())
-            ],
-            _PARTITIONS,
-        )
+        found: dict[str, list[int]] = {}
+        for one in self._table.state.each_latest():
+            sums = found.setdefault(one.group.partition_path, [0, 0, 0])
+            rows = sums[1] + one.known_rows if min(sums[1], one.known_rows) >= 0 else -1
+            sums[:] = sums[0] + 1, rows, sums[2] + one.total_bytes
+        paths = sorted(found)
+        groups, counted, sizes = ([found[path][at] for path in paths] for at in range(3))
+        columns = (paths, groups, [rows if rows >= 0 else None for rows in counted], sizes)
+        return pa.Table.from_pydict(dict(zip(_PARTITIONS.names, columns, strict=True)), _PARTITIONS)
 
     def check(self, *, deep: bool = False) -> tuple[Finding, ...]:
         """Compare the data files with what their commits recorded, and the metadata table with both. Return the differences.

@@ -81,7 +81,7 @@ def static_values(found: exp.Expr, table: EngineTable, *, overwrites: bool) -> d
 def emptied(table: EngineTable, values: pa.Table, options: Options) -> Commit | None:
     """Delete the rows of the partition with `values` (one row); None if the table has no such partition."""
     (path,) = table.definition.keygen.partition_paths(values).to_pylist()
-    if path not in {s.group.partition_path for s in table.state.latest_slices()}:
+    if not table.state.latest_slices(partitions=[path]):
         return None
     return Commit.of(delete_partitions(table, [path], options=options))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from array import array
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -37,18 +38,6 @@ class Partition:
     file_groups: int
     size_bytes: int
     log_bytes: int
-
-
-def partitions_of(slices: list[FileSlice]) -> list[Partition]:
-    """Return the partitions of slices, the largest first."""
-    found: dict[str, list[FileSlice]] = {}
-    for one in slices:
-        found.setdefault(one.group.partition_path, []).append(one)
-    named = [
-        Partition(path, len(own), sum(s.total_bytes for s in own), sum(s.total_bytes - s.size_bytes for s in own))
-        for path, own in found.items()
-    ]
-    return sorted(named, key=lambda one: (-one.size_bytes, one.path))
 
 
 def kept_of(table: Table) -> list[Kept]:
@@ -122,16 +111,28 @@ class KeptFiles:
 
 def _files_of(table: Table) -> dict[str, Any]:
     """Return the facts that the newest file slices give."""
-    slices = table.state.latest_slices()
-    partitions = partitions_of(slices)
-    base_sizes = [s.size_bytes for s in slices if s.base_file]
+    # Numbers only: a table with many file groups has few of its slices in memory at a time.
+    base_sizes, logs, most_logs = array("q"), Counter[int](), list[FileSlice]()
+    sums: dict[str, tuple[int, int, int]] = {}
+    files, rows = 0, 0
+    for one in table.state.each_latest():
+        files += len(one.paths)
+        rows = -1 if rows < 0 or one.rows < 0 or one.log_files else rows + one.rows
+        if one.base_file:
+            base_sizes.append(one.size_bytes)
+        logs[len(one.log_files)] += 1
+        if one.log_files:
+            most_logs = sorted([*most_logs, one], key=lambda s: -len(s.log_files))[:8]
+        count, size_bytes, log_bytes = sums.get(one.group.partition_path, (0, 0, 0))
+        sums[one.group.partition_path] = count + 1, size_bytes + one.total_bytes, log_bytes + one.total_bytes - one.size_bytes
+    partitions = sorted((Partition(path, *held) for path, held in sums.items()), key=lambda one: (-one.size_bytes, one.path))
     limit, target = table.options[SMALL_FILE_LIMIT], table.options[MAX_FILE_SIZE]
     sizes = [one.size_bytes for one in partitions]
     median = quantile(sizes, 0.5) or 0
     return {
-        "files": sum(len(s.paths) for s in slices),
-        "rows": None if any(s.rows < 0 or s.log_files for s in slices) else sum(s.rows for s in slices),
-        "slices": len(slices),
+        "files": files,
+        "rows": rows if rows >= 0 else None,
+        "slices": logs.total(),
         "quantiles": [(name, quantile(base_sizes, share)) for name, share in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9))],
         "size_chart": size_histogram(base_sizes, limit),
         "small_limit": limit,
@@ -141,8 +142,8 @@ def _files_of(table: Table) -> dict[str, Any]:
         "partitions_drawn": min(len(partitions), MOST_PARTITIONS),
         "skew": sizes[0] / median if median else None,
         "partition_chart": _partition_chart(partitions),
-        "most_logs": [slice_row(s) for s in sorted(slices, key=lambda s: -len(s.log_files))[:8] if s.log_files],
-        "log_chart": _log_chart(slices),
+        "most_logs": [slice_row(s) for s in most_logs],
+        "log_chart": _log_chart(logs),
     }
 
 
@@ -178,11 +179,11 @@ def _partition_chart(partitions: list[Partition]) -> BarChart:
     return bars([one.size_bytes for one in shown], titles, labels=[(0, "largest")], sizes=True)
 
 
-def _log_chart(slices: list[FileSlice]) -> BarChart:
-    most = max((len(s.log_files) for s in slices), default=0)
-    counts = [0] * (min(most, 40) + 1)
-    for one in slices:
-        counts[min(len(one.log_files), len(counts) - 1)] += 1
+def _log_chart(slices: Mapping[int, int]) -> BarChart:
+    """Draw how many slices have which number of log files."""
+    counts = [0] * (min(max(slices, default=0), 40) + 1)
+    for logs, count in slices.items():
+        counts[min(logs, len(counts) - 1)] += count
     titles = [f"{count_text(n)} slices with {at}{' or more' if at == 40 else ''} log files" for at, n in enumerate(counts)]
     step = max(1, len(counts) // 6)
     labels = [(at * 100 / len(counts), str(at)) for at in range(0, len(counts), step)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from tests.unit.table import tables
@@ -12,7 +13,7 @@ from tests.unit.table.tables import instant, new_table, open_table
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import other_writers
 from tideline_table.errors import TableFrozen
-from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.instant import Action, Instant, State, instant_from_time
 from tideline_table.table import Table
 
 
@@ -65,3 +66,70 @@ def test_a_strange_instant_beside_settled_ones_is_found_and_files_of_an_undone_o
     write(table)
     left = form.timeline_path(Instant(last, Action.COMMIT, State.COMPLETED), begun.completion)
     assert left not in {found.path for found in storage.list_folder(form.timeline_folder).objects}
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> tuple[Table, NotingStorage, ManualClock]:
+    """A table whose timeline counts as long, with five commits, one a minute, at all of which its writer has looked."""
+    monkeypatch.setattr(other_writers, "LONG_TIMELINE", 9)
+    clock = ManualClock()
+    storage = NotingStorage(clock)
+    table, *_ = new_table(clock, storage)
+    for _ in range(5):
+        write(table)
+        clock.advance(120)
+    write(table)
+    return table, storage, clock
+
+
+def names_listed(storage: NotingStorage, table: Table) -> int:
+    """Return how many names of the timeline the next write lists before it begins."""
+    storage.requests.clear()
+    write(table)
+    return max(
+        size // 100 for kind, path, size in storage.requests if (kind, path) == ("list", table.timeline.format.timeline_folder)
+    )
+
+
+def test_a_look_lists_the_newest_names_of_a_long_timeline_and_now_and_then_all(long) -> None:
+    table, storage, clock = long
+    first = names_listed(storage, table)
+    clock.advance(300)
+    assert names_listed(storage, table) < first < 3 * 6, "names of the last minutes"
+    clock.advance(other_writers.WHOLE_LOOK_S)
+    assert names_listed(storage, table) > 3 * 7
+    assert names_listed(storage, open_table(storage, clock)) > 3 * 8, "a new process knows none"
+
+
+@pytest.mark.parametrize("behind_s", [-1, 200])
+def test_another_writer_that_begins_now_is_found_at_once_on_a_long_timeline(long, behind_s: int) -> None:
+    table, storage, clock = long
+    begins = instant_from_time(clock.now() - timedelta(seconds=behind_s))
+    storage.put(table.timeline.format.timeline_path(Instant(begins, Action.COMMIT, State.REQUESTED)), b"")
+    with pytest.raises(TableFrozen, match="that no Tideline writer made"):
+        write(table)
+
+
+def test_another_writer_whose_clock_is_far_behind_is_found_by_the_next_look_at_all_names(long) -> None:
+    table, storage, clock = long
+    begins = instant_from_time(clock.now() - timedelta(hours=3))
+    storage.put(table.timeline.format.timeline_path(Instant(begins, Action.COMMIT, State.REQUESTED)), b"")
+    write(table)
+    with pytest.raises(TableFrozen, match="that no Tideline writer made"):
+        write(open_table(storage, clock))
+    clock.advance(other_writers.WHOLE_LOOK_S)
+    with pytest.raises(TableFrozen, match="that no Tideline writer made"):
+        write(table)
+
+
+def test_a_look_lists_all_names_when_the_newest_known_ones_are_gone(long) -> None:
+    """So it is while an upgrade moves the timeline: what is left then, or is new, is found."""
+    table, storage, clock = long
+    form = table.timeline.format
+    storage.put(
+        form.timeline_path(Instant(instant_from_time(clock.now() - timedelta(hours=3)), Action.COMMIT, State.REQUESTED)), b""
+    )
+    for path in list(table.timeline.settled):
+        storage.delete(path)
+    with pytest.raises(TableFrozen, match="that no Tideline writer made"):
+        write(table)

@@ -31,9 +31,9 @@ class Counting(MemoryStorage):
         self.readings += path == p.PROPERTIES_PATH
         return super().read(path)
 
-    def list_folder(self, path: str) -> Folder:
+    def list_folder(self, path: str, after: str = "") -> Folder:
         self.listings += path in (".hoodie", ".hoodie/timeline")
-        return super().list_folder(path)
+        return super().list_folder(path, after)
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import State, time_from_instant
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.log import packed
+from tideline_table.log import state as log_state
 from tideline_table.log.metadata import COLUMN_STATS, RECORD_INDEX, MetadataPartition
 from tideline_table.log.table_log import TableLog
 from tideline_table.log_format.block import BlockType, HeaderKey
@@ -169,6 +171,20 @@ def encode_time(instant: str) -> int:
     return round(time_from_instant(instant).timestamp() * 1000)
 
 
+def test_a_write_asks_for_the_parts_of_the_partitions_that_the_index_names(monkeypatch):
+    monkeypatch.setattr(packed, "PART_GROUPS", 4)
+    monkeypatch.setattr(log_state, "LEAST_PACKED", 8)
+    table, storage, clock = indexed(**{"tideline.log.checkpoint.interval": 2})
+    write(table, [(f"k{n:02}", f"p{n:02}", 1, "x") for n in range(40)])
+    fresh = open_table(storage, clock, "other", **SOON)
+    read: list[str] = []
+    inner = packed.Part.rows
+    monkeypatch.setattr(packed.Part, "rows", lambda part: read.append(part.first.partition_path) or inner(part))
+    write(fresh, [("k07", "p13", 2, "y"), ("new", "p13", 2, "y")])
+    assert set(read) == {"p04", "p12", "p36"}, "where the key is, where the rows go, the newest part for the size of a row"
+    assert [row for row in contents(fresh) if row[0] in ("k07", "new")] == [("k07", "p13", 2, "y"), ("new", "p13", 2, "y")]
+
+
 def test_tagging_reads_no_data_file_and_only_the_groups_of_the_keys():
     table, storage, clock = indexed()
     write(table, [(f"k{n:03}", "p", 1, "x") for n in range(40)])
@@ -181,7 +197,7 @@ def test_tagging_reads_no_data_file_and_only_the_groups_of_the_keys():
     for name in ("read", "read_range", "open_input"):
         setattr(storage, name, recording(getattr(storage, name)))
     group = int(groups_of_keys(pa.array(["k007"]), 3)[0])
-    found = fresh.record_index.locate(part_of(fresh), fresh.state.latest_slices(), pa.array(["k007"]))
+    found = fresh.record_index.locate(part_of(fresh), fresh.state.latest_among, pa.array(["k007"]))
     assert [len(hits) for hits in found.hits] == [1]
     files = [path for path in read if "record_index/" in path]
     assert files

@@ -98,6 +98,7 @@ def test_statistics_that_go_on_from_the_last_ones_are_those_of_a_look_at_all_fil
     monkeypatch.setattr(state, "LEAST_PACKED", 8)
     table, _ = made()
     draw, storage = Random(7), table.storage
+    beside_a_base = []
     for number in range(6):
         partitions = draw.sample(range(MANY + 4), 3)
         write(table, *(row(number * 100 + n, part=f"p{n:04d}", n=draw.choice([None, n, -n]), x=draw.random()) for n in partitions))
@@ -112,7 +113,17 @@ def test_statistics_that_go_on_from_the_last_ones_are_those_of_a_look_at_all_fil
         columns = sorted(expected.column_names)
         assert again[1].select(columns).to_pylist() == expected.select(columns).to_pylist()
         assert set(files.column("path").to_pylist()) <= set(again[0].column("path").to_pylist())
-        assert partitions_file.table().num_rows == expected.num_rows
+        assert partitions_file.table().select(columns).to_pylist() == expected.select(columns).to_pylist()
+        whole = files.sort_by("path")
+        paths = whole.column("path").to_pylist()
+        assert known.table(whole.column("path").combine_chunks()).sort_by("path").select(whole.column_names).equals(whole)
+        assert dict(zip(paths, known.of(paths, ["n", "x"]), strict=True)) == {
+            path: statistics.FileStatistics(found.rows, {name: found.columns[name] for name in ("n", "x") if name in found.columns})
+            for path, found in statistics.files_in(whole).items()
+        }
+        beside_a_base.append(known.base is not None)
+    assert beside_a_base == [True, True, True, False, True, True], "written whole once an eighth of the files is new"
+    assert len(statistics.stored_sequences(storage)) <= 4, "the last three, and their base"
 
 
 def test_few_partitions_have_no_statistics_of_their_own() -> None:
@@ -271,17 +282,21 @@ def step(table: Table, random: Random) -> str:
 
 @pytest.mark.parametrize(("kind", "seed"), covering(1, TableType, range(2)))
 def test_any_history_leaves_queries_right(kind: TableType, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threshold is lowered, so that three partitions have statistics."""
+    """The thresholds are lowered, so that three partitions have statistics, many of them beside those of a base."""
     for module in (statistics, data_skipping):
         monkeypatch.setattr(module, "FEWEST_PARTITIONS", 1)
+    monkeypatch.setattr(state, "LEAST_PACKED", 1)
+    monkeypatch.setattr(statistics, "_BASE_SHARE", 1)
     random = Random(seed)
     table, storage = made(kind, 3, **{"tideline.log.checkpoint.interval": 7, "hoodie.cleaner.commits.retained": 3})
-    long_open, done, used, instants = opened(storage), [], 0, []
+    long_open, done, used, instants, beside = opened(storage), [], 0, [], 0
     for _ in range(30):
         table.clock.advance(1)
         done.append(step(table, random))
         instants = [a.instant for a in table.state.completed_writes() if a.instant >= table.state.last_clean_retained][-3:]
         long_open.refresh()
+        last = statistics.read_statistics_file(storage)
+        beside += last is not None and last.base is not None
         where = random.choice(["n = {0}", "n > {0}", "not (x = 1) and n <= {0}", "x is null and n = {0}", "x = 2 or n = {0}"])
         where = where.format(random.randint(0, 9))
         for reader in (opened(storage), long_open):
@@ -289,3 +304,4 @@ def test_any_history_leaves_queries_right(kind: TableType, seed: int, monkeypatc
             found(reader, where, as_of=random.choice(instants))
             used += by_partition(reader, where) is not None
     assert used > 10, done
+    assert beside > 3, done

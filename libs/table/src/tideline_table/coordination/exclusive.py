@@ -18,13 +18,12 @@ from tideline_table.coordination.completion import completion_after
 from tideline_table.coordination.conflict import check_not_restoring
 from tideline_table.coordination.file_times import above_time
 from tideline_table.coordination.heartbeat import forget_silent
-from tideline_table.coordination.other_writers import check_no_other_writer
+from tideline_table.coordination.other_writers import check_no_other_writer, list_hoodie
 from tideline_table.coordination.replica import LogReplica
 from tideline_table.coordination.timeline import ActiveTimeline, Decide
 from tideline_table.errors import AppendOutrun, TableFrozen, TidelineError
 from tideline_table.hudi.instant import CLUSTER, Action, State, next_instant
 from tideline_table.hudi.listing import ListedTimeline
-from tideline_table.hudi.properties import PROPERTIES_FOLDER
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.action import COMPACT, LOG_COMPACT
 from tideline_table.log.body import Archived, Published, RestoreBegun
@@ -85,9 +84,9 @@ class ExclusiveTimeline(ActiveTimeline):
 
     def check_writable(self, table: str, check_definition: Callable[[Folder], None]) -> None:  # noqa: ARG002 - the port's
         """See `ActiveTimeline.check_writable`. Raises `TableFrozen` for an instant on the timeline that is not in the log."""
-        folder = self.storage.list_folder(PROPERTIES_FOLDER)
+        folder, since = list_hoodie(self)
         check_definition(folder)
-        check_no_other_writer(self, folder)
+        check_no_other_writer(self, folder, since)
 
     def heal(self, min_age_s: float) -> bool:
         """See `ActiveTimeline.heal`; creates the missing timeline files of the head entry."""

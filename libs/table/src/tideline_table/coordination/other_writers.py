@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from types import MappingProxyType
 
 from tideline_table.coordination.timeline import ActiveTimeline
@@ -11,7 +12,7 @@ from tideline_table.errors import ObjectNotFound, TableFrozen, TableIncomplete
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.formats import UPGRADED
-from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.instant import Action, Instant, State, completed_as, instant_from_time
 from tideline_table.hudi.listing import TimelineListing, list_timeline, timeline_listing
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.checkpoint import RESTORE_LOG
@@ -20,6 +21,11 @@ from tideline_table.log.state import TableState
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.storage import Folder, ObjectStat, Storage, exists
 
+LONG_TIMELINE = 256
+"""From so many names on, a look for other writers lists all of them only now and then."""
+WHOLE_LOOK_S = 600.0
+RECENT = timedelta(minutes=5)
+"""How far another writer's clock may be behind, for it to be found at once on a long timeline."""
 _UPGRADED = "the table was upgraded and its timeline moved away"
 
 
@@ -45,8 +51,28 @@ def _downgrade(form: TableFormat) -> str:
     )
 
 
-def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: bool = True) -> None:
+def list_hoodie(timeline: ActiveTimeline) -> tuple[Folder, str]:
+    """Return the listing of `.hoodie` for `check_no_other_writer`, and the instant from which on it has names: empty for all.
+
+    All names of a long timeline are listed every `WHOLE_LOOK_S`, and first by each process. A look between is for writers that
+    begin now: they name their files by the time in UTC, as the properties of an exclusive table say.
+    """
+    storage, (at_s, names), newest = timeline.storage, timeline.whole_look, timeline.newest_settled
+    if names >= LONG_TIMELINE and newest and 0 <= timeline.clock.monotonic_s() - at_s < WHOLE_LOOK_S:
+        # From the newest known names on: they are gone if an upgrade moved the timeline.
+        since = min(instant_from_time(timeline.clock.now() - RECENT), newest)
+        if timeline.format.timeline_folder != p.PROPERTIES_FOLDER:
+            return storage.list_folder(p.PROPERTIES_FOLDER), since
+        folder = storage.list_folder(p.PROPERTIES_FOLDER, f"{p.PROPERTIES_FOLDER}/{since}")
+        if any(found.path in timeline.settled for found in folder.objects):
+            return folder, since
+    return storage.list_folder(p.PROPERTIES_FOLDER), ""
+
+
+def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, since: str = "", *, repairs: bool = True) -> None:
     """Raise `TableFrozen` for an instant in the listing `folder` of `.hoodie` that is not in the table log. Refreshes the state.
+
+    Looks at names from the instant `since` on (`list_hoodie`).
 
     Raises `TableIncomplete` for one that is completed there and pending in the table log, whose newest entries were lost.
 
@@ -56,12 +82,16 @@ def check_no_other_writer(timeline: ActiveTimeline, folder: Folder, *, repairs: 
     archived since, and creates savepoint files that a slow process deleted as files of an earlier, deleted savepoint.
     """
     _check_not_moved(timeline.storage, timeline.format, folder)
-    listing = _listing(timeline, folder, timeline.settled)
-    unknown = _unknown_instant(timeline, listing, repairs=repairs)
+    listing = _listing(timeline, folder, timeline.settled, since)
+    unknown = _unknown_instant(timeline, listing, repairs=repairs, is_whole=not since)
     _check_ends(timeline, listing)
     for each, path in listing.paths.items():
         if each.action is not Action.SAVEPOINT and _is_ended(timeline.state, each):
             timeline.settled[path] = each.time
+            timeline.newest_settled = max(timeline.newest_settled, each.time)
+    if not since:
+        timeline.whole_look = timeline.clock.monotonic_s(), len(timeline.settled)
+        timeline.newest_settled = max(timeline.settled.values(), default="")
     if len(timeline.settled) > 4 * len(timeline.state.actions):  # an archival took most of them
         timeline.settled = {path: at for path, at in timeline.settled.items() if at in timeline.state.actions}
     if unknown is not None:
@@ -144,21 +174,30 @@ def _check_not_moved(storage: Storage, form: TableFormat, folder: Folder) -> Non
         )
 
 
-def _listing(timeline: ActiveTimeline, folder: Folder | None, settled: Mapping[str, str] = MappingProxyType({})) -> TimelineListing:
+def _listing(
+    timeline: ActiveTimeline, folder: Folder | None, settled: Mapping[str, str] = MappingProxyType({}), since: str = ""
+) -> TimelineListing:
     """Return the instants in the timeline's folder: `folder` is the listing of `.hoodie`, if there is one already.
 
     Files that are `settled` and whose instants are still completed are left out: most of a long timeline.
     """
-    form = timeline.format
-    is_there = folder is not None and form.timeline_folder == p.PROPERTIES_FOLDER
-    listed = folder if folder is not None and is_there else timeline.storage.list_folder(form.timeline_folder)
-    ended = {at for at, record in timeline.state.actions.items() if record.state is State.COMPLETED} if settled else ()
-    return timeline_listing(form, (found.path for found in listed.objects if settled.get(found.path) not in ended))
+    form, actions = timeline.format, timeline.state.actions
+    if folder is None or form.timeline_folder != p.PROPERTIES_FOLDER:
+        place = form.timeline_folder
+        folder = timeline.storage.list_folder(place, f"{place}/{since}") if since else timeline.storage.list_folder(place)
+    return timeline_listing(
+        form,
+        [
+            found.path
+            for found in folder.objects
+            if (at := settled.get(found.path)) not in actions or actions[at].state is not State.COMPLETED
+        ],
+    )
 
 
-def _unknown_instant(timeline: ActiveTimeline, listing: TimelineListing, *, repairs: bool) -> Instant | None:
+def _unknown_instant(timeline: ActiveTimeline, listing: TimelineListing, *, repairs: bool, is_whole: bool) -> Instant | None:
     timeline.refresh()
-    if repairs:
+    if repairs and is_whole:
         _create_savepoint_files(timeline, listing)
     unknown = (instant for instant in listing.instants if not _is_known(timeline, instant, listing, repairs=repairs))
     # A listing that lags may show files that archival or a rollback has deleted since.

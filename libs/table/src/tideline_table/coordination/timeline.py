@@ -75,6 +75,10 @@ class ActiveTimeline(ABC):
         self.clock, self.time = replica.clock, replica.time
         self.settled: dict[str, str] = {}
         """Timeline files that the last check of other writers found to be of completed steps of the log, with their instants."""
+        self.whole_look: tuple[float, int] = (0.0, 0)
+        """When the last check of all names on the timeline was (monotonic), and of how many; checks between look at new ones."""
+        self.newest_settled = ""
+        """The last instant of `settled`."""
 
     # --- reading ---------------------------------------------------------------------------------------------------------
 

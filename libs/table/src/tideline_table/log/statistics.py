@@ -35,6 +35,7 @@ from tideline_table.log.statistics_file import (
     read_partitions,
     readable_files,
     stored_sequences,
+    with_partitions,
     write_statistics_file,
 )
 from tideline_table.statistics import ColumnStatistics, FileStatistics, by_partition, type_of
@@ -42,6 +43,8 @@ from tideline_table.storage import Storage
 
 _LOGGER = logging.getLogger(__name__)
 
+_BASE_SHARE = 8
+"""Statistics of files written since a base lie beside it, until they are this part of it."""
 _KEPT = 3
 """Number of statistics files to keep, as of checkpoints."""
 _AT_ONCE = 16
@@ -136,10 +139,14 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
     newest = next(files, None)
     if _is_new(storage, newest, state) if newest is not None else not state.writes_after(0)[1]:
         return
-    found = _continued(storage, newest, read_entry, state) if newest is not None else None
+    found, base = None, 0
+    if newest is not None and (found := _continued(storage, newest, read_entry, state, beside=True)) is not None:
+        base = (newest.base or newest).sequence
+    elif newest is not None:
+        found = _continued(storage, newest, read_entry, state)
     merged, partitions = found or _all(chain(filter(None, [newest]), files), read_entry, state)
-    write_statistics_file(storage, state.sequence, merged, partitions)
-    delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0])
+    write_statistics_file(storage, state.sequence, merged, partitions, base)
+    delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0], base)
 
 
 def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState) -> tuple[pa.Table, pa.Table | None]:
@@ -150,37 +157,37 @@ def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableSta
 
 
 def _continued(
-    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState
+    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState, *, beside: bool = False
 ) -> tuple[pa.Table, pa.Table | None] | None:
-    """Return what `_all` does, from the newest file and the partitions written since. None: see all files.
+    """Return what `_all` does, from the newest file and the partitions written since, or what is to lie `beside` its base.
 
-    Of other partitions, files that were cleaned since stay: what bounds more files bounds those that are left. So it is for tables
-    with many file groups, and as long as most of the files are there.
+    None: see all files. Of other partitions, files that were cleaned since stay: what bounds more files bounds those that are left.
+    So it is for tables with many file groups, and as long as most of the files are there.
     """
-    written = Written()
-    read_written(read_entry, state, newest.sequence, written)
-    if not isinstance(state.slices, PackedSlices) or not written.is_whole:
+    if not isinstance(state.slices, PackedSlices):
         return None
-    totals, _ = state.totals()
-    if not newest.has_partitions and totals.partitions >= FEWEST_PARTITIONS:
+    written, totals = Written(), state.totals()[0]
+    read_written(read_entry, state, newest.sequence, written)
+    if not written.is_whole or (not newest.has_partitions and totals.partitions >= FEWEST_PARTITIONS):
         return None
     try:
-        files = pa.concat_tables([newest.table(), statistics_table(written.files)], promote_options="default")
-        if files.num_rows > 2 * totals.all_files:
+        added = statistics_table(written.files)
+        files = [] if beside and newest.base is None else [newest.table(with_base=not beside)]
+        merged = pa.concat_tables([*files, added], promote_options="default")
+        most = (newest.base or newest).files // _BASE_SHARE if beside else 2 * totals.all_files
+        if merged.num_rows > most or (beside and not written.partitions):
             return None
         if not newest.has_partitions:
-            return files, None
-        before = read_partitions(storage, newest.sequence).table()
+            return merged, None
+        before = read_partitions(storage, newest.sequence)
+        paths, within = _live([one for held in state.slices.of_partitions(written.partitions).values() for one in held.values()])
+        known = pa.concat_tables([newest.table(paths), added], promote_options="default")
+        now = by_partition(known.filter(pc.is_in(known.column("path"), value_set=paths)), paths, within)
+        is_first = beside and before.base is None
+        return merged, now if is_first else with_partitions(before.table(with_base=not beside), now)
     except BROKEN as error:
         _LOGGER.warning("the statistics at entry %d cannot be read (%s); they are made anew", newest.sequence, error)
         return None
-    touched = list(written.partitions)
-    paths, within = _live([one for held in state.slices.of_partitions(touched).values() for one in held.values()])
-    now = by_partition(files.filter(pc.is_in(files.column("path"), value_set=paths)), paths, within)
-    others = before.filter(
-        pc.invert(pc.is_in(before.column("partition"), value_set=pa.array(list(written.partitions), pa.string())))
-    )
-    return files, pa.concat_tables([others, now], promote_options="default").sort_by("partition")
 
 
 def _is_new(storage: Storage, newest: StatisticsFile, state: TableState) -> bool:

@@ -3,6 +3,8 @@
 Both are in Parquet's format, with one column of structs for each column of the table, so that a query reads the columns that
 its condition names. The data files are in order of path, in row groups: a query reads the row groups of the files that it asks
 for. Pages have checksums.
+
+The two files may hold only what was written since others, their base, which then belong to them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import bisect
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +41,8 @@ FILE_PARTS = (*PARTS, "size_bytes", "uncompressed_bytes")
 _COLUMNS_KEY = b"tideline.columns"
 _SEQUENCE_KEY = b"tideline.sequence"
 _PARTITIONS_KEY = b"tideline.partitions"
+_BASE_KEY = b"tideline.base"
+"""The sequence of the base."""
 _SUFFIX, _PARTITIONS_SUFFIX = ".statistics", ".partitions"
 """Suffixes of the files. Tools that read `*.parquet` in the folder of a table must not take them for rows."""
 _MOST_GROUPS = 16
@@ -56,6 +60,8 @@ class StatisticsFile:
     _file: pq.ParquetFile
     _columns: list[tuple[str, str]]
     """Name and kind of each column; its statistics are in the file's column with this number as its name."""
+    base: StatisticsFile | None
+    """The file that has what this one lacks."""
     _paths: dict[int, list[str]] = field(default_factory=dict)
     """The paths of the data files, by row group."""
     _rows: dict[str, int] = field(default_factory=dict)
@@ -72,7 +78,16 @@ class StatisticsFile:
                 self._rows |= zip(self._paths[group], read.column("rows").to_pylist(), strict=True)
             for name in columns:
                 self._read_column(group, name)
-        return [self._one(path, columns) for path in paths]
+        found = [self._one(path, columns) for path in paths]
+        if self.base is not None and (missing := [path for path, known in zip(paths, found, strict=True) if known is None]):
+            older = dict(zip(missing, self.base.of(missing, columns), strict=True))
+            return [known or older[path] for path, known in zip(paths, found, strict=True)]
+        return found
+
+    @property
+    def files(self) -> int:
+        """The number of data files, without those of the base."""
+        return int(self._file.metadata.num_rows)
 
     def _read_column(self, group: int, name: str) -> None:
         if (group, name) in self._read:
@@ -102,10 +117,19 @@ class StatisticsFile:
         lowest = [known.min for known in held]
         return {at for at in (bisect.bisect_right(lowest, path) - 1 for path in paths) if at >= 0}
 
-    def table(self) -> pa.Table:
-        """Return the whole file: `path`, `rows`, and a column of structs for each column, named by name and kind."""
+    def table(self, paths: pa.Array | None = None, *, with_base: bool = True) -> pa.Table:
+        """Return what is known of the files (of those at `paths`, if given), with the base.
+
+        `path`, `rows`, and a column of structs for each column, named by name and kind.
+        """
         names = ["path", "rows", *(BETWEEN.join(column) for column in self._columns)]
-        return self._file.read(use_threads=False).rename_columns(names)
+        groups = range(self._file.metadata.num_row_groups) if paths is None else sorted(self._groups_of(paths.to_pylist()))
+        held = self._file.read_row_groups(list(groups), use_threads=False).rename_columns(names)
+        if paths is not None:
+            held = held.filter(pc.is_in(held.column("path"), value_set=paths))
+        if self.base is None or not with_base:
+            return held
+        return pa.concat_tables([self.base.table(paths), held], promote_options="default")
 
 
 @dataclass(slots=True)
@@ -114,6 +138,8 @@ class PartitionsFile:
 
     _file: pq.ParquetFile
     _columns: list[tuple[str, str]]
+    base: PartitionsFile | None
+    """The file that has the partitions that this one lacks."""
     _partitions: pa.Table | None = None
     _known: dict[str, list[ColumnArrays]] = field(default_factory=dict)
 
@@ -121,25 +147,42 @@ class PartitionsFile:
     def partitions(self) -> pa.Table:
         """The columns `partition` and `rows`, in order of partition."""
         if self._partitions is None:
-            self._partitions = self._file.read(["partition", "rows"], use_threads=False).combine_chunks()
+            self._partitions = self.table(()).combine_chunks()
         return self._partitions
 
     def columns(self, names: Sequence[str]) -> Mapping[str, Sequence[ColumnArrays]]:
         """Return the statistics of these columns in all partitions."""
         for name in names:
             if name not in self._known:
-                numbers = [at for at, (known, _) in enumerate(self._columns) if known == name]
-                self._known[name] = [self._arrays(at) for at in numbers]
+                self._known[name] = [_arrays(column, held) for column, held in _columns_of(self.table((name,)))]
         return {name: self._known[name] for name in names}
 
-    def table(self) -> pa.Table:
-        """Return the whole file in the form of `by_partition`. All its pages have checksums."""
-        names = ["partition", "rows", *(BETWEEN.join(column) for column in self._columns)]
-        return self._file.read(use_threads=False).rename_columns(names)
+    def table(self, names: Collection[str] | None = None, *, with_base: bool = True) -> pa.Table:
+        """Return what is known of the partitions, of these columns (None: all), with the base, in the form of `by_partition`.
 
-    def _arrays(self, at: int) -> ColumnArrays:
-        held = self._file.read([str(at)], use_threads=False).column(0).combine_chunks()
-        return ColumnArrays(self._columns[at][1], *(pc.struct_field(held, part) for part in PARTS))
+        All pages of the files have checksums.
+        """
+        wanted = [at for at, (name, _) in enumerate(self._columns) if names is None or name in names]
+        held = self._file.read(["partition", "rows", *map(str, wanted)], use_threads=False)
+        held = held.rename_columns(["partition", "rows", *(BETWEEN.join(self._columns[at]) for at in wanted)])
+        if self.base is None or not with_base:
+            return held
+        return with_partitions(self.base.table(names), held)
+
+
+def with_partitions(before: pa.Table, now: pa.Table) -> pa.Table:
+    """Return statistics of partitions: those in `now`, and of others those in `before`. In order of partition."""
+    others = before.filter(pc.invert(pc.is_in(before.column("partition"), value_set=now.column("partition").combine_chunks())))
+    return pa.concat_tables([others, now], promote_options="default").sort_by("partition")
+
+
+def _columns_of(table: pa.Table) -> Iterator[tuple[str, pa.Array]]:
+    for at, name in enumerate(table.column_names[2:], 2):
+        yield name.split(BETWEEN)[1], table.column(at).combine_chunks()
+
+
+def _arrays(kind: str, held: pa.Array) -> ColumnArrays:
+    return ColumnArrays(kind, *(pc.struct_field(held, part) for part in PARTS))
 
 
 def readable_files(storage: Storage, sequences: Sequence[int]) -> Iterator[StatisticsFile]:
@@ -147,11 +190,14 @@ def readable_files(storage: Storage, sequences: Sequence[int]) -> Iterator[Stati
     for sequence in reversed(sequences):
         try:
             file, columns = _opened(storage, _path(sequence))
-            found = file.schema_arrow.metadata.get(_PARTITIONS_KEY)
+            found, below = (file.schema_arrow.metadata.get(key) for key in (_PARTITIONS_KEY, _BASE_KEY))
+            base = None if below is None else next(readable_files(storage, [int(below)]), None)
+            if below is not None and base is None:
+                raise CorruptMetadata(f"no {_path(int(below))}", expected="the file with the statistics of the other files")
         except BROKEN as error:
             _LOGGER.warning("statistics file %s cannot be read (%s); more data files are read instead", _path(sequence), error)
             continue
-        yield StatisticsFile(sequence, found is not None, file, columns)
+        yield StatisticsFile(sequence, found is not None, file, columns, base)
 
 
 def read_partitions(storage: Storage, sequence: int) -> PartitionsFile:
@@ -160,7 +206,8 @@ def read_partitions(storage: Storage, sequence: int) -> PartitionsFile:
     file, columns = _opened(storage, path)
     if (found := file.schema_arrow.metadata[_SEQUENCE_KEY].decode()) != str(sequence):
         raise CorruptMetadata(f"{path} is of entry {found}", expected=f"entry {sequence}", remedy="delete it; it is written anew")
-    return PartitionsFile(file, columns)
+    below = file.schema_arrow.metadata.get(_BASE_KEY)
+    return PartitionsFile(file, columns, None if below is None else read_partitions(storage, int(below)))
 
 
 def _opened(storage: Storage, path: str) -> tuple[pq.ParquetFile, list[tuple[str, str]]]:
@@ -172,9 +219,12 @@ def _opened(storage: Storage, path: str) -> tuple[pq.ParquetFile, list[tuple[str
     return file, columns
 
 
-def write_statistics_file(storage: Storage, sequence: int, files: pa.Table, partitions: pa.Table | None) -> None:
-    """Store statistics of data files (`StatisticsFile.table`) and, before them, of partitions (`by_partition`), if given."""
-    keys = {_SEQUENCE_KEY: str(sequence).encode()}
+def write_statistics_file(storage: Storage, sequence: int, files: pa.Table, partitions: pa.Table | None, base: int = 0) -> None:
+    """Store statistics of data files (`StatisticsFile.table`) and, before them, of partitions (`by_partition`), if given.
+
+    `base`: the sequence of the files that have the statistics of the others; 0: there are no others.
+    """
+    keys = {_SEQUENCE_KEY: str(sequence).encode()} | ({_BASE_KEY: str(base).encode()} if base else {})
     if partitions is not None:
         _write(
             storage,
@@ -212,10 +262,10 @@ def stored_sequences(storage: Storage) -> list[int]:
     return sorted(sequence for sequence, name in _stored(storage) if name.endswith(_SUFFIX))
 
 
-def delete_before(storage: Storage, kept: int) -> None:
-    """Delete the statistics files with a sequence below `kept`."""
+def delete_before(storage: Storage, kept: int, base: int = 0) -> None:
+    """Delete the statistics files with a sequence below `kept`, but not those of `base`."""
     for sequence, name in _stored(storage):
-        if sequence < kept:
+        if sequence < kept and sequence != base:
             storage.delete(f"{STATISTICS_FOLDER}/{name}")
 
 

@@ -239,7 +239,8 @@ class StateView:
     def completed_writes(self) -> list[ActionRecord]:
         """Return the completed commits, delta commits, replace commits, compactions and log compactions, in order of instant."""
         with self._mutex:
-            return [a for _, a in sorted(self.actions.items()) if a.state is State.COMPLETED and a.action in PUBLISHING_ACTIONS]
+            found = [(at, a) for at, a in self.actions.items() if a.state is State.COMPLETED and a.action in PUBLISHING_ACTIONS]
+            return [a for _, a in sorted(found)]
 
     def writes_after(self, sequence: int) -> tuple[int, list[int], bool]:
         """Return the last entry, those of the completed writes after `sequence`, and whether no other write completed after it.
@@ -247,7 +248,8 @@ class StateView:
         Writes that were archived or undone since are not among them.
         """
         with self._mutex:
-            found = sorted(a.sequence for a in self.completed_writes() if a.sequence > sequence)
+            later = [a for a in self.actions.values() if a.sequence > sequence]
+            found = sorted(a.sequence for a in later if a.state is State.COMPLETED and a.action in PUBLISHING_ACTIONS)
             is_whole = self.archived_sequence <= sequence and all(each.sequence <= sequence for each in self.rewritten)
             return self.sequence, found, is_whole
 

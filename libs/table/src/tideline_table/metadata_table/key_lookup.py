@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,8 +56,13 @@ class RecordIndex:
         self._bases = BaseFiles(storage)
         self._recorded: tuple[MetadataPartition, frozenset[str]] | None = None
 
-    def locate(self, part: MetadataPartition | None, visible: Iterable[FileSlice], keys: pa.ChunkedArray | pa.Array) -> Location:
-        """Return which of the `visible` slices of the table hold `keys` (each once).
+    def locate(
+        self,
+        part: MetadataPartition | None,
+        among: Callable[[Iterable[FileGroupId]], Iterable[FileSlice]],
+        keys: pa.ChunkedArray | pa.Array,
+    ) -> Location:
+        """Return which slices of the table hold `keys` (each once). `among` returns the visible slices of some file groups.
 
         `part` is the index on the same state of the table, None if it has none; every entry of this state has its timeline
         files. Raises `MetadataDamaged` if the index is missing, cannot be read, or names a file group that is not visible; also if
@@ -65,7 +70,7 @@ class RecordIndex:
         """
         wanted = one_chunk(keys)
         by_group = self._by_group(_present(part), wanted)
-        held = {found.group: found for found in visible if found.group in by_group}
+        held = {found.group: found for found in among(by_group)}
         if unknown := by_group.keys() - held.keys():
             raise _contradiction(min(unknown))
         return Location(tuple(held[group] for group in by_group), tuple(by_group.values()), len(wanted))

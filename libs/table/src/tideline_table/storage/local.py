@@ -169,13 +169,15 @@ class LocalStorage:
     def list_objects(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
         yield from sorted((s for s in self._walk(prefix) if s.path > after), key=lambda s: s.path)
 
-    def list_folder(self, path: str) -> Folder:
+    def list_folder(self, path: str, after: str = "") -> Folder:
         folders: list[str] = []
         objects: list[ObjectStat] = []
         within = f"{path}/" if path else ""
         with _translated(path):
             try:
-                entries = sorted(os.scandir(self.local_path(path) if path else self._root), key=attrgetter("name"))
+                found = os.scandir(self.local_path(path) if path else self._root)
+                last = after.removeprefix(within)
+                entries = sorted((e for e in found if e.name > last) if after else found, key=attrgetter("name"))
             except (FileNotFoundError, NotADirectoryError):
                 return Folder((), ())
             for entry in entries:

@@ -78,14 +78,14 @@ class MemoryStorage:
             found = [ObjectStat(p, len(c), m) for p, (c, m) in self._objects.items() if p.startswith(start) and p > after]
         yield from sorted(found, key=lambda s: s.path)
 
-    def list_folder(self, path: str) -> Folder:
+    def list_folder(self, path: str, after: str = "") -> Folder:
         start = f"{path}/" if path else ""
         folders: set[str] = set()
         objects: list[ObjectStat] = []
-        for found in self.list_objects(path):
+        for found in self.list_objects(path, after):
             head, _, rest = found.path[len(start) :].partition("/")
             if rest:
-                folders.add(head)
+                folders |= {head} if start + head > after else set()
             else:
                 objects.append(found)
         return Folder(tuple(sorted(folders)), tuple(objects))

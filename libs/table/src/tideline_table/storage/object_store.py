@@ -71,6 +71,8 @@ off."""
 _TIMEOUTS: ClientConfig = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "5m"}
 _REFUSED_ATTEMPTS = 5
 _LIST_PAGE = 1000
+_LAST = "\U0010ffff"
+"""Sorts after all other names."""
 
 
 class ObjectStorage:
@@ -162,8 +164,10 @@ class ObjectStorage:
         checked_path(prefix)
         yield from _without_markers(sorted(self._listed(prefix, after), key=lambda s: s.path))
 
-    def list_folder(self, path: str) -> Folder:
-        """One request per 1,000 names."""
+    def list_folder(self, path: str, after: str = "") -> Folder:
+        """One request per 1,000 names. With `after`, also one for each of its folders with very many objects."""
+        if after:
+            return self._listed_after(path, after)
         key = self._key(path)
         found = self._read(path, lambda _: obstore.list_with_delimiter(self._store, key or None))
         below = f"{key}/" if key else ""
@@ -176,6 +180,31 @@ class ObjectStorage:
         ]
         names = sorted(folder[len(below) :].rstrip("/") for folder in folders)
         return Folder(tuple(names), tuple(sorted(objects, key=lambda s: s.path)))
+
+    def _listed_after(self, path: str, after: str) -> Folder:
+        # The client lists one level only from its beginning; so objects of folders below are passed over here.
+        below = self._key(path) + "/" if path else self._start
+        folders: dict[str, None] = {}
+        objects: list[ObjectStat] = []
+        last, size = self._start + after, _LIST_PAGE
+        while size == _LIST_PAGE:
+            page = self._place(path).read(partial(self._page, below, last))
+            size = len(page)
+            for meta in page:
+                last = str(meta["path"])
+                name, is_deeper, _ = last.removeprefix(below).partition("/")
+                if not last.startswith(below):
+                    continue
+                if is_deeper:
+                    folders[name] = None
+                    last = f"{below}{name}/{_LAST}"
+                else:
+                    objects.append(self._stat_of(meta))
+        held = [o for o in objects if not (o.size_bytes == 0 and o.path.rpartition("/")[2] in folders)]
+        return Folder(tuple(name for name in folders if below + name > self._start + after), tuple(held))
+
+    def _page(self, below: str, offset: str) -> list[Any]:
+        return list(next(obstore.list(self._store, below.rstrip("/") or None, offset=offset, chunk_size=_LIST_PAGE), ()))
 
     def open_input(self, path: str) -> pa.NativeFile:
         """The first request also reads the end of the object, so a Parquet footer needs no other."""

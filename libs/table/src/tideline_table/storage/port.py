@@ -92,8 +92,8 @@ class Storage(Protocol):
         """Yield all objects below the folder `prefix` at any depth whose path is greater than `after`, in path order."""
         ...
 
-    def list_folder(self, path: str) -> Folder:
-        """Return one level of the folder. A missing folder is an empty one."""
+    def list_folder(self, path: str, after: str = "") -> Folder:
+        """Return one level of the folder, of that what has a path greater than `after`. A missing folder is an empty one."""
         ...
 
     def open_input(self, path: str) -> pa.NativeFile:

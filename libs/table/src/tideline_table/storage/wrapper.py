@@ -59,9 +59,9 @@ class StorageWrapper:
         self.on_request("list_objects", prefix)
         return self.inner.list_objects(prefix, after)
 
-    def list_folder(self, path: str) -> Folder:
+    def list_folder(self, path: str, after: str = "") -> Folder:
         self.on_request("list_folder", path)
-        return self.inner.list_folder(path)
+        return self.inner.list_folder(path, after) if after else self.inner.list_folder(path)
 
     def open_input(self, path: str) -> pa.NativeFile:
         self.on_request("open_input", path)

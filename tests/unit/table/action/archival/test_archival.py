@@ -396,8 +396,8 @@ class Lagging(MemoryStorage):
 
     gone: ObjectStat | None = None
 
-    def list_folder(self, path: str) -> Folder:
-        found = super().list_folder(path)
+    def list_folder(self, path: str, after: str = "") -> Folder:
+        found = super().list_folder(path, after)
         return replace(found, objects=(self.gone, *found.objects)) if self.gone and path == ".hoodie" else found
 
 

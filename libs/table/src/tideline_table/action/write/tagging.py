@@ -25,6 +25,7 @@ from tideline_table.index.bucket import BucketIndex, rows_by_bucket
 from tideline_table.index.scope import KeyScope, asks_filters, asks_record_index, moves_rows
 from tideline_table.index.simple import BucketPlace, Location, PlaceT, partition_rows
 from tideline_table.log.metadata import MetadataPartition
+from tideline_table.log.state import TableState
 from tideline_table.merge import MergeMode, deleted_mask, lies_on_top
 from tideline_table.metadata_table import is_advertised, record_index_of
 from tideline_table.reader.file_slice import read_slice
@@ -49,16 +50,20 @@ class TaggedInput(Generic[PlaceT]):
 
 @dataclass(frozen=True, slots=True)
 class _IndexedState:
-    """The visible slices of a table and its record index at the same sequence, of which each entry had its timeline files."""
+    """The state of a table and its record index at the same sequence, of which each entry had its timeline files."""
 
     part: MetadataPartition | None
-    slices: Sequence[FileSlice]
+    state: TableState
 
     @classmethod
     def of(cls, table: Table) -> _IndexedState:
         """Complete the last entry of the log, which this may read first, and return what the table is then."""
         with table.timeline.healed() as state:
-            return cls(record_index_of(state), state.latest_slices())
+            return cls(record_index_of(state), state.copy())
+
+    def locate(self, table: Table, keys: pa.ChunkedArray) -> Location:
+        """Return which slices hold these keys, by the record index."""
+        return table.record_index.locate(self.part, self.state.latest_among, keys)
 
 
 def tag_input(
@@ -111,19 +116,20 @@ def _tagged(
     looks_up = operation.looks_up_keys or policy != "none"
     everywhere = looks_up and prepared.scope is KeyScope.TABLE
     slices: dict[str, list[FileSlice]] = {name: [] for name in by_partition}
-    visible = table.state.latest_slices(partitions=None if everywhere else by_partition) if indexed is None else indexed.slices
-    for file_slice in visible:
-        if everywhere or file_slice.group.partition_path in by_partition:
-            slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
+    found: Location | None = None
+    asked = set(by_partition)
+    if everywhere and by_partition and indexed is not None:
+        found = indexed.locate(table, prepared.keys)  # it has no keys that log files deleted
+        asked.update(file_slice.group.partition_path for file_slice in found.slices)
+    state = table.state if indexed is None else indexed.state
+    for file_slice in state.latest_slices(partitions=None if everywhere and indexed is None else asked):
+        slices.setdefault(file_slice.group.partition_path, []).append(file_slice)
     rows, locations = prepared.rows, dict[str, Location]()
     if operation.overwrites and meets_record_index(view):
         _check_overwrite(table, prepared, operation, by_partition, indexed, executor)
     if everywhere and by_partition:
-        found = (
-            table.record_index.locate(indexed.part, indexed.slices, prepared.keys)  # it has no keys that log files deleted
-            if indexed is not None
-            else _found_anywhere(table, prepared, slices, executor, by_filters=asks_filters(options))
-        )
+        if found is None:
+            found = _found_anywhere(table, prepared, slices, executor, by_filters=asks_filters(options))
         if operation.looks_up_keys:
             placed = _Placement(prepared, found)
             if moves_rows(options) and operation is not Operation.DELETE:
@@ -238,7 +244,7 @@ def _check_overwrite(
     if operation is Operation.INSERT_OVERWRITE_TABLE or not len(prepared.keys):
         return
     if indexed is not None:
-        located = table.record_index.locate(indexed.part, indexed.slices, prepared.keys)
+        located = indexed.locate(table, prepared.keys)
     else:
         others: dict[str, list[FileSlice]] = {}
         for file_slice in table.state.latest_slices():
