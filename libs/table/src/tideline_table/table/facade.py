@@ -44,6 +44,7 @@ from tideline_table.metadata_table import LogRecords, RecordIndex
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import avro_with_meta_fields, with_meta_fields
+from tideline_table.schema.avro import VECTOR, check_no_vectors
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
@@ -270,7 +271,9 @@ class Table:
         definition.check_writable(keyed=keyed)
         if not is_alone:  # an exclusive timeline reads the properties below; those read before may be older than a resize
             check_index(self._declared, self.identity, self.timeline)
-        definition.merging.check_defaults(view.schema_json, definition.name)
+        if VECTOR in (schema_json := view.schema_json):
+            check_no_vectors(schema_json, definition.name)
+        definition.merging.check_defaults(schema_json, definition.name)
         if self.identity is not None:
             self.identity.check_place(self.storage.root)
 
