@@ -95,6 +95,9 @@ def test_a_shared_table_whose_partitions_get_other_numbers_of_buckets_is_refused
     assert len(keys) == len(set(keys)) == 50
 
 
+VERSIONS = [(Kind.COW, 8), (Kind.MOR, 9), (Kind.MOR, 6), (Kind.COW, 6)]
+
+
 @dataclass
 class Expected:
     """The rows that a table has after each step: the newest `ts` of each number that was not deleted."""
@@ -144,20 +147,23 @@ class Expected:
 
 @pytest.mark.pairs
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kind", list(Kind))
-def test_both_write_the_buckets_of_one_table_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+@pytest.mark.parametrize(("kind", "version"), VERSIONS)
+def test_both_write_the_buckets_of_one_table_in_turn(apache_hudi: ApacheHudi, workdir: Path, kind: Kind, version: int) -> None:
     """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
-    turns = Turns(apache_hudi, workdir / "table", kind, request={"index": BucketIndex(4)})
+    turns = Turns(apache_hudi, workdir / "table", kind, request={"index": BucketIndex(4)}, version=version)
     turns.create_here()
     write_in_turn(turns, Expected(turns, {}))
 
 
 @pytest.mark.pairs
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("kind", list(Kind))
-def test_both_write_the_buckets_of_a_table_that_hudi_created(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+@pytest.mark.parametrize(("kind", "version"), [VERSIONS[1], VERSIONS[0], *VERSIONS[:1:-1]])
+def test_both_write_the_buckets_of_a_table_that_hudi_created(
+    apache_hudi: ApacheHudi, workdir: Path, kind: Kind, version: int
+) -> None:
     """Number and hash fields are found in the rows; Hudi's writers go on with the options that they had."""
-    turns = Turns(apache_hudi, workdir / "table", kind, {**NEW_TABLE, **BUCKETS})
+    options = {**NEW_TABLE, "hoodie.write.table.version": str(version), **BUCKETS}
+    turns = Turns(apache_hudi, workdir / "table", kind, options, version=version)
     held = Expected(turns, {})
     held.upsert(range(40), 0, here=False)
     held.upsert(range(20, 30), 1, here=False)
@@ -278,3 +284,31 @@ def test_both_peers_read_buckets_with_several_file_groups(apache_hudi: ApacheHud
     for one in ("k0003", "k0033"):
         where = f"id = '{one}'"
         compare.rows(table.read(where=where), apache_hudi.read(path, where=where), f"{kind}, {where}", "Apache Hudi")
+
+
+def test_both_write_beside_writers_that_look_for_no_conflicts(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """A table of version 9 whose Hudi writers use NON_BLOCKING_CONCURRENCY_CONTROL: we write, plan and compact between them."""
+    options = {
+        **NEW_TABLE,
+        "hoodie.write.table.version": "9",
+        **BUCKETS,
+        "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
+        "hoodie.table.type": "MERGE_ON_READ",
+        "hoodie.bucket.index.num.buckets": "4",
+    }
+    turns = Turns(apache_hudi, workdir / "table", Kind.MOR, options, version=9)
+    held = Expected(turns, {})
+    held.upsert(range(0, 6, 2), 0, here=False)
+    index = turns.share().definition.buckets
+    assert index is not None
+    assert index.text == "4 bucket(s) by id"
+    held.upsert(range(20), 1, here=True)
+    held.check("we opened buckets")
+    held.upsert(range(10, 30), 2, here=False)
+    assert schedule_compaction(turns.open(), {"hoodie.compact.inline.max.delta.commits": 1}) is not None
+    held.upsert(range(5, 15), 3, here=False)
+    assert run_compaction(turns.open()) is not None
+    held.check("we compacted, and they wrote behind the plan")
+    held.upsert(range(30), 4, here=True)
+    held.upsert(range(3), 5, here=False)
+    held.check("both wrote")

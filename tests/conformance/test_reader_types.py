@@ -13,6 +13,7 @@ import pytest
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 
 from tideline_table.action import write_rows
+from tideline_table.errors import UnsupportedTable
 from tideline_table.schema import reader_limits
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -90,3 +91,27 @@ def test_types_that_a_reader_lacks(apache_hudi: ApacheHudi, workdir: Path, name:
             apache_hudi.read(workdir / "t")
     else:
         assert apache_hudi.read(workdir / "t").column("c").to_pylist() == TYPES[name].to_pylist()
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("kind", ["cow", "mor"])
+def test_types_of_1_2_are_read_as_apache_hudi_reads_them(apache_hudi: ApacheHudi, workdir: Path, kind: str) -> None:
+    """Vectors are arrays, also in logs, and blobs are structs of their bytes or of a reference. Spark 3.5 has no variants."""
+    path, name = workdir / "t", f"types_of_1_2_{kind}"
+    number = "array(cast({0} as float), cast({0} + 0.5 as float), cast(-1 as float))"
+    reference = "cast(null as struct<external_path: string, offset: bigint, length: bigint, managed: boolean>)"
+    doc = f"named_struct('type', 'INLINE', 'data', cast('{{0}}' as binary), 'reference', {reference})"
+    row = f"({{0}}, {{1}}, {number.replace('{0}', '{1}')}, {doc})"
+    apache_hudi.sql(
+        f"create table {name} (id int, ts bigint, emb vector(3), doc blob) using hudi "
+        f"tblproperties (type = '{kind}', primaryKey = 'id', preCombineField = 'ts') location '{path}'"
+    )
+    apache_hudi.sql(f"insert into {name} values {row.format(1, 1)}, {row.format(2, 1)}")
+    apache_hudi.sql(f"update {name} set emb = {number.format(7)}, ts = 2 where id = 2")
+    ours, theirs = Table.open(str(path)).read(), apache_hudi.read(path)
+    for column in ("id", "emb", "doc"):
+        found, wanted = (dict(zip(t["id"].to_pylist(), t[column].to_pylist(), strict=True)) for t in (ours, theirs))
+        assert found == wanted, column
+    assert dict(zip(ours["id"].to_pylist(), ours["emb"].to_pylist(), strict=True))[2] == [7.0, 7.5, -1.0]
+    with pytest.raises(UnsupportedTable, match="VECTOR"):
+        write_rows(Table.open(str(path)), ours, Operation.UPSERT)

@@ -20,6 +20,7 @@ from tideline_table.action import leave, roll_back_dead, run_clean, run_clusteri
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
+from tideline_table.log_format import scan_log
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
@@ -352,3 +353,41 @@ def test_apache_hudi_restores_what_both_wrote(apache_hudi: ApacheHudi, matrix: M
         table.ours(trips(range(7, 13), 5))
         table.theirs(trips(range(5, 9), 6))
         table.check("both go on")
+
+
+def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """MERGE INTO writes the columns that it sets. They are read right below and above whole rows of ours, and compacted by us."""
+    options = {"hoodie.spark.sql.merge.into.partial.updates": "true"}
+    turns = Turns(apache_hudi, workdir / "parts", Kind.MOR, options, version=9)
+    turns.create_here()
+    turns.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    apache_hudi.sql(f"create table parts using hudi location '{turns.path}'")
+
+    def merge(numbers: range, ts: int, *columns: str) -> None:
+        rows = " union all ".join(
+            f"select 'k{n:04}' as id, 'p{n % 2}' as part, {ts}L as ts, {ts}.5D as price, array('merged') as tags" for n in numbers
+        )
+        changed = ", ".join(f"{name} = s.{name}" for name in ("ts", *columns))
+        apache_hudi.sql(
+            f"merge into parts t using ({rows}) s on t.id = s.id and t.part = s.part when matched then update set {changed}",
+            turns.hudi_options,
+        )
+
+    compare = Comparison()
+    merge(range(6), 3, "price")
+    merge(range(2, 4), 2, "tags")
+    paths = [path for found in turns.open().slices() for path in found.log_paths]
+    assert any(block.is_partial for path in paths for block in scan_log(turns.open().storage, path).blocks)
+    turns.agree(compare, "they merged", 8)
+    turns.ours(trips(range(4, 8), 4))
+    merge(range(3, 7), 5, "tags")
+    before = turns.agree(compare, "we upserted between", 8)
+    changed = turns.open().incremental().read()
+    columns = ["id", "ts", "price", "amount", "tags"]
+    assert changed.select(columns).sort_by("id").equals(before.select(columns).sort_by("id"))
+    assert schedule_compaction(turns.open(), AT_ONCE)
+    assert run_compaction(turns.open())
+    after = turns.agree(compare, "we compacted", 8)
+    assert after.select(columns).sort_by("id").equals(before.select(columns).sort_by("id"))
+    merge(range(1, 3), 6, "price")
+    turns.agree(compare, "they merged into our base files", 8)

@@ -25,9 +25,9 @@ from tests.unit.table.hudi_metadata import dying
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import check_table, roll_back_dead, run_clean, run_clustering, run_compaction
-from tideline_table.config import SHARED_METADATA
+from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS, SHARED_METADATA
 from tideline_table.hudi.instant import State
-from tideline_table.metadata_table import StoredMetadata
+from tideline_table.metadata_table import StoredMetadata, stored_compaction
 from tideline_table.table import Table
 from tideline_table.writer import Operation
 
@@ -39,7 +39,7 @@ class Kept:
 
     def __init__(self, peer: ApacheHudi, path: Path, kind: Kind, version: int, partitions: str, options: dict[str, str]) -> None:
         self.partitions = partitions
-        self.kept = {SHARED_METADATA.key: partitions}
+        self.kept: dict[str, object] = {SHARED_METADATA.key: partitions}
         self.turns = Turns(peer, path, kind, options, own_options=self.kept, metadata=True, version=version)
         self.metadata = {**options, "hoodie.metadata.enable": "true"}
         self.rows: dict[str, int] = {}
@@ -81,6 +81,7 @@ BY_INDEX = {
     "hoodie.index.type": "RECORD_INDEX",
     "hoodie.metadata.compact.max.delta.commits": "4",
 }
+SHORT = {"hoodie.archive.automatic": "true", "hoodie.keep.min.commits": "3", "hoodie.keep.max.commits": "4"}
 TABLES = [(9, Kind.MOR), (8, Kind.COW), (9, Kind.COW), (8, Kind.MOR)][: None if SAMPLE_STEP == 1 else 2]
 
 
@@ -250,3 +251,45 @@ def test_records_are_those_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path
     assert ours.keys() == other.keys() == set(ALL.split(","))
     for partition, records in ours.items():
         assert records == other[partition], partition
+
+
+def compactions(turns: Turns) -> list[str]:
+    """The instants at which the partition `files` was compacted."""
+    bases = (turns.path / ".hoodie/metadata/files").glob("*.hfile")
+    return sorted(path.stem.rpartition("_")[2] for path in bases)
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize(("version", "kind"), TABLES[::-1])
+def test_both_compact_it(apache_hudi: ApacheHudi, workdir: Path, monkeypatch: pytest.MonkeyPatch, version: int, kind: Kind) -> None:
+    """Tideline compacts and archives while Apache Hudi does not, then both do in turn."""
+    monkeypatch.setattr(stored_compaction, "_MOST_INSTANTS", 6)
+    monkeypatch.setattr(stored_compaction, "_LEAST_INSTANTS", 3)
+    rarely = {**BY_INDEX, "hoodie.metadata.compact.max.delta.commits": "900"}
+    kept = Kept(apache_hudi, workdir / "t", kind, version, ALL, rarely)
+    kept.kept[METADATA_COMPACTION_DELTA_COMMITS.key] = "3"
+    turns = kept.turns
+    turns.create_here()
+    kept.ours(range(10), 1, Operation.BULK_INSERT)
+    kept.theirs(range(5, 20), 2)
+    made = compactions(turns)
+    for ts in range(3, 12):
+        kept.ours(range(ts % 4, 6), ts, Operation.DELETE if ts == 6 else Operation.UPSERT)
+    assert len(compactions(turns)) == 2, "older files are deleted"
+    assert min(compactions(turns)) > max(made), "we compacted twice"
+    assert list((turns.path / ".hoodie/metadata/.hoodie/timeline/history").glob("*.parquet")), "we archived"
+    kept.check("we compacted")
+    kept.theirs(range(4, 24), 12)
+    kept.check("they upsert, and go by our base files")
+    found = turns.peer.read(turns.path, metadata=True, where="ts >= 12", options=SKIPPING)
+    assert found.num_rows == 20
+    last = max(compactions(turns))
+    kept.theirs(range(3), 13, **{"hoodie.metadata.compact.max.delta.commits": "1", **CLEANING, **SHORT})
+    kept.theirs(range(6), 14, **{"hoodie.metadata.compact.max.delta.commits": "1", **CLEANING, **SHORT})
+    assert max(compactions(turns)) > last, "they compacted"
+    kept.check("they compacted")
+    for ts in range(15, 20):
+        kept.ours(range(ts % 4, 9), ts)
+    kept.check("we compacted behind them")
+    kept.theirs(range(26), 20)
+    kept.check("they upsert all")

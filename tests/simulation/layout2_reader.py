@@ -11,6 +11,7 @@ from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_
 from tideline_table.hudi.formats import UPGRADED
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.hudi.version8.history import read_history
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.metadata import FILES, RECORD_INDEX
 from tideline_table.log_format import BlockType, read_deletes, scan_log
@@ -24,6 +25,7 @@ from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table
 
 TIMELINE = ".hoodie/timeline"
+_OF_METADATA = ".hoodie/metadata/.hoodie/timeline"
 _OWN = ".hoodie/.tideline/"
 _WRITES = (Action.COMMIT, Action.DELTA_COMMIT, Action.REPLACE_COMMIT)
 
@@ -47,7 +49,8 @@ def blocks_for_readers(storage: MemoryStorage, partition: str) -> list[tuple[lis
     Slices go by completion time, log files by the order of their instants. No block of an instant counts that is pending on the
     table's timeline.
     """
-    done, pending = times(storage, ".hoodie/metadata/.hoodie/timeline")[0], times(storage, TIMELINE)[1]
+    done, pending = times(storage, _OF_METADATA)[0], times(storage, TIMELINE)[1]
+    done = {i.time: i.completion for i in read_history(storage, f"{_OF_METADATA}/history")} | done
     bases: dict[str, dict[str, str]] = {}
     logs: dict[str, list[tuple[Any, str]]] = {}
     for found in storage.list_folder(folder_of(partition)).objects:

@@ -64,15 +64,14 @@ def test_a_table_of_hudi_is_unmanaged_and_says_what_managing_would_gain(done, me
 def test_status_does_not_send_to_share_what_share_refuses(done, tmp_path):
     path = tmp_path / "nine"
     rows = pa.table({"id": [1, 2], "p": ["a", "a"]})
-    table = tideline.create(
-        path, schema=rows.schema, key="id", partition="p", type="mor", table_version=9, index=tideline.BucketIndex(4)
-    )
+    table = tideline.create(path, schema=rows.schema, key="id", partition="p", type="mor", table_version=9)
     table.upsert(rows)
     table.upsert(rows)
+    (path / ".hoodie/.bucket_index/consistent_hashing_metadata/a").mkdir(parents=True)
     shutil.rmtree(path / ".hoodie" / ".tideline")
     text = done("status", path).text
     assert "nine: unmanaged: services would save readers" in text
-    assert "sharing is not possible: a bucket index that Apache Hudi's writers use, too, in a table of version 9" in text
+    assert "sharing is not possible: a bucket index with consistent hashing in a table of version 9" in text
     assert "--check" not in text
 
 

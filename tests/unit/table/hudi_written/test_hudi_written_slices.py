@@ -438,6 +438,14 @@ def test_history_from_to():
     assert [a.completion for a in format_of(LAYOUT_TWO).archived_instants(place.storage)] == [t(2), t(4), t(6)]
 
 
+def test_history_that_an_upgrade_wrote_newest_first():
+    """Its file is named by the first and the last row, which are in no order."""
+    place = Place(LAYOUT_TWO).history((16, 17), (20, 21), (1, 2), (5, 6), name=f"{t(16)}_{t(5)}_0.parquet")
+    assert read_history(place.storage, HISTORY, t(6), t(16)) == [historic(16, 17)]
+    assert read_history(place.storage, HISTORY, t(20)) == [historic(20, 21)]
+    assert read_history(place.storage, HISTORY, last=t(4)) == [historic(1, 2)]
+
+
 def test_the_version_file_decides():
     place = Place(LAYOUT_TWO).history((1, 1), version=3).history((1, 1), (2, 2), version=4)
     assert len(read_history(place.storage, HISTORY)) == 2

@@ -11,7 +11,6 @@ from datetime import timedelta
 import pyarrow.parquet as pq
 import pytest
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
-from tests.unit.table.shared import SHARING
 from tests.unit.table.tables import (
     DEATH_S,
     cluster,
@@ -22,14 +21,12 @@ from tests.unit.table.tables import (
     write,
 )
 
-from tideline_locks import open_hudi_lock
 from tideline_table.action import (
     archive,
     cancel_plan,
     cluster_here,
     create_savepoint,
     delete_savepoint,
-    leave,
     request_log_compaction,
     restore_to_savepoint,
     roll_back_dead,
@@ -44,7 +41,7 @@ from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.version8.history import read_history
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import BucketIndex, Table, TableType, share_table
+from tideline_table.table import BucketIndex, Table, TableType
 from tideline_table.writer import Operation
 
 VERSIONS = pytest.mark.parametrize("version", [8, 9])
@@ -349,16 +346,6 @@ def test_what_is_missing_is_refused_by_name():
         request_log_compaction(table)
     with pytest.raises(UnsupportedTable, match="consistent hashing in a table of version 8"):
         new_table(version=8, type=TableType.MOR, index=BucketIndex(4, consistent=True))
-    buckets, _, _ = new_table(version=9, type=TableType.MOR, index=BucketIndex(2))
-    write(buckets, [("1", "a", 1, "x")])
-    write(buckets, [("1", "a", 2, "y")])
-    with pytest.raises(UnsupportedTable, match="a bucket index that Apache Hudi's writers use, too, in a table of version 9"):
-        share_table(buckets, SHARING, open_hudi_lock)
-    planned = schedule_compaction(buckets, {"hoodie.compact.inline.max.delta.commits": 1})
-    assert planned is not None
-    with pytest.raises(UnsupportedTable, match="a bucket index that Apache Hudi's writers use, too, in a table of version 9"):
-        leave(buckets, open_hudi_lock)
-    assert [record.instant for record in buckets.refresh().pending()] == [planned]
     with pytest.raises(InvalidOption, match="table version 7"):
         new_table(version=7)
 

@@ -13,7 +13,8 @@ METADATA_ENABLE = Option(
 METADATA_COMPACTION_DELTA_COMMITS = Option(
     "hoodie.metadata.compact.max.delta.commits",
     10,
-    "The metadata table is compacted after this many delta commits. The value at its creation counts.",
+    "The metadata table is compacted after this many delta commits. The value at its creation counts; in a table of version 8 or 9 "
+    "that Apache Hudi also writes, that of each writer.",
     minimum=1,
 )
 METADATA_COLUMN_STATISTICS = Option(

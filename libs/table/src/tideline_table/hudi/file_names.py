@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 _BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,23})\.([a-z]+)\Z", re.ASCII)
 _LOG = re.compile(r"^\.([^_/]+)_(\d{14,23})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
+FIXED_ID = "-0000-0000-0000-000000000000-0"
+"""Behind the number of a bucket, the file id that all writers give it which look for no conflicts (4.1 of 8 and 9)."""
 _BUCKET = re.compile(r"^(\d{8})-", re.ASCII)
 _RING = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-3[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}-0\Z", re.ASCII)
 _FILE_IDS = uuid.UUID("5f1d2a9c-6c4b-5c0e-9d8e-0b6f3b1f7a11")

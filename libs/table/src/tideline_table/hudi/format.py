@@ -36,7 +36,6 @@ class Feature(enum.StrEnum):
 
     LOG_COMPACTION = "a log compaction"
     HASH_RINGS = "a bucket index with consistent hashing"
-    SHARED_BUCKETS = "a bucket index that Apache Hudi's writers use, too,"
     RULES_AS_PROPERTIES = "a merge rule whose payload class Apache Hudi applies to base files and to logs differently"
     SEVERAL_ORDERING_FIELDS = "several ordering columns"
     ORDERED_COMMIT_TIME = "an ordering column beside the merge rule commit_time"

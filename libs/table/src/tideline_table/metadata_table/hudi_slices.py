@@ -9,6 +9,7 @@ import bisect
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.hudi.file_names import LogFileName, parse_base_file_name, parse_log_file_name
@@ -25,6 +26,7 @@ class HudiSlice:
     """The newest slice of a file group."""
 
     partition: str
+    instant: str
     base_file: str
     """Empty if the group got no record before its first compaction."""
     logs: list[str] = field(default_factory=list)
@@ -58,6 +60,27 @@ def newest_slices(storage: Storage, form: TableFormat, done: Mapping[str, str], 
     `done` has the completed instants of the metadata table with their completion times. Raises `CorruptMetadata` for log files
     that its timeline does not explain.
     """
+    return {file_id: held[-1] for file_id, held in _every_slice(storage, form, done, partition)[0].items()}
+
+
+def files_of_older_slices(
+    storage: Storage, form: TableFormat, done: Mapping[str, str], partition: str, until: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return the paths of the files behind the newest two slices, and the instants of log files that none but the newest have.
+
+    By name. A slice that was the newest one at the time `until` is not behind them. As `newest_slices`.
+    """
+    slices, instants = _every_slice(storage, form, done, partition)
+    older = [one for held in slices.values() for one, later in pairwise(held[:-1]) if later.instant < until]
+    gone = {name for one in older for name in (one.base_file, *one.logs) if name}
+    merged = {name for held in slices.values() for one in held[:-1] for name in one.logs}
+    return [file_path(name, partition) for name in sorted(gone)], {name: at for name, at in instants.items() if name not in merged}
+
+
+def _every_slice(
+    storage: Storage, form: TableFormat, done: Mapping[str, str], partition: str
+) -> tuple[dict[str, list[HudiSlice]], dict[str, str]]:
+    """Return the slices of each file group, the oldest first, and the instants of log files by their names."""
     bases: dict[str, dict[str, str]] = {}
     logs: dict[str, list[tuple[LogFileName, str]]] = {}
     for found in storage.list_folder(folder_of(partition)).objects:
@@ -78,7 +101,8 @@ def newest_slices(storage: Storage, form: TableFormat, done: Mapping[str, str], 
     known = {**archived, **done}
     committed = {file_id: {at: name for at, name in held.items() if at in known} for file_id, held in bases.items()}
     ids = sorted({*committed, *logs})
-    return {file_id: _newest(form, known, partition, committed.get(file_id, {}), logs.get(file_id, [])) for file_id in ids}
+    slices = {file_id: _slices(form, known, partition, committed.get(file_id, {}), logs.get(file_id, [])) for file_id in ids}
+    return slices, {name: log.instant for held in logs.values() for log, name in held}
 
 
 def _archived(storage: Storage, form: TableFormat, first: str, before: str) -> dict[str, str]:
@@ -87,9 +111,9 @@ def _archived(storage: Storage, form: TableFormat, first: str, before: str) -> d
     return {a.time: a.completion or a.time for a in history.archived_instants(storage, first, before) if a.time < before}
 
 
-def _newest(
+def _slices(
     form: TableFormat, done: Mapping[str, str], partition: str, bases: Mapping[str, str], logs: list[tuple[LogFileName, str]]
-) -> HudiSlice:
+) -> list[HudiSlice]:
     begun = sorted(bases)
     members: dict[str, list[str]] = {instant: [] for instant in begun}
     for log, name in sorted(logs, key=lambda one: (one[0].instant, one[0].version, one[0].write_token)):
@@ -100,5 +124,4 @@ def _newest(
             bisect.insort(begun, base_instant)
             members[base_instant] = []
         members[base_instant].append(name)
-    newest = begun[-1] if begun else ""
-    return HudiSlice(partition, bases.get(newest, ""), members.get(newest, []))
+    return [HudiSlice(partition, at, bases.get(at, ""), members[at]) for at in begun] or [HudiSlice(partition, "", "")]

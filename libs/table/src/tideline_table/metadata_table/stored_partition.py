@@ -12,7 +12,7 @@ from tideline_table.hudi.file_names import LogFileName, log_write_token, parse_b
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log.metadata import COMPACTION_SUFFIX, FILES, INSTANT_DIGITS
-from tideline_table.log_format.block import BlockType, LogBlock, read_content
+from tideline_table.log_format.block import BlockType, HeaderKey, LogBlock, read_content
 from tideline_table.log_format.delete_block import read_deletes
 from tideline_table.log_format.hfile import HFile
 from tideline_table.log_format.scan import scan_log
@@ -181,6 +181,8 @@ def _valid_blocks(storage: Storage, paths: Iterable[str], valid: AbstractSet[str
             undone.add(block.target_instant)
         elif block.type in (BlockType.HFILE, BlockType.DELETE) and block.instant in valid - undone:
             found.append(block)
+            # A log compaction stands for the blocks that it merged.
+            undone |= {at for at in block.header.get(HeaderKey.COMPACTED_BLOCK_TIMES, "").split(",") if at}
     return found[::-1]
 
 

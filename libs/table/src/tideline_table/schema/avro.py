@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tideline_table.errors import CorruptMetadata, SchemaMismatch
+from tideline_table.errors import CorruptMetadata, SchemaMismatch, UnsupportedTable
 from tideline_table.schema.arrow import is_list, is_text
 from tideline_table.schema.meta_fields import META_FIELDS, without_meta_fields
 
@@ -25,6 +25,8 @@ _MAX_TEXT = 16 * 1024 * 1024
 _MAX_NODES = 100_000
 """Maximum number of types with all references expanded. A few named types that refer to each other can expand to very many."""
 _MAX_FIXED_BYTES = 2**31 - 1
+VECTOR = "vector"
+_VECTOR_ITEMS = {"FLOAT": pa.float32(), "DOUBLE": pa.float64(), "INT8": pa.int8()}
 
 _PRIMITIVE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -157,7 +159,7 @@ class _Reader:
         if kind == "enum":
             return self._define(_full_name(avro, namespace), _Type(pa.string()))
         if kind == "fixed":
-            return self._define(_full_name(avro, namespace), _Type(_decimal(avro) or _fixed(avro)))
+            return self._define(_full_name(avro, namespace), _Type(_decimal(avro) or _vector(avro) or _fixed(avro)))
         if kind == "bytes":
             return _Type(_decimal(avro) or pa.binary())
         logical = avro.get("logicalType")
@@ -199,6 +201,29 @@ def _decimal(avro: dict[str, Json]) -> pa.DataType | None:
             f"an Avro decimal of precision {precision!r:.20} and scale {scale!r:.20}", "a precision of 1 to 76 and a scale up to it"
         )
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def _vector(avro: dict[str, Json]) -> pa.DataType | None:
+    """Return the type of a vector of Apache Hudi 1.2, whose numbers one after the other are the bytes; None for other types."""
+    if avro.get("logicalType") != VECTOR:
+        return None
+    item = _VECTOR_ITEMS.get(avro.get("elementType", "FLOAT"))
+    if item is None or avro.get("size") != avro.get("dimension", 0) * item.bit_width // 8:
+        raise _corrupt(
+            f"an Avro vector of {avro.get('dimension')!r:.9} times {avro.get('elementType')!r:.9} in {avro.get('size')!r:.9} bytes",
+            f"numbers of type {', '.join(_VECTOR_ITEMS)} that fill the bytes",
+        )
+    return pa.list_(pa.field("array", item, nullable=False))
+
+
+def check_no_vectors(text: str, table: str) -> None:
+    """Raise `UnsupportedTable` if a schema has vectors, which Tideline reads only."""
+    if re.search(rf'"logicalType"\s*:\s*"{VECTOR}"', text):
+        raise UnsupportedTable(
+            f"table {table!r} with columns of Apache Hudi's type VECTOR",
+            expected="none for writing, and for services, which write files: Tideline would store arrays",
+            remedy="read it, or write it with Apache Hudi",
+        )
 
 
 def _fixed(avro: dict[str, Json]) -> pa.DataType:

@@ -23,6 +23,8 @@ def can_become(source: pa.DataType, target: pa.DataType) -> bool:
     """
     if source == target:
         return True
+    if pa.types.is_list(target):
+        return bool(pa.types.is_fixed_size_binary(source) and source.byte_width * 8 % _bits_of_item(target) == 0)
     if pa.types.is_string(target) or pa.types.is_large_string(target):
         return is_text(source) or is_bytes(source) or is_numeric(source) or bool(pa.types.is_date(source))
     if pa.types.is_binary(target):
@@ -59,6 +61,8 @@ def is_relabelled(source: pa.DataType, target: pa.DataType) -> bool:
 def promoted(values: pa.Array, target: pa.DataType) -> pa.Array:
     """Convert values to `target`, which their type `can_become`. Raises `ValueError` (also `ArrowInvalid`) if one does not fit."""
     source = values.type
+    if pa.types.is_list(target):
+        return vectors(values, target)
     if is_relabelled(source, target):
         return values.view(target)
     if pa.types.is_floating(source):
@@ -73,6 +77,23 @@ def promoted(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_fixed_size_binary(source) and pa.types.is_string(target):
         return values.cast(pa.binary()).cast(target)
     return values.cast(target)
+
+
+def vectors(values: pa.FixedSizeBinaryArray, target: pa.ListType) -> pa.ListArray:
+    """Return vectors of Apache Hudi: the numbers of each lie one after the other, little-endian, in its bytes."""
+    number = values.type.byte_width * 8 // _bits_of_item(target)
+    there = values.is_valid()
+    held = values.drop_null()
+    octets = b"" if not len(held) else held.buffers()[1].slice(held.offset * held.type.byte_width, len(held) * held.type.byte_width)
+    numbers = pa.Array.from_buffers(target.value_type, len(held) * number, [None, pa.py_buffer(octets)])
+    offsets = np.concatenate([[0], np.cumsum(np.asarray(there) * number)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), numbers, type=target, mask=pc.invert(there))
+
+
+def _bits_of_item(target: pa.ListType) -> int:
+    """Return the bits of a number; of other items, so many that no bytes are such a vector."""
+    item = target.value_type
+    return int(item.bit_width) if pa.types.is_floating(item) or pa.types.is_int8(item) else 2**62
 
 
 def java_float_text(value: float, *, single: bool) -> str:

@@ -38,6 +38,7 @@ from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
 from tideline_table.hudi.zone import is_local, timeline_zone
 from tideline_table.hudi_written import hudi_written_state
 from tideline_table.index.bucket import RESIZING
+from tideline_table.index.bucket_kinds import RingIndex
 from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.body import Bare, Published
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
@@ -48,6 +49,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.merge import MergeMode
+from tideline_table.schema.avro import check_no_vectors
 from tideline_table.table.bucket_adoption import BucketAdoption
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
 from tideline_table.table.definition import TableDefinition
@@ -215,6 +217,7 @@ def why_unsharable(table: Table) -> str:
 
 def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
+    check_no_vectors(table.view().schema_json, table.definition.name)
     if not table.definition.has_meta_fields:
         raise UnsupportedTable(
             f"table {table.definition.name!r} has no meta fields",
@@ -231,19 +234,9 @@ def _check_kind(table: Table) -> None:
     check_version(properties, table.definition.format)
     _check_resized(table, table.state, properties)
     check_kept(properties, table.definition.format, table.options)
-    if Feature.SHARED_BUCKETS in table.definition.format.missing and (
-        table.definition.buckets is not None or _shows_buckets(table)
-    ):
-        table.definition.format.check_supports(Feature.SHARED_BUCKETS)
+    if isinstance(table.definition.buckets, RingIndex) or (not table.capabilities.keeps_log and _bucketing(table).ring):
+        table.definition.format.check_supports(Feature.HASH_RINGS)
     check_numbers(table.storage, properties)
-
-
-def _shows_buckets(table: Table) -> bool:
-    """Return whether a table of Apache Hudi shows a bucket index that its properties do not name."""
-    if table.capabilities.keeps_log:
-        return False
-    shown = _bucketing(table)
-    return bool(shown.simple or shown.ring)
 
 
 def _check_resized(table: Table, state: TableState, properties: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tideline_table.config import INSERT_TO_LOG, MAX_FILE_SIZE, RECORD_SIZE_ESTIMATE, SMALL_FILE_LIMIT, Options
 from tideline_table.errors import DuplicateKey, InvalidRecord, SchemaMismatch
 from tideline_table.file_group.slice import FileGroupId, FileSlice
-from tideline_table.hudi.file_names import new_file_id
+from tideline_table.hudi.file_names import FIXED_ID, new_file_id
 from tideline_table.index.bucket import BucketIndex, rows_by_bucket
 from tideline_table.index.hash_ring import HashRing
 from tideline_table.index.scope import KeyScope
@@ -344,6 +344,8 @@ def route_to_buckets(
     `UnsupportedTable` for file groups that the index does not allow, except where an overwrite replaces them.
     """
     tasks: list[RoutedTask] = []
+    # Writers that look for no conflicts may open the same bucket now: then it has to be the same file group.
+    is_fixed = any(found.group.file_id.endswith(FIXED_ID) for each in slices.values() for found in each)
     for partition in sorted(by_partition):
         rows = by_partition[partition]
         if not len(rows):
@@ -355,10 +357,14 @@ def route_to_buckets(
             base = held.get(bucket)
             if base is None and operation is Operation.DELETE:
                 continue
+            if base is not None:
+                file_id = base.group.file_id
+            else:
+                file_id = f"{bucket:08}{FIXED_ID}" if is_fixed else own.new_file_id(instant, partition, bucket)
             task = FileGroupTask(
                 number=len(tasks),
                 partition_path=partition,
-                file_id=base.group.file_id if base is not None else own.new_file_id(instant, partition, bucket),
+                file_id=file_id,
                 base=base,
                 adds=base is None or not has_logs,
                 log_inserts=len(positions) if base is None and inserts_to_log else 0,

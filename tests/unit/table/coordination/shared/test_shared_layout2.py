@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +17,11 @@ from tests.unit.table.tables import DEATH_S, QUIET, cluster, compact, contents, 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import check_table, create_metadata, delete_partitions, roll_back_dead, run_clean, write_rows
 from tideline_table.clock import ManualClock
-from tideline_table.config import SHARED_METADATA
+from tideline_table.config import METADATA_COMPACTION_DELTA_COMMITS, SHARED_METADATA
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.instant import Action, Instant, State, shifted
 from tideline_table.hudi.listing import list_timeline, timeline_listing
-from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
+from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
 from tideline_table.metadata_table import listed_by_metadata
 from tideline_table.metadata_table.instant_files import begin_instant
 from tideline_table.metadata_table.layout import timeline_folder, timeline_path
@@ -195,3 +197,78 @@ def test_statistics_of_partitions_are_refused_in_version_6() -> None:
     options: dict[str, Any] = {SHARED_METADATA.key: "files,partition_stats"}
     with pytest.raises(UnsupportedTable, match="partition_stats in tables of version 8"):
         share_table(Table.open(table.storage.root, options=options, storage=table.storage), SHARING, open_hudi_lock)
+
+
+OFTEN = {**KEPT, METADATA_COMPACTION_DELTA_COMMITS.key: 3}
+
+
+def compactions(table: Table) -> list[str]:
+    found = table.storage.list_folder(timeline_folder(table.timeline.format)).objects
+    listed = timeline_listing(table.timeline.format, (o.path for o in found))
+    return [i.time for i in listed.instants if i.action is Action.COMMIT and i.state is State.COMPLETED]
+
+
+@pytest.mark.parametrize(("version", "kind"), TABLES[1:])
+def test_it_is_compacted_and_its_timeline_stays_short(version: int, kind: TableType) -> None:
+    _, storage, clock = kept_table(kind, version)
+    table, made = opened(storage, clock, **OFTEN), dict[str, None]()
+    for ts in range(2, 38):
+        rows = [("a", "p", ts, str(ts)), (f"n{ts % 5}", "q", ts, "n")]
+        put(table, rows[: 1 + ts % 2], Operation.DELETE if ts % 7 == 0 else Operation.UPSERT)
+        made |= dict.fromkeys(compactions(table))
+        if ts % 12 == 0:
+            sound(table)
+    sound(table)
+    assert len(made) >= 9
+    form = table.timeline.format
+    history = replace(form, history_folder=f"{METADATA_FOLDER}/{form.history_folder}").archived_instants(storage)
+    assert len(times_in_metadata(table)) < 40 < len({*times_in_metadata(table), *(found.time for found in history)})
+    assert set(made) & {found.time for found in history}
+    bases = [o.path for o in storage.list_folder(f"{METADATA_FOLDER}/files").objects if o.path.endswith(".hfile")]
+    assert len(bases) == 2
+
+
+@pytest.mark.parametrize("at", range(0, 36, 3))
+def test_a_process_dies_while_it_compacts(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody sees half of it, and the next step compacts again."""
+    _, storage, clock = kept_table(TableType.MOR, 9)
+    for ts in (2, 3, 4, 5):
+        put(opened(storage, clock, **KEPT), [("a", "p", ts, str(ts))])
+    table = opened(storage, clock, **OFTEN)
+    made, create = [0], storage.put_if_absent
+
+    def dies(path: str, content: bytes) -> None:
+        if made[0] or path.endswith(".compaction.requested"):
+            made[0] += 1
+            if made[0] > at:
+                raise KeyboardInterrupt
+        create(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "put_if_absent", dies)
+        with contextlib.suppress(KeyboardInterrupt):
+            put(table, [("b", "p", 6, "6")])
+    assert made[0], "a compaction began"
+    check_readers_miss_nothing(storage)
+    clock.advance(DEATH_S)
+    after = opened(storage, clock, **OFTEN)
+    roll_back_dead(after)
+    for ts in (7, 8, 9, 10):
+        put(after, [("c", "q", ts, str(ts))])
+        sound(after)
+    assert compactions(after)
+    listed = timeline_listing(
+        after.timeline.format, (o.path for o in storage.list_folder(timeline_folder(after.timeline.format)).objects)
+    )
+    assert [i for i in listed.instants if i.action is Action.COMPACTION] == []
+
+
+def test_a_compaction_of_apache_hudi_that_is_pending_is_left_to_it() -> None:
+    _, storage, clock = kept_table(TableType.COW, 9)
+    put(opened(storage, clock, **KEPT), [("a", "p", 2, "2")])
+    table = opened(storage, clock, **OFTEN)
+    begin_instant(storage, table.timeline.format, shifted(table.state.last_instant, 1), Action.COMPACTION)
+    for ts in range(3, 8):
+        put(table, [("a", "p", ts, str(ts))])
+        sound(table)
+    assert compactions(table) == []

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.plans import schedule_compaction
 from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
-from tests.unit.table.tables import beside, compact, contents, listing, new_table, set_properties
+from tests.unit.table.tables import beside, compact, contents, new_table, set_properties
 
 from tideline_locks import open_hudi_lock
 from tideline_table.clock import ManualClock
@@ -177,13 +177,15 @@ def test_two_completed_files_of_one_write_are_refused_by_name(kind: TableType) -
     assert shown(ours) == [("1", 2, "y")]
 
 
-def test_a_bucket_index_is_refused_by_name() -> None:
-    table, storage, _ = new_table(version=9, index=BucketIndex(2))
-    before = listing(storage)
-    with pytest.raises(UnsupportedTable, match="a bucket index that Apache Hudi's writers use"):
-        share_table(table, SHARING, open_hudi_lock)
-    assert listing(storage) == before
-    assert "a bucket index" in why_unsharable(table)
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_bucket_index_is_shared(version: int) -> None:
+    table, storage, clock = new_table(version=version, index=BucketIndex(2))
+    assert why_unsharable(table) == ""
+    share_table(table, SHARING, open_hudi_lock)
+    ours = opened(storage, clock)
+    put(ours, [("1", "a", 1, "x"), ("2", "a", 1, "x")])
+    put(ours, [("1", "a", 2, "y")])
+    assert sorted(shown(ours)) == [("1", 2, "y"), ("2", 1, "x")]
 
 
 @pytest.mark.parametrize(("version", "kinds"), [(6, {"APPEND", "MERGE"}), (9, {"CREATE", "MERGE"})])

@@ -13,7 +13,6 @@ from tideline_table.action.recovery import roll_back_dead
 from tideline_table.action.services import REWRITES, SERVICES
 from tideline_table.coordination import OpenHudiTableLock, eager_until, is_alive
 from tideline_table.errors import WriteConflict
-from tideline_table.hudi.format import Feature
 from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.sharing import HudiLockKind, Sharing
@@ -47,8 +46,6 @@ def leave(table: Table, open_lock: OpenHudiTableLock) -> Left:
         table.timeline.leave()
         return left
     table.check_writable(keyed=False)
-    if table.capabilities.log_is_truth and table.definition.buckets is not None:
-        table.timeline.format.check_supports(Feature.SHARED_BUCKETS)  # before anything is done: sharing would refuse it
     left.rolled_back += roll_back_dead(table, spares_eager=True)
     _check_none_may_live(table)
     for record in list(table.refresh().pending()):

@@ -25,7 +25,7 @@ from tideline_table.coordination.shared.partition_numbers import check_numbers
 from tideline_table.errors import ClockSkew, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.file_names import is_ring_file_id
+from tideline_table.hudi.file_names import FIXED_ID, is_ring_file_id
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.hudi.properties import read_properties
@@ -34,7 +34,7 @@ from tideline_table.index.bucket_properties import declared_index
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 
-_BUCKET_ID = re.compile(r"000\d{5}-[0-9a-f]{4}-4")
+_BUCKET_ID = re.compile(rf"000\d{{5}}(?:-[0-9a-f]{{4}}-4|{FIXED_ID}\Z)")
 _HASHED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-3")
 _GROUPS_FOR_ONE_NUMBER = 50
 BUCKET_FOLDER = ".hoodie/.bucket_index"

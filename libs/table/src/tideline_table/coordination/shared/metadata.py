@@ -19,7 +19,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from tideline_table.config import INDEX_TYPE, SHARED_METADATA, Options
+from tideline_table.config import INDEX_TYPE, METADATA_COMPACTION_DELTA_COMMITS, SHARED_METADATA, Options
 from tideline_table.coordination.timeline import kept_partitions
 from tideline_table.errors import UnsupportedTable
 from tideline_table.hudi import properties as p
@@ -40,6 +40,7 @@ from tideline_table.metadata_table.layout import folder_of
 from tideline_table.metadata_table.partition import IndexedColumns, Records, Source
 from tideline_table.metadata_table.partition_stats import partition_records
 from tideline_table.metadata_table.stored import add_stored_delta
+from tideline_table.metadata_table.stored_compaction import compact_stored
 from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro
@@ -163,6 +164,11 @@ def follow_step(
         why = why or why_not_followed(stored, state, entry)
         if not why and instant:
             further = [name for name in kept_partitions(options) if name in _made(properties) and name != FILES]
+            if form.has_completion_times and stored.deltas >= options[METADATA_COMPACTION_DELTA_COMMITS]:
+                pending = {a.instant for a in state.pending()}
+                if lost := compact_stored(storage, stored, [FILES, *further], pending, state.last_instant, entry.completion):
+                    _drop(storage, lost)
+                further = [name for name in further if name not in lost]
             # Where keys are after the step depends on the log files before it.
             seen = _after(state, entry) if form.has_completion_times and RECORD_INDEX in further else state
             source = Source(storage, form, seen, rule or LogRule())

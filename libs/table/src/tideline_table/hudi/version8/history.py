@@ -97,7 +97,9 @@ def _overlaps(name: str, first: str, last: str) -> bool:
     match = FILE_NAME.match(name)
     assert match is not None
     least, most, _ = match.groups()
-    return most >= first and (not last or least <= last)
+    # An upgrade by Apache Hudi writes instants in the order in which it read older archives, and names a file by the first and the
+    # last of them.
+    return least > most or (most >= first and (not last or least <= last))
 
 
 def _read(storage: Storage, path: str) -> list[ArchivedInstant]:

@@ -166,7 +166,8 @@ def _merge_layers(storage: Storage, folder: str) -> None:
         if len(chosen) < MERGED_FILES:
             continue
         spans = [_parts(name) for name in chosen]
-        merged = f"{min(first for first, _, _ in spans)}_{max(last for _, last, _ in spans)}_{layer + 1}.parquet"
+        ends = [at for first, last, _ in spans for at in (first, last)]
+        merged = f"{min(ends)}_{max(ends)}_{layer + 1}.parquet"
         try:
             with (
                 storage.open_output(f"{folder}/{merged}") as sink,

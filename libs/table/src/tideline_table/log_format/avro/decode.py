@@ -14,6 +14,7 @@ from tideline_table.log_format.avro.cursor import PAD_BYTES, Cursor, Ints, Mask,
 from tideline_table.log_format.avro.node import Kind, Node, parse_schema
 from tideline_table.log_format.avro.walk import branches, list_items, skip
 from tideline_table.schema import META_FIELDS, arrow_from_avro
+from tideline_table.schema.promotion import vectors
 
 _MOST_FIXED_BYTES = 1024 * 1024 * 1024
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
@@ -66,6 +67,8 @@ def decode(node: Node, kind: pa.DataType, cursor: Cursor, mask: Mask = None, *, 
     if node.kind is Kind.NULL:
         return pa.nulls(len(cursor)) if kind == pa.null() else pa.nulls(len(cursor), kind)
     values = _decode_plain(node, kind, cursor, mask, _bitmap(mask) if nulls else None)
+    if node.kind is Kind.FIXED and pa.types.is_list(kind):
+        return vectors(values, kind)
     return values if values.type == kind else values.cast(kind)
 
 

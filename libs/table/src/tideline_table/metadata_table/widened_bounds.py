@@ -1,0 +1,60 @@
+"""Merge two records of column statistics of one key, as Apache Hudi's readers and compactions do."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import fastavro
+
+from tideline_table.errors import CorruptMetadata
+from tideline_table.metadata_table.records import parsed_schema
+
+_COUNTS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
+Datum = tuple[bytes, str]
+"""An Avro datum and its schema."""
+
+
+def widened(older: Datum, newer: Datum) -> Datum:
+    """Return the newer record, widened by the older one unless the newer one is tight, or one of them deletes.
+
+    Raises `CorruptMetadata` for records that are none of column statistics, and for bounds of two types.
+    """
+    try:
+        record = _decoded(newer)
+        before, now = _decoded(older)["ColumnStatsMetadata"][1], record["ColumnStatsMetadata"][1]
+        if now["isDeleted"] or now.get("isTightBound") or before["isDeleted"]:
+            return newer
+        _widen(before, now)
+        sink = io.BytesIO()
+        fastavro.schemaless_writer(sink, parsed_schema(newer[1]), record)
+    except Exception as error:  # noqa: BLE001 - fastavro raises many kinds on arbitrary bytes
+        raise CorruptMetadata(
+            f"column statistics that cannot be merged ({type(error).__name__}: {error})", expected="records of one type"
+        ) from None
+    return sink.getvalue(), newer[1]
+
+
+def _decoded(datum: Datum) -> Any:
+    return fastavro.schemaless_reader(io.BytesIO(datum[0]), parsed_schema(datum[1]), None, return_record_name=True)
+
+
+def _widen(before: Mapping[str, Any], now: dict[str, Any]) -> None:
+    for count in _COUNTS:
+        now[count] = None if now[count] is None and before[count] is None else (now[count] or 0) + (before[count] or 0)
+    held = [of for of in (before, now) if of["minValue"] is not None and of["maxValue"] is not None]
+    if len({repr((of["minValue"][0], of["maxValue"][0], of.get("valueType"))) for of in held}) > 1:
+        raise ValueError("bounds of two types")
+    if held:
+        now["minValue"] = min((of["minValue"] for of in held), key=_order)
+        now["maxValue"] = max((of["maxValue"] for of in held), key=_order)
+        now["valueType"] = held[0].get("valueType")
+
+
+def _order(bound: tuple[str, Any]) -> Any:
+    """Return what orders bounds as in Java: texts by UTF-16 units, octets (also those of a decimal number) by signed ones."""
+    value = bound[1]["value"]
+    if isinstance(value, str):
+        return value.encode("utf-16-be", "surrogatepass")
+    return [octet - 256 if octet > 127 else octet for octet in value] if isinstance(value, bytes) else value

@@ -1,0 +1,66 @@
+"""Two records of column statistics of one key become one, as in Apache Hudi."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fastavro
+import pytest
+
+from tideline_table.errors import CorruptMetadata
+from tideline_table.metadata_table.column_records import ColumnStats, ValueType, decode_column_stats, encode
+from tideline_table.metadata_table.records import parsed_schema, record_schema_json
+from tideline_table.metadata_table.widened_bounds import widened
+
+SCHEMA = record_schema_json(with_meta_fields=True)
+LONG, TEXT, OCTETS = ValueType(4, "LongWrapper"), ValueType(7, "StringWrapper"), ValueType(8, "BytesWrapper")
+
+
+def stats(low: Any, high: Any, kind: ValueType = LONG, **changed: Any) -> tuple[bytes, str]:
+    datum = encode(ColumnStats("f", "v", kind.wrapper, low, high, 10, 1, 100, 200, kind))
+    record: Any = fastavro.schemaless_reader(io.BytesIO(datum), parsed_schema(SCHEMA), None, return_record_name=True)
+    record["ColumnStatsMetadata"][1].update(changed)
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, parsed_schema(SCHEMA), record)
+    return sink.getvalue(), SCHEMA
+
+
+def merged(older: tuple[bytes, str], newer: tuple[bytes, str]) -> Any:
+    datum, schema = widened(older, newer)
+    return decode_column_stats([(b"k", datum)], schema)["k"]
+
+
+def test_bounds_widen_and_counts_add_up() -> None:
+    found = merged(stats(3, 5), stats(4, 9))
+    assert (found["minValue"], found["maxValue"]) == ({"value": 3}, {"value": 9})
+    assert [found[name] for name in ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")] == [20, 2, 200, 400]
+    assert not found["isTightBound"]
+
+
+def test_bounds_of_one_record_stay_beside_nulls_only() -> None:
+    nulls = stats(None, None, ValueType(1, ""))
+    for both in ((stats(3, 5), nulls), (nulls, stats(3, 5))):
+        found = merged(*both)
+        assert (found["minValue"], found["maxValue"], found["valueType"]["typeOrdinal"]) == ({"value": 3}, {"value": 5}, 4)
+
+
+@pytest.mark.parametrize("newer", [stats(4, 9, isTightBound=True), stats(4, 9, isDeleted=True)])
+def test_tight_bounds_and_deletions_replace(newer: tuple[bytes, str]) -> None:
+    assert widened(stats(3, 5), newer) == newer
+
+
+def test_a_deleted_record_widens_nothing() -> None:
+    assert widened(stats(1, 99, isDeleted=True), stats(4, 9)) == stats(4, 9)
+
+
+def test_order_is_that_of_java() -> None:
+    found = merged(stats("\uffff", "\uffff", TEXT), stats("\U00010000", "\U00010000", TEXT))
+    assert (found["minValue"], found["maxValue"]) == ({"value": "\U00010000"}, {"value": "\uffff"})
+    found = merged(stats(b"\x01", b"\x01", OCTETS), stats(b"\xff", b"\xff", OCTETS))
+    assert (found["minValue"], found["maxValue"]) == ({"value": b"\xff"}, {"value": b"\x01"})
+
+
+def test_bounds_of_two_types_are_refused() -> None:
+    with pytest.raises(CorruptMetadata, match="cannot be merged"):
+        widened(stats(3, 5), stats("a", "b", TEXT))
