@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ def run_engine(name: str, place: str, paths: list[str]) -> None:
     load, merge, read = delta_steps(place) if name == "delta" else tideline_steps(place, name)
     found: list[tuple[float, float]] = []
     held: list[pa.Table] = []
-    steps: list[Callable[[], object]] = [lambda: load(paths[0]), *[lambda path=path: merge(path) for path in paths[1:]]]  # type: ignore[misc]
+    steps: list[Callable[[], object]] = [partial(load, paths[0]), *(partial(merge, path) for path in paths[1:])]
     for step in (*steps, lambda: held.append(read())):
         clock, used = time.monotonic(), time.process_time()
         step()
@@ -132,7 +133,7 @@ def run_hudi(place: str, paths: list[str]) -> dict[str, object]:
         hudi.sql("select 1")
         for path in paths[1:]:
             text = f"merge into sales t using (select * from parquet.`{path}`) s on {on} {then}"
-            steps.append(lambda text=text: hudi.sql(text, {"hoodie.metadata.enable": "false"}))  # type: ignore[misc]
+            steps.append(partial(hudi.sql, text, {"hoodie.metadata.enable": "false"}))
         for number, step in enumerate([*steps, lambda: hudi.read(place, columns=[QUANTITY, *KEYS])]):
             if number == 1:
                 hudi.sql(f"create table sales using hudi location '{place}'")

@@ -28,7 +28,7 @@ from tideline_table.errors import SchemaMismatch
 from tideline_table.file_group import FileSlice
 from tideline_table.index import SimpleIndex
 from tideline_table.keygen import KeyGenerator
-from tideline_table.reader import is_orc
+from tideline_table.reader import ORC
 from tideline_table.schema import META_FIELDS, MetaField, fit_rows
 from tideline_table.table import TableDefinition
 from tideline_table.writer import Operation
@@ -236,5 +236,5 @@ def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any
     )
     # Names in object stores are not quoted.
     base = unquote(root) if root.startswith("file:") else root
-    scan = reader.orc if paths and is_orc(paths[0]) else reader.parquet
+    scan = reader.orc if paths and paths[0].endswith(ORC) else reader.parquet
     return scan(*(_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths))

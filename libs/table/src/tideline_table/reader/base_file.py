@@ -15,7 +15,7 @@ from tideline_table.bloom import BloomFilter
 from tideline_table.errors import RESTORE_FILE, CorruptMetadata, StorageError
 from tideline_table.reader.expression import top_columns_in
 from tideline_table.reader.key_footer import filter_text, is_ordered_alike, key_ends, key_filter, key_range
-from tideline_table.reader.orc_file import as_parquet, is_orc
+from tideline_table.reader.orc_file import ORC, as_parquet
 from tideline_table.schema.arrow import is_numeric
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
@@ -208,7 +208,7 @@ def read_base_file(
     Those of `dictionaries` of which the file has small dictionaries are of type `DICTIONARY`.
     """
     with readable(path):
-        source = open_checked(storage, path) if is_orc(path) else _whole(storage, path) if columns is None else None
+        source = open_checked(storage, path) if path.endswith(ORC) else _whole(storage, path) if columns is None else None
         file = _opened(storage, path) if source is None else parquet_file(source, is_checked=True)
         kept = sorted(_dictionaries(file).intersection(dictionaries)) if dictionaries else []
         if kept:
@@ -277,7 +277,7 @@ def open_checked(storage: Storage, path: str) -> pa.NativeFile:
     """
     source = storage.open_input(path)
     ranges = ranges_of(path)
-    if is_orc(path):
+    if path.endswith(ORC):
         check_size(path, source.size())
         content = source.read_buffer()
         for known in ranges:
@@ -304,7 +304,7 @@ def readable(path: str) -> Iterator[None]:
         reason = str(error).split("\n", 1)[0]
         raise CorruptMetadata(
             f"base file {path} cannot be read ({reason})",
-            expected=f"{'an ORC' if is_orc(path) else 'a Parquet'} file",
+            expected=f"{'an ORC' if path.endswith(ORC) else 'a Parquet'} file",
             remedy=RESTORE_FILE,
         ) from None
 

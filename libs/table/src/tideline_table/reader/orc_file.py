@@ -19,17 +19,14 @@ from tideline_table.schema.avro import arrow_from_avro
 if TYPE_CHECKING:
     from pyarrow import orc
 
+ORC = ".orc"
+"""The end of the names of ORC files."""
 AVRO_SCHEMA = b"orc.avro.schema"
 """The schema of the rows in the user metadata: ORC has one type for timestamps of any unit, and none for times of day."""
 _FOOTER_LENGTH, _COMPRESSION, _USER_METADATA = 1, 2, 5
 _YEARS = "timestamps from 1677 to 2262"
 _BLOCK_BYTES = 256 * 1024
 """Bytes that are compressed together, as by Apache Hudi."""
-
-
-def is_orc(path: str) -> bool:
-    """Return whether the base file at `path` is one of ORC, by its name."""
-    return path.endswith(".orc")
 
 
 def as_parquet(content: pa.Buffer) -> pa.BufferReader:

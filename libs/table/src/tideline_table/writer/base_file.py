@@ -44,7 +44,7 @@ from tideline_table.reader.key_footer import (
     is_ordered_alike,
     parsed_filter,
 )
-from tideline_table.reader.orc_file import AVRO_SCHEMA, OrcWriter, is_orc, rows_of
+from tideline_table.reader.orc_file import AVRO_SCHEMA, ORC, OrcWriter, rows_of
 from tideline_table.schema.arrow import field_of, field_path
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD, MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector, is_supported
@@ -296,7 +296,7 @@ def open_base_file(
     `is_whole`: no other rows follow, so that floating columns without a NaN have statistics in the footer.
     """
     schema = first.schema
-    if is_orc(path):
+    if path.endswith(ORC):
         with _open_orc_file(storage, path, schema, avro_schema, options, known) as rows:
             yield rows
         return
