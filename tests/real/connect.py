@@ -1,4 +1,4 @@
-"""A real worker of Kafka Connect with Debezium's JDBC sink, for tests: standalone, pinned by hash. Needs Java 17."""
+"""A real worker of Kafka Connect with a connector of Debezium, for tests: standalone, pinned by hash. Needs Java 17."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from tests.real.kafka import JARS, STOP_TIMEOUT_S
 from tests.real.ports import free_ports
 
 PINS = Path(__file__).with_suffix(".json")
-"""The worker's jars, beside those of the broker, and Debezium's archive of the connector."""
-PLUGIN = "io.debezium:debezium-connector-jdbc:tar.gz:plugin:"
+"""The worker's jars, beside those of the broker, and Debezium's archives of connectors."""
+PLUGIN = "io.debezium:debezium-connector-"
 
 
 class Worker:
-    """A worker with one connector. It keeps its offsets in the consumer group of the connector over `stop` and `start`."""
+    """A worker with one connector.
 
-    def __init__(self, folder: Path, bootstrap_servers: str, connector: Mapping[str, str], converters: Mapping[str, str]) -> None:
+    Over `stop` and `start`, the offsets of a sink stay in its consumer group, those of a source in a file.
+    """
+
+    def __init__(
+        self, folder: Path, bootstrap_servers: str, connector: Mapping[str, str], converters: Mapping[str, str], plugin: str
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = folder / "connect.log"
         self._process: subprocess.Popen[bytes] | None = None
         worker = {
             "bootstrap.servers": bootstrap_servers,
             "offset.storage.file.filename": str(folder / "offsets"),
-            "plugin.path": str(_plugins()),
+            "plugin.path": str(_plugins(plugin)),
             # The connector says in its jar what it has: the worker need not look through all classes of all jars.
             "plugin.discovery": "service_load",
             "listeners": f"http://127.0.0.1:{free_ports(1)[0]}",
             "offset.flush.interval.ms": "200",
             **converters,
         }
-        self._files = [folder / "worker.properties", folder / "sink.properties"]
+        self._files = [folder / "worker.properties", folder / "connector.properties"]
         for file, options in zip(self._files, (worker, connector), strict=True):
             file.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
 
@@ -71,10 +76,10 @@ class Worker:
 
 @contextmanager
 def running_worker(
-    folder: Path, bootstrap_servers: str, connector: Mapping[str, str], converters: Mapping[str, str]
+    folder: Path, bootstrap_servers: str, connector: Mapping[str, str], converters: Mapping[str, str], plugin: str = "jdbc"
 ) -> Iterator[Worker]:
     """A worker that runs inside the `with` block."""
-    worker = Worker(folder, bootstrap_servers, connector, converters)
+    worker = Worker(folder, bootstrap_servers, connector, converters, plugin)
     worker.start()
     try:
         yield worker
@@ -82,7 +87,7 @@ def running_worker(
         worker.stop()
 
 
-def _plugins() -> Path:
+def _plugins(plugin: str) -> Path:
     """The folder with the pinned connector, unpacked."""
-    (name, sha256) = next(pin for pin in json.loads(PINS.read_text()).items() if pin[0].startswith(PLUGIN))
-    return unpacked_artifact(name, sha256, cache_folder() / "debezium-jdbc")
+    (name, sha256) = next(pin for pin in json.loads(PINS.read_text()).items() if pin[0].startswith(f"{PLUGIN}{plugin}:"))
+    return unpacked_artifact(name, sha256, cache_folder() / f"debezium-{plugin}")

@@ -1,14 +1,14 @@
 """A real Hive metastore for tests, on loopback, with its database in memory. Needs a JDK.
 
-By default 2.3.10, from the jars inside PySpark. `HIVE_RELEASE` names another one of which `hive` has the jars, which Maven (`mvn`)
-downloads once into the cache folder.
+By default 2.3.10, from the jars inside PySpark. `HIVE_RELEASE` names another one, whose jars `hive` pins by hash. Those of Hadoop
+3.3 take the place of the release's own, which needs Java 8.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +20,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pyspark
-from tests.artifacts import cache_folder, java_command, locked
+from tests.artifacts import ensure_artifacts, java_command
 from tests.real.ports import free_ports
 
 SOURCE = Path(__file__).with_name("LoopbackMetastore.java")
@@ -88,7 +88,7 @@ class HiveMetastoreServer:
         command = [*java_command(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opens]
         command += [f"-Dderby.stream.error.file={self.folder}/derby.log", f"-Djava.io.tmpdir={self.folder}"]
         command += [f"-Dlog4j2.configurationFile={self.folder}/conf/log4j2.properties"]
-        command += ["-cp", f"{self.folder}/conf:{jars}/*"]
+        command += ["-cp", f"{self.folder}/conf:{jars}"]
         if RELEASE.startswith("2."):
             command += [str(SOURCE), str(self.port), str(self.lock_timeout_s is not None).lower()]
         elif RELEASE.startswith("3."):
@@ -116,22 +116,14 @@ class HiveMetastoreServer:
         return False
 
 
-def server_jars(release: str) -> Path:
-    """The folder with the jars of a server."""
+def server_jars(release: str) -> str:
+    """The class path of a server."""
     if release == "2.3.10":
-        return Path(pyspark.__file__).parent / "jars"
-    source, home = RELEASES / f"{release}.xml", cache_folder() / "hive-metastore" / release
-    if not source.exists():
-        raise ValueError(f"HIVE_RELEASE={release}; expected 2.3.10, or one of {sorted(f.stem for f in RELEASES.glob('*.xml'))}")
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with locked(home.parent / f"{release}.lock"):
-        if not home.exists():
-            partial = home.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            copying = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-            subprocess.run(["mvn", "-q", "-B", "-f", str(source), *copying], check=True, timeout=900)
-            os.replace(partial, home)
-    return home
+        return f"{Path(pyspark.__file__).parent}/jars/*"
+    pins = RELEASES / f"{release}.json"
+    if not pins.exists():
+        raise ValueError(f"HIVE_RELEASE={release}; expected 2.3.10, or one of {sorted(f.stem for f in RELEASES.glob('*.json'))}")
+    return ":".join(map(str, ensure_artifacts(json.loads(pins.read_text()))))
 
 
 @contextmanager

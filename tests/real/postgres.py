@@ -17,13 +17,13 @@ USER = "sink"
 
 
 class PostgresServer:
-    """One server that trusts all connections of this machine."""
+    """One server that trusts all connections of this machine. `settings`: such as `wal_level=logical`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *settings: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._programs = Path(found_or_installed(_initdb, "postgresql")).parent
         self._data, self.port = folder / "data", free_ports(1)[0]
-        self._log = folder / "postgres.log"
+        self._log, self._settings = folder / "postgres.log", ("fsync=off", *settings)
         if os.geteuid() == 0:
             # The server refuses to run as root, and every folder above its own must let its user pass.
             self._data = Path(f"/tmp/tideline-postgres-{os.getpid()}-{self.port}")
@@ -37,7 +37,7 @@ class PostgresServer:
     def start(self) -> None:
         """Returns when it answers."""
         self._run("initdb", "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
-        options = f"-h 127.0.0.1 -p {self.port} -k '' -c fsync=off"
+        options = " ".join([f"-h 127.0.0.1 -p {self.port} -k ''", *(f"-c {setting}" for setting in self._settings)])
         self._run("pg_ctl", "-D", str(self._data), "-l", str(self._data / "log"), "-w", "-o", options, "start")
 
     def stop(self) -> None:
@@ -75,9 +75,9 @@ class PostgresServer:
 
 
 @contextmanager
-def running_postgres(folder: Path) -> Iterator[PostgresServer]:
+def running_postgres(folder: Path, *settings: str) -> Iterator[PostgresServer]:
     """A server that runs inside the `with` block."""
-    server = PostgresServer(folder)
+    server = PostgresServer(folder, *settings)
     try:
         server.start()
         yield server

@@ -66,3 +66,11 @@ def test_urls_that_name_no_catalog(url):
 def test_names_without_a_database(name):
     with pytest.raises(InvalidOption):
         locate(name, "hms://127.0.0.1:1")
+
+
+def test_a_table_of_orc_files_has_the_formats_of_orc(tmp_path):
+    schema, orc = pa.schema([("id", pa.string())]), {"hoodie.table.base.file.format": "orc"}
+    tideline.create(str(tmp_path / "t"), schema=schema, key="id", type="mor", options=orc)
+    for entry in registrations(engine.Table.open(str(tmp_path / "t")), "t"):
+        formats = (entry.input_format, entry.output_format, entry.serde)
+        assert [name.rpartition(".")[2] for name in formats] == ["OrcInputFormat", "OrcOutputFormat", "OrcSerde"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.tideline.conftest import SCHEMA, sorted_rows, trips_of
+from tests.unit.tideline.conftest import FIRST, SCHEMA, sorted_rows, trips_of
 
 import tideline
 from tideline_table.errors import InvalidStatement
@@ -212,3 +212,31 @@ def test_statements_that_do_not_fit_the_table(table: tideline.Table, statement: 
     with pytest.raises(tideline.errors.InvalidInput) as caught:
         tideline.sql(statement, {"trips": table}).read_all()  # type: ignore[union-attr]
     assert caught.value.found.startswith(found)
+
+
+def test_a_statement_reads_the_past(table: tideline.Table) -> None:
+    """By the number of a commit, its instant, a time; beside the present, in a change of rows, and never as what is changed."""
+    path, first = table.path.removeprefix("file://"), table.upsert(trips_of(*FIRST))
+    changed("update trips set fare = 7 where id = 'a'", table)
+    before = f"AT (VERSION => {first.sequence})"
+
+    def read(text: str) -> list[dict[str, object]]:
+        found = tideline.sql(text, {"trips": table})
+        assert isinstance(found, pa.RecordBatchReader)
+        return found.read_all().to_pylist()
+
+    for place in (before, f"at (version => '{first.instant}')", f"VERSION AS OF {first.sequence}"):
+        assert read(f"select fare from trips {place} where trips.id = 'a'") == [{"fare": 90.0}]
+    assert read(f"select fare from \"{path}\" at (timestamp => now() + interval 1 day) as t where t.id = 'a'") == [{"fare": 7.0}]
+    both = f"select o.fare as old, n.fare as new from trips {before} as o join trips n using (id) where o.fare <> n.fare"
+    assert read(both) == [{"old": 90.0, "new": 7.0}]
+    merged = f"merge into trips using trips {before} as o on trips.id = o.id when matched then update set fare = o.fare"
+    assert changed(merged, table) == (0, 3, 0)
+    assert fares(table)["a"] == 90.0
+    for refused, words in (
+        (f"delete from trips {before}", "a change of"),
+        ("select * from trips at (version => 1 + 1)", "AT "),
+        ("select * from trips before (version => 1)", "BEFORE"),
+    ):
+        with pytest.raises(InvalidStatement, match=words):
+            tideline.sql(refused, {"trips": table})

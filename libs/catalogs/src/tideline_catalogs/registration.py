@@ -17,6 +17,7 @@ INPUT = "org.apache.hudi.hadoop.HoodieParquetInputFormat"
 REALTIME_INPUT = "org.apache.hudi.hadoop.realtime.HoodieParquetRealtimeInputFormat"
 OUTPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
 SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
+ORC = "org.apache.hadoop.hive.ql.io.orc.Orc"
 LAST_SYNCED = "last_commit_time_sync"
 LAST_COMPLETED = "last_commit_completion_time_sync"
 SEQUENCE = "tideline.synced.sequence"
@@ -73,7 +74,7 @@ def registrations(table: Table, name: str) -> list[Registered]:
 def _registered(table: Table, name: str, *, realtime: bool, read_optimized: bool) -> Registered:
     definition = table.definition
     schema = avro_with_meta_fields(table.schema_json) if definition.has_meta_fields else table.schema_json
-    fields = definition.keygen.partition_fields
+    fields, is_orc = definition.keygen.partition_fields, definition.extension == "orc"
     columns = columns_of(schema)
     by_name = {column.name: column for column in columns}
     keys = tuple(
@@ -89,9 +90,9 @@ def _registered(table: Table, name: str, *, realtime: bool, read_optimized: bool
         columns=tuple(column for column in columns if column.name not in {key.name for key in keys}),
         partition_keys=keys,
         location=location,
-        input_format=REALTIME_INPUT if realtime else INPUT,
-        output_format=OUTPUT,
-        serde=SERDE,
+        input_format=f"{ORC}InputFormat" if is_orc else REALTIME_INPUT if realtime else INPUT,
+        output_format=f"{ORC}OutputFormat" if is_orc else OUTPUT,
+        serde=f"{ORC}Serde" if is_orc else SERDE,
         parameters={"EXTERNAL": "TRUE", PROVIDER: "hudi", **identity, **_schema_parameters(spark_schema(schema, fields), fields)},
         serde_parameters={
             "serialization.format": "1",

@@ -71,7 +71,7 @@ class WatchedStorage(StorageWrapper):
 
     def on_request(self, kind: str, path: str) -> None:
         """Count a data file that is opened or deleted for the first time."""
-        is_data = not path.startswith(".hoodie/") and (path.endswith(".parquet") or is_log_path(path))
+        is_data = not path.startswith(".hoodie/") and (path.endswith((".parquet", ".orc")) or is_log_path(path))
         if not self._every and not (is_data and kind in _COUNTED):
             return
         if self.only is not None and path not in self.only:

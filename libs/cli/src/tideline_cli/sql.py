@@ -27,7 +27,7 @@ tideline sql "DELETE FROM trips WHERE fare IS NULL" --table trips=s3://lake/trip
 
 tideline sql "MERGE INTO trips t USING 'new.parquet' s ON t.id = s.id WHEN MATCHED THEN DELETE" --table trips=./trips
 
-tideline sql "SELECT day, sum(fare) FROM trips GROUP BY day" --table trips=./trips --format csv"""
+tideline sql "SELECT day, sum(fare) FROM trips AT (TIMESTAMP => '2026-05-01') GROUP BY day" --table trips=./trips --format csv"""
 
 
 @app.command(epilog=_EXAMPLES)

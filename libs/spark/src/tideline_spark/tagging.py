@@ -28,6 +28,7 @@ from tideline_table.errors import SchemaMismatch
 from tideline_table.file_group import FileSlice
 from tideline_table.index import SimpleIndex
 from tideline_table.keygen import KeyGenerator
+from tideline_table.reader import ORC
 from tideline_table.schema import META_FIELDS, MetaField, fit_rows
 from tideline_table.table import TableDefinition
 from tideline_table.writer import Operation
@@ -235,4 +236,5 @@ def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any
     )
     # Names in object stores are not quoted.
     base = unquote(root) if root.startswith("file:") else root
-    return reader.parquet(*(_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths))
+    scan = reader.orc if paths and paths[0].endswith(ORC) else reader.parquet
+    return scan(*(_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths))

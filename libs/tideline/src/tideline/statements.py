@@ -20,10 +20,13 @@ from tideline_table.action import delete_partitions
 from tideline_table.checked import checked
 from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch
 from tideline_table.extras import extra
+from tideline_table.hudi import Point
 from tideline_table.table import Table as EngineTable
 
 if TYPE_CHECKING:
     from sqlglot import exp
+
+    from tideline.relation import TableDataset
 
 Named: TypeAlias = Mapping[str, "str | Table | pa.Table"]
 POSSIBLE = "SELECT, INSERT INTO, UPDATE, DELETE FROM or MERGE INTO"
@@ -109,10 +112,13 @@ class _Session:
     options: Options
     locks: str | None
     opened: dict[str, Table] = field(default_factory=dict)
+    past: dict[str, TableDataset] = field(default_factory=dict)
+    """Tables as of a point in time, by names that this statement alone has."""
 
     def run(self, statement: exp.Expr) -> Commit | pa.RecordBatchReader:
         from sqlglot import exp
 
+        self._name_past(statement)
         if isinstance(statement, exp.Query):
             return self._query(statement)
         if isinstance(statement, exp.Delete):
@@ -202,7 +208,8 @@ class _Session:
         """Return the table that a statement changes, and the name by which its columns may be qualified."""
         from sqlglot import exp
 
-        if not isinstance(found, exp.Table) or not isinstance(found.this, exp.Identifier) or found.args.get("db"):
+        is_named = isinstance(found, exp.Table) and isinstance(found.this, exp.Identifier) and not found.args.get("db")
+        if not is_named or found.name in self.past:
             raise InvalidStatement(
                 f"a change of {found.sql(DIALECT)!r}", expected="one table, by its path in double quotes or its name"
             )
@@ -223,13 +230,26 @@ class _Session:
             )
         return self.opened[name]
 
+    def _name_past(self, statement: exp.Expr) -> None:
+        """Replace each `table AT (VERSION => 7)` or `table VERSION AS OF 7` by a name of its own."""
+        from sqlglot import exp
+
+        for found in list(statement.find_all(exp.Table)):
+            when = found.args.get("when") or found.args.get("version")
+            if when is not None:
+                name = f"tideline_past_{len(self.past)}"
+                self.past[name] = self._table(found.name).dataset(as_of=_point(when))
+                alias = exp.TableAlias(this=exp.to_identifier(found.alias_or_name, quoted=True))
+                found.replace(exp.Table(this=exp.to_identifier(name), alias=alias))
+
     def _key(self, name: str) -> str:
         """Return the key of `named` that SQL means by a name, whatever its case; a name that is no key as it is."""
         return name if name in self.named else next((n for n in self.named if n.casefold() == name.casefold()), name)
 
     def _reads(self, evaluator: Evaluator, table: Table) -> bool:
         """Return whether a statement also reads the table that it changes."""
-        return any(self._table(name).path == table.path for name, rows in evaluator.views.items() if not isinstance(rows, pa.Table))
+        now = (name for name, rows in evaluator.views.items() if name not in self.past and not isinstance(rows, pa.Table))
+        return any(self._table(name).path == table.path for name in now)
 
     def _evaluator(self, statement: exp.Expr) -> Evaluator:
         """Return an evaluator that knows the tables that a statement reads."""
@@ -238,8 +258,9 @@ class _Session:
             other = known.setdefault(name.casefold(), name)
             if self._key(other) != self._key(name):
                 raise InvalidStatement(f"the tables {other!r} and {name!r}", expected="names that differ by more than case")
-        rows = {name: self.named.get(self._key(name)) for name in known.values()}
-        return Evaluator({name: held if isinstance(held, pa.Table) else self._table(name).dataset() for name, held in rows.items()})
+        rows = {name: self.named.get(self._key(name)) for name in known.values() if name not in self.past}
+        present = {name: held if isinstance(held, pa.Table) else self._table(name).dataset() for name, held in rows.items()}
+        return Evaluator({**present, **self.past})
 
     def _read(self, statement: exp.Expr) -> Iterator[str]:
         from sqlglot import exp
@@ -260,6 +281,22 @@ class _Session:
         table._table.refresh()  # noqa: SLF001
         found = selection_of_parsed(where.this if where is not None else None, table.schema, name or TARGET, evaluator)
         return replace(found, reads_table=self._reads(evaluator, table))
+
+
+def _point(when: exp.Expr) -> Point:
+    """Return the point in time that `AT (VERSION => ...)`, `AT (TIMESTAMP => ...)` or `VERSION AS OF ...` names."""
+    from sqlglot import exp
+
+    said = {str(when.args.get(part)).upper() for part in ("this", "kind")}
+    if isinstance(when.expression, exp.Literal) and (said & {"VERSION", "TIMESTAMP"}) and (said & {"AT", "AS OF"}):
+        return str(when.expression.this)
+    if said == {"AT", "TIMESTAMP"}:
+        text = f"select cast({when.expression.sql(DIALECT)} as timestamptz)"
+        found: Point = Evaluator().query(text, {}).column(0)[0].as_py()
+        if found is not None:
+            return found
+    expected = "AT (VERSION => 'instant' or the number of a commit), AT (TIMESTAMP => time)"
+    raise InvalidStatement(f"{when.sql(DIALECT)[:80]!r}", expected=expected)
 
 
 def _only(statement: exp.Expr, what: str, known: set[str], expected: str) -> None:

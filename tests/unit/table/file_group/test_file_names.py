@@ -17,7 +17,7 @@ T = "20261121105316129"
 
 
 def test_base_file_name():
-    name = base_file_name(ID, "0-14-18", T)
+    name = base_file_name(ID, "0-14-18", T, "parquet")
     assert name == f"{ID}_0-14-18_{T}.parquet"
     assert parse_base_file_name(name) == BaseFileName(ID, "0-14-18", T, "parquet")
     assert parse_base_file_name(f"{ID}_1-0-1_{T[:14]}.orc") == BaseFileName(ID, "1-0-1", T[:14], "orc")

@@ -22,7 +22,7 @@ COMMON: dict[str, tuple[str, Effect | str]] = {
     "hoodie.table.precombine.field": ("ts", Effect.TABLE),
     "hoodie.table.ordering.fields": ("ts", Effect.TABLE),
     "hoodie.table.keygenerator.class": ("org.apache.hudi.keygen.SimpleKeyGenerator", Effect.TABLE),
-    "hoodie.table.base.file.format": ("PARQUET", Effect.FIXED),
+    "hoodie.table.base.file.format": ("PARQUET", Effect.TABLE),
     "hoodie.table.cdc.enabled": ("false", Effect.FIXED),
     "hoodie.table.timeline.timezone": ("UTC", Effect.IGNORED),
     "hoodie.populate.meta.fields": ("true", Effect.TABLE),

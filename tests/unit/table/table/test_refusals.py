@@ -158,7 +158,7 @@ def test_other_versions(table, version):
         ({"hoodie_table_name": None, CHECKSUM: None}, CorruptMetadata, "without hoodie.table.name"),
         ({"hoodie_table_name": "other"}, CorruptMetadata, "checksum"),
         ({"hoodie_table_type": "COLUMNS"}, CorruptMetadata, "COLUMNS"),
-        ({"hoodie_table_base_file_format": "ORC"}, UnsupportedTable, "ORC"),
+        ({"hoodie_table_base_file_format": "HFILE"}, UnsupportedTable, "HFILE"),
     ],
 )
 def test_properties_that_cannot_be_used(table, changes, error, words):

@@ -40,9 +40,9 @@ class LogFileName:
     is_cdc: bool
 
 
-def base_file_name(file_id: str, write_token: str, instant: str) -> str:
+def base_file_name(file_id: str, write_token: str, instant: str, extension: str) -> str:
     """Return the name of a base file."""
-    return f"{file_id}_{write_token}_{instant}.parquet"
+    return f"{file_id}_{write_token}_{instant}.{extension}"
 
 
 def parse_base_file_name(name: str) -> BaseFileName | None:

@@ -32,6 +32,8 @@ ORDERING_FIELDS = "hoodie.table.ordering.fields"
 KEYGEN_CLASS = "hoodie.table.keygenerator.class"
 KEYGEN_TYPE = "hoodie.table.keygenerator.type"
 BASE_FORMAT = "hoodie.table.base.file.format"
+BASE_FORMATS = ("PARQUET", "ORC")
+"""The formats of base files that can be read and written."""
 PAYLOAD_CLASS = "hoodie.compaction.payload.class"
 DEFAULT_PAYLOAD = "org.apache.hudi.common.model.DefaultHoodieRecordPayload"
 OVERWRITE_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"

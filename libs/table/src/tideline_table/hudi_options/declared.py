@@ -77,6 +77,12 @@ TABLE_OPTIONS = (
     _table("hoodie.write.complex.keygen.new.encoding", "key_settings", "A complex key of one column holds its value only."),
     _table(WRITE + "hive_style_partitioning", "hive_style", "Partition folders are named `column=value`."),
     _table(WRITE + "partitionpath.urlencode", "url_encode", "Special characters in partition folders are escaped."),
+    _table(
+        "hoodie.table.base.file.format",
+        "base_format",
+        "`PARQUET` (default) or `ORC` ([types](types.md)).",
+        "hoodie.base.file.format",
+    ),
     _table("hoodie.populate.meta.fields", "meta_fields", "Rows have the meta fields of Hudi."),
     _table(
         "hoodie.write.table.version",
@@ -174,7 +180,6 @@ FIXED_OPTIONS = (
     ),
     _fixed(WRITE + "drop.partition.columns", _FALSE, "Files keep the partition columns; use hive-style folders for other readers."),
     _fixed("hoodie.table.cdc.enabled", _FALSE, "Changes of each table can be read without it: read option `changes`."),
-    _fixed("hoodie.table.base.file.format", ("parquet",), "Tables are written as Parquet.", "hoodie.base.file.format"),
     _fixed("hoodie.table.log.file.format", ("hoodie_log",), "The log format of Hudi."),
     _fixed("hoodie.errortable.enable", _FALSE, "A row that does not fit fails the write; filter rows before it."),
     _fixed("hoodie.combine.before.delete", _TRUE, "A key is deleted once."),

@@ -21,6 +21,7 @@ from tideline_table.errors import InvalidRecord
 from tideline_table.log_format.avro.encode import octets_of
 from tideline_table.log_format.hfile import is_ascending
 from tideline_table.log_format.hfile_entries import ENTRY_SCHEMA
+from tideline_table.log_format.protobuf import bytes_field, number_field, varint
 
 BLOCK_BYTES = 64 * 1024
 """A data block ends with the entry that reaches this size."""
@@ -142,8 +143,8 @@ class _Writer:
             "hfile.LASTKEY": _full_key(last_key),
         }
         pairs = sorted({**info, **standard}.items())
-        message = b"".join(_field(1, _field(1, key.encode()) + _field(2, value)) for key, value in pairs)
-        info_at = self._block(b"FILEINF2", b"PBUF" + _varint(len(message)) + message)[0]
+        message = b"".join(bytes_field(1, bytes_field(1, key.encode()) + bytes_field(2, value)) for key, value in pairs)
+        info_at = self._block(b"FILEINF2", b"PBUF" + varint(len(message)) + message)[0]
         fields = [
             (1, info_at),
             (2, load_on_open),
@@ -156,9 +157,9 @@ class _Writer:
             (9, first_data),
             (10, last_data),
         ]
-        trailer = b"".join(_number(at, value) for at, value in fields)
-        trailer += _field(11, _COMPARATOR) + _number(12, _GZIP if self._compressed else _NONE)
-        tail = b'TRABLK"$' + _varint(len(trailer)) + trailer
+        trailer = b"".join(number_field(at, value) for at, value in fields)
+        trailer += bytes_field(11, _COMPARATOR) + number_field(12, _GZIP if self._compressed else _NONE)
+        tail = b'TRABLK"$' + varint(len(trailer)) + trailer
         return bytes(self._out) + tail.ljust(_TRAILER_BYTES - len(_VERSION), b"\0") + _VERSION
 
     def _data_blocks(self, part: JoinedEntries) -> None:
@@ -235,19 +236,3 @@ def _vlong(number: int) -> bytes:
         return bytes([number])
     body = number.to_bytes((number.bit_length() + 7) // 8, "big")
     return struct.pack("b", -112 - len(body)) + body
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _field(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value

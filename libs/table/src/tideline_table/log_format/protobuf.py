@@ -1,4 +1,4 @@
-"""The parts of the protobuf wire format that HFiles use: varints, and fields that are numbers or bytes."""
+"""The parts of the protobuf wire format that HFiles and ORC use: varints, and fields that are numbers or bytes."""
 
 from __future__ import annotations
 
@@ -45,3 +45,22 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             raise CorruptMetadata(f"a protobuf field of {length} bytes", expected=f"at most {len(message) - at}")
         yield number, message[at : at + length]
         at += length
+
+
+def varint(number: int) -> bytes:
+    """Return a number as `read_varint` reads it."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def number_field(field: int, value: int) -> bytes:
+    """Return a field that is a number."""
+    return varint(field << 3) + varint(value)
+
+
+def bytes_field(field: int, value: bytes) -> bytes:
+    """Return a field of bytes: a text or a message."""
+    return varint(field << 3 | 2) + varint(len(value)) + value

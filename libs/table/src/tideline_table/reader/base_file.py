@@ -1,4 +1,4 @@
-"""Reading of Parquet base files (format reference 8.2)."""
+"""Reading of base files (format reference 8.2): those of Parquet, and those of ORC as Parquet in memory (`orc_file`)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tideline_table.bloom import BloomFilter
 from tideline_table.errors import RESTORE_FILE, CorruptMetadata, StorageError
 from tideline_table.reader.expression import top_columns_in
 from tideline_table.reader.key_footer import filter_text, is_ordered_alike, key_ends, key_filter, key_range
+from tideline_table.reader.orc_file import ORC, as_parquet
 from tideline_table.schema.arrow import is_numeric
 from tideline_table.schema.evolution import conform
 from tideline_table.schema.identity import FileNames
@@ -207,11 +208,11 @@ def read_base_file(
     Those of `dictionaries` of which the file has small dictionaries are of type `DICTIONARY`.
     """
     with readable(path):
-        source = _whole(storage, path) if columns is None else None
+        source = open_checked(storage, path) if path.endswith(ORC) else _whole(storage, path) if columns is None else None
         file = _opened(storage, path) if source is None else parquet_file(source, is_checked=True)
         kept = sorted(_dictionaries(file).intersection(dictionaries)) if dictionaries else []
         if kept:
-            found, again = file.metadata, source or storage.open_input(path)
+            found, again = file.metadata, source or open_checked(storage, path)
             file = parquet_file(again, metadata=found, read_dictionary=kept, is_checked=source is not None)
         rows = file.read(columns=list(columns) if columns is not None else None, use_threads=False)
         check_rows(path, rows.num_rows, file.metadata.num_rows)
@@ -269,12 +270,19 @@ def check_rows(path: str, rows: int, expected: int) -> None:
 
 
 def open_checked(storage: Storage, path: str) -> pa.NativeFile:
-    """Open a base file.
+    """Open a base file. What is opened is Parquet: of an ORC file, its rows.
 
-    Raises `DamagedFile` if its size or its footer are not what the commit recorded that names it (a `DataPath`).
+    Raises `DamagedFile` if its size or its footer are not what the commit recorded that names it (a `DataPath`). An ORC file has
+    no checksums of its own, and all of its bytes are compared.
     """
     source = storage.open_input(path)
     ranges = ranges_of(path)
+    if path.endswith(ORC):
+        check_size(path, source.size())
+        content = source.read_buffer()
+        for known in ranges:
+            check_bytes(path, known, memoryview(content)[known.start : known.end])
+        return as_parquet(content)
     if ranges:
         check_size(path, source.size())
         footer = ranges[-1]
@@ -295,7 +303,9 @@ def readable(path: str) -> Iterator[None]:
             raise StorageError(f"{error.strerror} at {path!r}", remedy="check the disk and its permissions, then retry") from None
         reason = str(error).split("\n", 1)[0]
         raise CorruptMetadata(
-            f"base file {path} cannot be read ({reason})", expected="a Parquet file", remedy="restore the file from a copy"
+            f"base file {path} cannot be read ({reason})",
+            expected=f"{'an ORC' if path.endswith(ORC) else 'a Parquet'} file",
+            remedy=RESTORE_FILE,
         ) from None
 
 

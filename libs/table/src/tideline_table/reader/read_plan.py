@@ -42,6 +42,8 @@ class LogRule:
     one_thread: bool = False
     """Whether the caller's thread decodes whole base files. Tasks that run beside others need less processor time without Arrow's
     threads."""
+    extension: str = "parquet"
+    """The extension of the base files that the table's writers and services write."""
     dictionaries: frozenset[str] = frozenset()
     """Columns of texts that scans of base files yield as dictionaries; rows of logs have texts. Not for filters, keys or
     ordering."""

@@ -25,7 +25,7 @@ from tideline_table.hudi.instant import WRITE_ACTIONS, State
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.index.bucket import BucketIndex
 from tideline_table.index.key_values import hash_values
-from tideline_table.reader.base_file import FooterRange
+from tideline_table.reader.base_file import FooterRange, open_checked
 from tideline_table.schema.meta_fields import META_FIELDS, MetaField
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
@@ -242,7 +242,7 @@ def _writes_of(table: Table, by_partition: Mapping[str, Sequence[FileSlice]]) ->
 
 def _footer(storage: Storage, path: str) -> pq.FileMetaData | None:
     try:
-        with storage.open_input(path) as source:
+        with open_checked(storage, path) as source:
             return pq.read_metadata(source)
     except ObjectNotFound:
         return None

@@ -19,6 +19,8 @@ from tideline_table.hudi.format import Feature
 from tideline_table.hudi.formats import format_to_create
 from tideline_table.hudi.merge_rules import MergeRule
 from tideline_table.hudi.properties import (
+    BASE_FORMAT,
+    BASE_FORMATS,
     HIVE_STYLE,
     KEY_FIELDS,
     KEYGEN_TYPE,
@@ -33,6 +35,7 @@ from tideline_table.index.bucket_properties import bucket_index
 from tideline_table.index.partition_rules import FIRST_INSTANT, PartitionRules, RulesFile
 from tideline_table.index.scope import RECORD_INDEX
 from tideline_table.keygen import KeyGenerator, KeyGeneratorType
+from tideline_table.reader.orc_file import orc_schema
 from tideline_table.schema import (
     META_FIELDS,
     arrow_from_avro,
@@ -78,6 +81,8 @@ class TableRequest:
     """Properties of the key generator: `hoodie.keygen.timebased.*` and the like (format reference 2.1)."""
     meta_fields: bool = True
     """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
+    base_format: str = BASE_FORMATS[0]
+    """The format of base files: PARQUET or ORC."""
     index: KeyIndex | None = None
     """Kept with the table; None if each writer names its index."""
     version: int = 0
@@ -107,7 +112,7 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
     properties = new_properties(
         form, request.name, request.type, requested_keygen(request), rule, ordering, schema_json, request.database
     )
-    properties[POPULATE_META_FIELDS] = str(request.meta_fields).lower()
+    properties[BASE_FORMAT], properties[POPULATE_META_FIELDS] = request.base_format, str(request.meta_fields).lower()
     if kept:
         properties[INDEX_TYPE.key] = kept
     if index is not None:
@@ -171,6 +176,10 @@ def _checked(request: TableRequest) -> str:
     if empty:
         raise SchemaMismatch(f"column {empty[0]!r} without a type (all null)", expected="a type", remedy="cast the column")
     _merging(request)
+    if request.base_format not in BASE_FORMATS:
+        raise InvalidOption(f"base files in {request.base_format}", expected=" or ".join(BASE_FORMATS))
+    if request.base_format == "ORC":
+        orc_schema(request.schema)
     text = avro_from_arrow(request.schema, request.name)
     arrow_from_avro(text)
     return text

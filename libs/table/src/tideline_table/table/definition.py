@@ -203,6 +203,11 @@ class TableDefinition:
         return PathColumns(tuple(self.keygen.partition_fields), only_fill=True)
 
     @cached_property
+    def extension(self) -> str:
+        """The extension of the base files."""
+        return self.properties.get(p.BASE_FORMAT, "PARQUET").lower()
+
+    @cached_property
     def has_meta_fields(self) -> bool:
         """Whether rows have the five meta fields."""
         return self.properties.get(p.POPULATE_META_FIELDS, "true").lower() == "true"
@@ -240,8 +245,8 @@ class TableDefinition:
             if properties.get(key, usual) not in ("", usual):
                 raise UnsupportedTable(f"table {name!r} has {key}={properties[key]}", expected=f"a table without {key}")
         base_format = properties.get(p.BASE_FORMAT, "PARQUET")
-        if base_format.upper() != "PARQUET":
-            raise UnsupportedTable(f"base files in {base_format}", expected="PARQUET")
+        if base_format.upper() not in p.BASE_FORMATS:
+            raise UnsupportedTable(f"base files in {base_format}", expected=" or ".join(p.BASE_FORMATS))
         return cls(
             name=name,
             type=TableType(type_text),
@@ -314,7 +319,7 @@ def new_properties(
         p.TYPE: table_type.value,
         **form.version_properties(),
         **keygen_properties(keygen),
-        p.BASE_FORMAT: "PARQUET",
+        p.BASE_FORMAT: p.BASE_FORMATS[0],
         p.POPULATE_META_FIELDS: "true",
         p.DROP_PARTITION_COLUMNS: "false",
         **form.merge_properties(rule, ordering_field),

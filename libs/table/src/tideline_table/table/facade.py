@@ -327,6 +327,7 @@ class Table:
             keygen=None if definition.has_meta_fields else definition.keygen,
             path_columns=definition.path_columns or (definition.filling_columns if view.capabilities.has_hudi_files else None),
             versions=SchemaVersions.parsed(identified) if identified else None,
+            extension=definition.extension,
         )
         if not merges or not definition.has_logs:
             return rule

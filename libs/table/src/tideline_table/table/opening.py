@@ -76,6 +76,7 @@ def _rule_of(definition: TableDefinition) -> LogRule | None:
             else Merging(ordering_field=definition.ordering_field),
             keygen=None if definition.has_meta_fields else definition.keygen,
             path_columns=definition.path_columns,
+            extension=definition.extension,
         )
     except UnsupportedTable:
         # Reads and writes of rows raise this error themselves. Without rows, the table can be opened and shown.

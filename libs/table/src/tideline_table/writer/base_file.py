@@ -1,4 +1,4 @@
-"""Writing of Parquet base files (format reference 8.2): which columns have statistics and dictionaries, the digests, the footer."""
+"""Writing of base files (format reference 8.2): which columns have statistics and dictionaries, the digests, the footer."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ from tideline_table.reader.key_footer import (
     is_ordered_alike,
     parsed_filter,
 )
+from tideline_table.reader.orc_file import AVRO_SCHEMA, ORC, OrcWriter, rows_of
 from tideline_table.schema.arrow import field_of, field_path
 from tideline_table.schema.meta_fields import META_FIELDS, OPERATION_FIELD, MetaField
 from tideline_table.statistics import FileStatistics, StatisticsCollector, is_supported
@@ -242,7 +243,7 @@ _SAMPLE_KEYS = 256
 class BaseFileRows:
     """The rows of a base file that is being written."""
 
-    def __init__(self, writer: pq.ParquetWriter, row_group_rows: int, collector: StatisticsCollector | None) -> None:
+    def __init__(self, writer: pq.ParquetWriter | OrcWriter, row_group_rows: int, collector: StatisticsCollector | None) -> None:
         self._writer = writer
         self._row_group_rows = row_group_rows
         self._keys: list[pa.Array] = []
@@ -261,7 +262,7 @@ class BaseFileRows:
         """Write rows in row groups of their own."""
         self._keys += rows.column(MetaField.RECORD_KEY).chunks
         rows = trimmed(rows)
-        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+        self._writer.write_table(rows, self._row_group_rows)
         if self._collector is not None:
             whole = [field.name for field in rows.schema if field.type == DICTIONARY] if rows.num_rows else []
             self._collector.add(rows, whole)
@@ -270,9 +271,9 @@ class BaseFileRows:
         """Return the record keys of all rows that were written."""
         return pa.chunked_array(self._keys, pa.string())
 
-    def complete(self, footer: pq.FileMetaData, pairs: Mapping[bytes, bytes]) -> None:
-        """Take rows and sizes of columns in the footer, the statistics of all rows, and the Bloom filter among the `pairs`."""
-        self.rows = footer.num_rows
+    def complete(self, rows: int, footer: pq.FileMetaData | None, pairs: Mapping[bytes, bytes]) -> None:
+        """Take `rows` and sizes of columns by the footer, the statistics of all rows, and the Bloom filter among the `pairs`."""
+        self.rows = rows
         self.bloom = footer_filter(pairs)
         if self._collector is not None:
             self.statistics = self._collector.result(footer)
@@ -295,6 +296,10 @@ def open_base_file(
     `is_whole`: no other rows follow, so that floating columns without a NaN have statistics in the footer.
     """
     schema = first.schema
+    if path.endswith(ORC):
+        with _open_orc_file(storage, path, schema, avro_schema, options, known) as rows:
+            yield rows
+        return
     codec = options[COMPRESSION_CODEC]
     with (
         storage.open_output(path) as stored,
@@ -319,7 +324,23 @@ def open_base_file(
         sink.begin_end()
     rows.size_bytes, rows.record = sink.size_bytes, sink.record()
     # Not by `metadata_collector`: after a failed close, the destructor of the writer would raise for want of metadata.
-    rows.complete(writer.writer.metadata, pairs)
+    rows.complete(writer.writer.metadata.num_rows, writer.writer.metadata, pairs)
+
+
+@contextmanager
+def _open_orc_file(
+    storage: Storage, path: str, schema: pa.Schema, avro_schema: str, options: Options, known: Mapping[bytes, bytes] | None
+) -> Iterator[BaseFileRows]:
+    with storage.open_output(path) as stored:
+        writer = OrcWriter(schema, options[COMPRESSION_CODEC])
+        rows = BaseFileRows(writer, options[ROW_GROUP_ROWS], collector_of(schema, options))
+        yield rows
+        pairs = key_pairs(rows.keys(), options, known)
+        content, footer = writer.content({AVRO_SCHEMA: avro_schema.encode(), **pairs})
+        stored.write(content)
+    parts = [ByteRange(at, len(part), digest_of(part)) for at, part in ((0, content[:footer]), (footer, content[footer:]))]
+    rows.size_bytes, rows.record = len(content), record_text(parts)
+    rows.complete(rows_of(content), None, pairs)
 
 
 @dataclass(frozen=True, slots=True)

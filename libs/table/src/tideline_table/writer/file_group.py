@@ -38,7 +38,7 @@ def write_file_group(
     storage = storage or context.open_storage()
     if context.has_logs and (task.log_inserts or (task.base is not None and not task.adds)):
         return append_log_file(context, task, incoming, storage)
-    name = base_file_name(task.file_id, write_token(task.number, task.attempt), context.instant)
+    name = base_file_name(task.file_id, write_token(task.number, task.attempt), context.instant, context.log_rule.extension)
     base = None
     if task.base is not None:
         assert not task.base.log_files, "rows are added only to groups without log files"

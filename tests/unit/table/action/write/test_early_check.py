@@ -31,7 +31,7 @@ def begun(kind=TableType.COW):
 
 def announce(transaction, file_slice, *, as_log=False):
     group = file_slice.group
-    name = base_file_name(group.file_id, "0-1-1", transaction.instant)
+    name = base_file_name(group.file_id, "0-1-1", transaction.instant, "parquet")
     if as_log:
         name = WRITTEN.log_file_name(group.file_id, file_slice.base_instant, file_slice.base_instant, 1, "0-1-1")
     kind = MarkerType.APPEND if as_log else MarkerType.MERGE

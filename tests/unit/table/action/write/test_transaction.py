@@ -260,7 +260,7 @@ def test_late_files_of_an_undone_write_stay_invisible(place):
     transaction = begin(table)
     transaction.roll_back()
     stage(table, transaction, [("late", "p", 1, "x")])
-    storage.put(f"p/{base_file_name('zombie-0', '9-0-9', transaction.instant)}", b"no parquet even")
+    storage.put(f"p/{base_file_name('zombie-0', '9-0-9', transaction.instant, 'parquet')}", b"no parquet even")
     assert len(contents(open_table(storage, clock))) == 1
     write(table, [("b", "p", 1, "x")])
     assert len(contents(open_table(storage, clock))) == 2

@@ -73,7 +73,7 @@ class ClusteringTask:
         else:
             own, moved = self.buckets.in_partition(self.partition_path, self.ring), self.inputs[0].group.file_id
             file_id = own.moved_file_id(moved, self.instant, self.partition_path, self.number)
-        name = base_file_name(file_id, write_token(self.number, self.attempt), self.instant)
+        name = base_file_name(file_id, write_token(self.number, self.attempt), self.instant, self.rule.extension)
         return file_id, join_path(self.partition_path, name)
 
 

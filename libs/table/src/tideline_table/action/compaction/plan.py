@@ -163,7 +163,7 @@ class CompactionTask:
     def path(self) -> str:
         """The path of the base file that the task writes."""
         group = self.file_slice.group
-        name = base_file_name(group.file_id, write_token(self.number, self.attempt), self.instant)
+        name = base_file_name(group.file_id, write_token(self.number, self.attempt), self.instant, self.rule.extension)
         return join_path(group.partition_path, name)
 
 

@@ -23,7 +23,7 @@ def write_moved(
 ) -> FileGroupResult:
     """Write the `chosen` rows (a mask) into a new file group. `at` numbers the file groups that are read, for the write token."""
     position = rows.schema.get_field_index(MetaField.FILE_NAME)
-    name = base_file_name(file_id, write_token(at, 0), begun.instant)
+    name = base_file_name(file_id, write_token(at, 0), begun.instant, table.definition.extension)
     path = join_path(partition, name)
     part = rows.filter(pa.array(chosen))
     part = part.set_column(position, rows.schema.field(position), pa.repeat(pa.scalar(name), part.num_rows))
