@@ -46,7 +46,9 @@ def test_the_planner_withdraws_what_nobody_began_and_plans_nothing_until_service
     clustering = schedule_clustering(table)
     assert clustering is not None
     write_of_hudi(table, unlocked=unlocked)
-    service, context = fleet.service(PlannerService, PlannerSettings, "planner", options=URGENT)
+    service, context = fleet.service(
+        PlannerService, PlannerSettings, "planner", options={**URGENT, "tideline.clustering.quiet": "0"}
+    )
     service.tick()
     assert table.refresh().is_pending(clustering) is not unlocked
     assert context.metrics.value(FINDINGS, kind="unlocked_writer") == unlocked

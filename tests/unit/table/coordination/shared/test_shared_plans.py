@@ -8,10 +8,11 @@ from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.unit.table.shared import opened, peer_of, put, shared_table
 from tests.unit.table.tables import cluster, contents
 
-from tideline_table.action import roll_back_dead, run_clean, run_clustering, run_compaction
+from tideline_table.action import check_table, roll_back_dead, run_clean, run_clustering, run_compaction
 from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.clock import ManualClock
 from tideline_table.errors import TransactionRolledBack, WriteConflict
+from tideline_table.hudi.instant import Instant, State
 from tideline_table.table import TableType
 from tideline_table.writer import Operation
 
@@ -166,3 +167,16 @@ def test_a_clean_is_never_seen_requested_alone_and_both_sides_may_run_it() -> No
     assert run_clean(peer_of(storage, clock))
     assert run_clean(ours) is None
     assert contents(ours) == [("a", "p", 2, "2")]
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_check_names_a_lost_timeline_file_of_a_completed_write(version: int) -> None:
+    ours, storage, _ = shared_table(version=version)
+    put(ours, FIRST[:1])
+    assert check_table(ours) == []
+    written = max(ours.state.completed_writes(), key=lambda a: a.instant)
+    path = ours.timeline.format.timeline_path(Instant(written.instant, written.action, State.COMPLETED), written.completion)
+    storage.delete(path)
+    (found,) = check_table(ours)
+    assert found.path == path
+    assert "rolls it back" in found.found
