@@ -177,7 +177,8 @@ def decide_layout(
     Without a look-up, of a table with many file groups only slices that may be filled are asked for.
     """
     looks_up = minds_known_keys(operation, options)
-    visible, limit = (), options[SMALL_FILE_LIMIT]
+    visible: tuple[FileSlice, ...] = ()
+    limit = options[SMALL_FILE_LIMIT]
     if looks_up:
         visible = tuple(state.latest_slices())
     elif not operation.opens_groups_only:
