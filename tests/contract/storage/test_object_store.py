@@ -155,6 +155,18 @@ def test_objects_that_stand_for_folders_are_none(server, prefix):
 
 
 @real
+@pytest.mark.parametrize("page", [1, 3, 1000])
+def test_a_listing_after_a_name_passes_over_folders_whatever_a_page_holds(storage, monkeypatch, page):
+    monkeypatch.setattr("tideline_table.storage.object_store._LIST_PAGE", page)
+    for path in ("f/0", "f/1", "f/2", "f/d/1", "f/d/2", "f/d/e/3", "f/d0", "f/e/1", "f/z", "g/1"):
+        storage.put(path, b"1")
+    level = storage.list_folder("f", "f/0")
+    assert (level.folders, [o.path for o in level.objects]) == (("d", "e"), ["f/1", "f/2", "f/d0", "f/z"])
+    assert storage.list_folder("f", "f/d").folders == ("e",)
+    assert storage.list_folder("f", "f/zz") == storage.list_folder("none")
+
+
+@real
 def test_control_characters_are_refused(storage):
     with pytest.raises(UnsafePath):
         storage.put("a\nb", b"1")

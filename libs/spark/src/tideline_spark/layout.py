@@ -21,8 +21,7 @@ from tideline_table.file_group import FileGroupId, FileSlice, SliceVersion
 from tideline_table.index import BucketIndex
 from tideline_table.log import TableState
 from tideline_table.table import TableRings
-from tideline_table.writer import FilePlacement, Operation, minds_known_keys
-from tideline_table.writer.input import SIZE_SAMPLE
+from tideline_table.writer import SIZE_SAMPLE, FilePlacement, Operation, minds_known_keys
 
 _KEYS_PER_JOIN_TASK = 250_000
 """Keys that one task of a shuffled look-up holds in a hash table: about 50 MB."""
@@ -178,7 +177,8 @@ def decide_layout(
     Without a look-up, of a table with many file groups only slices that may be filled are asked for.
     """
     looks_up = minds_known_keys(operation, options)
-    visible, limit = (), options[SMALL_FILE_LIMIT]
+    visible: tuple[FileSlice, ...] = ()
+    limit = options[SMALL_FILE_LIMIT]
     if looks_up:
         visible = tuple(state.latest_slices())
     elif not operation.opens_groups_only:

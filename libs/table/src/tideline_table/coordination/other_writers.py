@@ -190,7 +190,7 @@ def _listing(
         [
             found.path
             for found in folder.objects
-            if (at := settled.get(found.path)) not in actions or actions[at].state is not State.COMPLETED
+            if (record := actions.get(settled.get(found.path, ""))) is None or record.state is not State.COMPLETED
         ],
     )
 

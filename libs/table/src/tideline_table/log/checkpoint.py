@@ -7,7 +7,7 @@ costs one GET per missing entry, a missing `latest` costs a listing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
@@ -304,14 +304,13 @@ def _actions(rows: Iterable[Any]) -> dict[str, ActionRecord]:
 _ACTION_FIELDS = attrgetter(*(f.name for f in fields(ActionRecord) if f.name != "completion"))
 
 
-def _action_row(action: ActionRecord) -> tuple[object, ...]:
-    """Return the fields of an action; the completion time only if the names of the table's timeline files have it."""
-    row: tuple[object, ...] = _ACTION_FIELDS(action)
-    return (*row, action.completion) if action.completion else row
+def _action_rows(actions: Mapping[str, ActionRecord]) -> list[tuple[object, ...]]:
+    """Return the fields of actions; the completion time only if the names of the table's timeline files have it."""
+    return [(*_ACTION_FIELDS(a), a.completion) if a.completion else _ACTION_FIELDS(a) for a in actions.values()]
 
 
 _SPECIAL = {
-    "actions": _Form(lambda held: [_action_row(action) for action in held.values()], _actions, is_required=True),
+    "actions": _Form(_action_rows, _actions, is_required=True),
     "slices": _Form(lambda held: [] if isinstance(held, PackedSlices) else slices_json(held), slices_from, is_required=True),
     "replaced": _by_group(str),
     "plans": _Form(lambda held: {at: plan.to_json() for at, plan in held.items()}, dict, is_required=True),

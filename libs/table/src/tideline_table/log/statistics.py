@@ -139,7 +139,8 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
     newest = next(files, None)
     if _is_new(storage, newest, state) if newest is not None else not state.writes_after(0)[1]:
         return
-    found, base = None, 0
+    found: tuple[pa.Table, pa.Table | None] | None = None
+    base = 0
     if newest is not None and (found := _continued(storage, newest, read_entry, state, beside=True)) is not None:
         base = (newest.base or newest).sequence
     elif newest is not None:

@@ -177,7 +177,7 @@ class LocalStorage:
             try:
                 found = os.scandir(self.local_path(path) if path else self._root)
                 last = after.removeprefix(within)
-                entries = sorted((e for e in found if e.name > last) if after else found, key=attrgetter("name"))
+                entries = sorted([e for e in found if e.name > last] if after else list(found), key=attrgetter("name"))
             except (FileNotFoundError, NotADirectoryError):
                 return Folder((), ())
             for entry in entries:

@@ -6,6 +6,7 @@ Publishing, that is, which files become visible and when, does not belong here; 
 from tideline_table.writer.file_group import write_file_group
 from tideline_table.writer.input import (
     SAMPLE_ROWS,
+    SIZE_SAMPLE,
     FilePlacement,
     PreparedInput,
     RoutedTask,
