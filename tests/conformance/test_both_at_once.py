@@ -33,7 +33,7 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.config import SHARED_METADATA
 from tideline_table.errors import TransactionRolledBack, WriteConflict
 from tideline_table.hudi.instant import State
-from tideline_table.table import Table
+from tideline_table.table import BucketIndex, Table
 from tideline_table.writer import Operation
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("alone")]
@@ -252,16 +252,27 @@ def ended(race: Race, ours: Counter[str], attempts: int) -> None:
     print(f"{race.turns.kind}: {ours}, Apache Hudi lost {race.conflicts} of {attempts} attempts")
 
 
+BUCKETS = "buckets"
+"""A bucket index instead of a metadata table."""
+
+
 @pytest.mark.parametrize(
     ("version", "kind", "partitions"),
-    [(6, Kind.COW, ""), (6, Kind.MOR, ""), (6, Kind.COW, "bloom_filters,column_stats,files"), (9, Kind.MOR, ALL)],
+    [
+        (6, Kind.COW, ""),
+        (6, Kind.MOR, ""),
+        (6, Kind.COW, "bloom_filters,column_stats,files"),
+        (9, Kind.MOR, ALL),
+        *([(9, Kind.MOR, BUCKETS), (8, Kind.COW, BUCKETS)] if SAMPLE_STEP == 1 else []),
+    ],
 )
 def test_no_acknowledged_update_is_lost(
     apache_hudi: ApacheHudi, workdir: Path, version: int, kind: Kind, partitions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = BY_INDEX if version == 9 else {**WITH_METADATA, **OFTEN}
+    request, partitions = ({"index": BucketIndex(2)}, "") if partitions == BUCKETS else ({}, partitions)
     options, kept = (given, {SHARED_METADATA.key: partitions}) if partitions else ({}, {})
-    turns = Turns(apache_hudi, workdir / "table", kind, options, kept, metadata=bool(partitions), version=version)
+    turns = Turns(apache_hudi, workdir / "table", kind, options, kept, metadata=bool(partitions), version=version, request=request)
     turns.create_here()
     turns.ours(trips([*OURS, *THEIRS, *BOTH], 1, lambda _: -1.0), Operation.BULK_INSERT)
     if partitions:  # Apache Hudi makes it only while no other action is pending

@@ -102,12 +102,14 @@ def test_types_of_1_2_are_read_as_apache_hudi_reads_them(apache_hudi: ApacheHudi
     reference = "cast(null as struct<external_path: string, offset: bigint, length: bigint, managed: boolean>)"
     doc = f"named_struct('type', 'INLINE', 'data', cast('{{0}}' as binary), 'reference', {reference})"
     row = f"({{0}}, {{1}}, {number.replace('{0}', '{1}')}, {doc})"
+    nine = {"hoodie.write.table.version": "9", "hoodie.metadata.enable": "false"}
     apache_hudi.sql(
-        f"create table {name} (id int, ts bigint, emb vector(3), doc blob) using hudi "
-        f"tblproperties (type = '{kind}', primaryKey = 'id', preCombineField = 'ts') location '{path}'"
+        f"create table {name} (id int, ts bigint, emb vector(3), doc blob) using hudi tblproperties "
+        f"(type = '{kind}', primaryKey = 'id', preCombineField = 'ts', hoodie.write.table.version = '9') location '{path}'",
+        nine,
     )
-    apache_hudi.sql(f"insert into {name} values {row.format(1, 1)}, {row.format(2, 1)}")
-    apache_hudi.sql(f"update {name} set emb = {number.format(7)}, ts = 2 where id = 2")
+    apache_hudi.sql(f"insert into {name} values {row.format(1, 1)}, {row.format(2, 1)}", nine)
+    apache_hudi.sql(f"update {name} set emb = {number.format(7)}, ts = 2 where id = 2", nine)
     ours, theirs = Table.open(str(path)).read(), apache_hudi.read(path)
     for column in ("id", "emb", "doc"):
         found, wanted = (dict(zip(t["id"].to_pylist(), t[column].to_pylist(), strict=True)) for t in (ours, theirs))
