@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tideline
+from tideline_spark.read import read
 from tideline_spark.write import write_dataframe
 from tideline_table.merge import merger
 from tideline_table.table import Table
@@ -55,6 +56,6 @@ def test_rows_are_merged_by_the_workers(spark: SparkSession, tmp_path: Path, kin
         write_dataframe(there, spark.createDataFrame(rows).repartition(2), Operation.UPSERT)
         expected = here.read().sort_by("id").to_pylist()
         assert tideline.open(paths["there"]).read().sort_by("id").to_pylist() == expected
-        loaded = spark.read.format("tideline").load(str(paths["there"])).orderBy("id").collect()
+        loaded = read(spark, there, columns=SCHEMA.names).orderBy("id").collect()
         assert [row.asDict() for row in loaded] == expected
     assert {row["path"] for row in expected} == {"0", "1", "(01)", "((01)2)"}

@@ -236,5 +236,5 @@ def scan_files(spark: SparkSession, root: str, paths: Sequence[str], schema: Any
     )
     # Names in object stores are not quoted.
     base = unquote(root) if root.startswith("file:") else root
-    scan = reader.orc if paths and paths[0].endswith(ORC) else reader.parquet
-    return scan(*(_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths))
+    named = [_GLOB.sub(r"\\\g<0>", f"{base}/{path}") for path in paths]
+    return reader.orc(named) if paths and paths[0].endswith(ORC) else reader.parquet(*named)
