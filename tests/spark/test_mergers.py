@@ -58,4 +58,4 @@ def test_rows_are_merged_by_the_workers(spark: SparkSession, tmp_path: Path, kin
         assert tideline.open(paths["there"]).read().sort_by("id").to_pylist() == expected
         loaded = read(spark, there, columns=SCHEMA.names).orderBy("id").collect()
         assert [row.asDict() for row in loaded] == expected
-    assert {row["path"] for row in expected} == {"0", "1", "(01)", "((01)2)"}
+    assert {row["path"] for row in expected} == {"0", "1", "(01)", "(12)", "((01)2)"}

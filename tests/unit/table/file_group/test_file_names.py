@@ -62,4 +62,4 @@ def test_new_file_ids_repeat_for_the_same_task_only():
     others = {new_file_id(T, "1", 0), new_file_id(T, "0", 1), new_file_id("20261121105316130", "0", 0)}
     assert first not in others
     assert len(others) == 3
-    assert parse_base_file_name(base_file_name(first, write_token(3, 1), T)) == BaseFileName(first, "3-0-1", T, "parquet")
+    assert parse_base_file_name(base_file_name(first, write_token(3, 1), T, "orc")) == BaseFileName(first, "3-0-1", T, "orc")

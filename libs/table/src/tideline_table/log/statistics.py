@@ -108,7 +108,7 @@ def read_written(read_entry: ReadEntry, state: TableState, known: int, written: 
 
 def merge_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> pa.Table:
     """Return the known statistics of all files of the table in `state`, in the form of `StatisticsFile.table`."""
-    return _merged(readable_files(storage, stored_sequences(storage)), read_entry, state, _live(state.every_slice())[0])
+    return _all(readable_files(storage, stored_sequences(storage)), read_entry, state)[0]
 
 
 def _live(slices: Sequence[FileSlice]) -> tuple[pa.Array, pa.Array]:
@@ -117,7 +117,7 @@ def _live(slices: Sequence[FileSlice]) -> tuple[pa.Array, pa.Array]:
     return paths, pa.array([held.group.partition_path for held in slices for _ in held.paths], pa.string())
 
 
-def _merged(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState, live: pa.Array) -> pa.Table:
+def _merged(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState) -> pa.Table:
     parts, sequence = [], 0
     for known in files:
         try:
@@ -128,8 +128,7 @@ def _merged(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: Table
     written = Written()
     read_written(read_entry, state, sequence, written)
     parts.append(statistics_table(written.files))
-    whole = pa.concat_tables(parts, promote_options="default")
-    return whole.filter(pc.is_in(whole.column("path"), value_set=live))
+    return pa.concat_tables(parts, promote_options="default")
 
 
 def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) -> None:
@@ -152,8 +151,11 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
 
 def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableState) -> tuple[pa.Table, pa.Table | None]:
     """Return the statistics of all files and, if there are many, of all partitions."""
+    known = _merged(files, read_entry, state)
+    if not known.num_rows:
+        return known, None  # of a table without statistics, no file is looked at
     paths, within = _live(state.every_slice())
-    merged = _merged(files, read_entry, state, paths)
+    merged = known.filter(pc.is_in(known.column("path"), value_set=paths))
     return merged, by_partition(merged, paths, within) if len(within.unique()) >= FEWEST_PARTITIONS else None
 
 
