@@ -163,19 +163,21 @@ def _judge(release: str, jobs: list[Job], path: Path, seen: Seen, duration_s: fl
     found = table.read(["id", "ts"]).to_pylist()
     rows = {row["id"]: row["ts"] for row in found}
     with ApacheHudi(prepare(HUDI_RELEASE)) as judge:
-        theirs = {row["id"]: row["ts"] for row in judge.read(path, columns=["id", "ts"]).to_pylist()}
+        judged = judge.read(path, columns=["id", "ts"]).to_pylist()
+    theirs = {row["id"]: row["ts"] for row in judged}
+    twice = len(found) - len(rows) + len(judged) - len(theirs)
     missing = sorted({*_missing(jobs, rows), *_missing(jobs, theirs)})
     died = [f"job {job.number}: {text}" for job in jobs for text in job.died]
     accused = set(table.state.unlocked.values()) if all(job.options for job in jobs) else set()
     print(
         f"Apache Hudi {release}, {len(jobs)} jobs, {duration_s:.0f} s: {sum(job.commits for job in jobs)} commits, "
-        f"{len(rows)} rows, {len(missing)} missing, {len(found) - len(rows)} twice, {len(died)} jobs died, at most "
+        f"{len(rows)} rows, {len(missing)} missing, {twice} twice, {len(died)} jobs died, at most "
         f"{seen.most_log_files} log files in a slice, of Tideline {dict(_served(table))}, findings {dict(seen.findings)}, "
         f"without the lock {len(table.state.unlocked)}"
     )
     for line in [*died, *sorted(seen.texts), *missing[:20]]:
         print(f"  {line}")
-    return 1 if missing or died or accused or len(found) != len(rows) or rows != theirs else 0
+    return 1 if missing or died or accused or twice or rows != theirs else 0
 
 
 def main() -> int:

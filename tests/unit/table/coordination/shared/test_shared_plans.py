@@ -169,6 +169,32 @@ def test_a_clean_is_never_seen_requested_alone_and_both_sides_may_run_it() -> No
     assert contents(ours) == [("a", "p", 2, "2")]
 
 
+def test_log_files_that_a_rollback_left_go_with_their_slice() -> None:
+    """If the file with the block of the rollback went alone, the rows would come back once the group is not known as replaced."""
+    ours, storage, _ = shared_table(TableType.MOR)
+
+    def left_behind() -> str:
+        (of,) = [s for s in ours.refresh().latest_slices() if s.group.partition_path == "p"]
+        path = f"p/.{of.group.file_id}_{of.base_instant}.log.7_0-9-9"
+        storage.put(path, b"of a write that was rolled back")
+        return path
+
+    put(ours, FIRST)
+    put(ours, [("a", "p", 2, "2")])
+    old = left_behind()
+    assert schedule_compaction(ours, {"hoodie.compact.inline.max.delta.commits": 1})
+    run_compaction(ours, run=lambda tasks: [compact_slice(task, storage) for task in tasks])
+    new = left_behind()
+    for number in range(3, 5):
+        put(ours, [("c", "q", number, "3")])
+    assert schedule_clean(ours, {"hoodie.cleaner.commits.retained": 1})
+    assert run_clean(ours)
+    held = {found.path for found in storage.list_folder("p").objects}
+    assert old not in held
+    assert new in held
+    assert ("a", "p", 2, "2") in contents(ours)
+
+
 @pytest.mark.parametrize("version", [6, 9])
 def test_a_check_names_a_lost_timeline_file_of_a_completed_write(version: int) -> None:
     ours, storage, _ = shared_table(version=version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import chain
 
 from tideline_table.action.clean.plan import (
@@ -15,6 +16,7 @@ from tideline_table.action.clean.plan import (
     execute_clean,
     groups_of,
     plan_clean,
+    with_undone_logs,
 )
 from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, publish
@@ -39,7 +41,11 @@ def request_clean(table: Table, options: Mapping[str, object] | None = None) -> 
     def decide(state: TableState) -> Due | NotDue:
         # Ask the store only if the policy needs the time or a lease may have expired.
         now = table.timeline.time.now()
-        return plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
+        found = plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
+        if table.sharing is None or table.timeline.format.has_completion_times or not isinstance(found, Due):
+            return found
+        assert isinstance(found.body, CleanPlanned)
+        return replace(found, body=with_undone_logs(table.storage, state, found.body))
 
     # Step 1: append the plan, which names each file to delete. A job of Apache Hudi begins a clean that it finds requested, and
     # fails if another process begins it at the same time. One that is inflight both run, and the second completion is none.
