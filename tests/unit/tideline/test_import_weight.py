@@ -17,9 +17,9 @@ PROBE = "; import sys, json; print(json.dumps(sorted(sys.modules)))"
     [
         ("import tideline", {"numpy", "pyarrow", "tideline_table.table"}, 2),
         # 390 modules were loaded before packages imported their names when they are used.
-        ("import tideline; tideline.open", {"tideline_runtime", "urllib3"}, 304),
+        ("import tideline; tideline.open", {"tideline_runtime", "urllib3"}, 305),
         ("import tideline_cli.main as m; m.run(['--version'])", {"numpy", "pyarrow"}, 22),
-        ("import tideline_cli.main; import tideline_cli.read", {"tideline_runtime", "urllib3"}, 330),
+        ("import tideline_cli.main; import tideline_cli.read", {"tideline_runtime", "urllib3"}, 331),
     ],
 )
 def test_a_process_imports_what_it_uses(code: str, without: set[str], own: int) -> None:

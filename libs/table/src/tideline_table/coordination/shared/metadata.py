@@ -40,7 +40,6 @@ from tideline_table.metadata_table.layout import folder_of
 from tideline_table.metadata_table.partition import IndexedColumns, Records, Source
 from tideline_table.metadata_table.partition_stats import partition_records
 from tideline_table.metadata_table.stored import add_stored_delta
-from tideline_table.metadata_table.stored_compaction import compact_stored
 from tideline_table.metadata_table.stored_partition import StoredPartition
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import arrow_from_avro
@@ -165,6 +164,8 @@ def follow_step(
         if not why and instant:
             further = [name for name in kept_partitions(options) if name in _made(properties) and name != FILES]
             if form.has_completion_times and stored.deltas >= options[METADATA_COMPACTION_DELTA_COMMITS]:
+                from tideline_table.metadata_table.stored_compaction import compact_stored  # once in many steps of few tables
+
                 pending = {a.instant for a in state.pending()}
                 if lost := compact_stored(storage, stored, [FILES, *further], pending, state.last_instant, entry.completion):
                     _drop(storage, lost)
