@@ -182,6 +182,7 @@ def main() -> None:
         command = [python, __file__, "--engine", name, str(asked.folder / name), *paths]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         results[name] = json.loads(done.stdout.splitlines()[-1])
+        print(name, results[name]["steps"], flush=True)
     results["hudi"] = run_hudi(str(asked.folder / "hudi"), paths)
     assert len({(found["rows"], found["sum"]) for found in results.values()}) == 1, results
     titles = ["load", *MERGES, "read"]
