@@ -164,7 +164,7 @@ def follow_step(
         if not why and instant:
             further = [name for name in kept_partitions(options) if name in _made(properties) and name != FILES]
             if form.has_completion_times and stored.deltas >= options[METADATA_COMPACTION_DELTA_COMMITS]:
-                from tideline_table.metadata_table.stored_compaction import compact_stored  # once in many steps of few tables
+                from tideline_table.metadata_table.stored_compaction import compact_stored  # noqa: PLC0415 - rarely due
 
                 pending = {a.instant for a in state.pending()}
                 if lost := compact_stored(storage, stored, [FILES, *further], pending, state.last_instant, entry.completion):
