@@ -135,8 +135,8 @@ def test_health_has_what_the_services_cost_a_month(consoles, served):
 def test_facts_of_files_are_found_once_for_each_state(consoles, monkeypatch):
     trips = consoles.create("trips")
     write(trips, 0)
-    found, partitions_of = [], table_page.partitions_of
-    monkeypatch.setattr(table_page, "partitions_of", lambda slices: (found.append(len(slices)), partitions_of(slices))[1])
+    found, files_of = [], table_page._files_of
+    monkeypatch.setattr(table_page, "_files_of", lambda table: (found.append(table), files_of(table))[1])
     client = consoles.client()
     (row,) = client.get("/api/v1/tables").json()["tables"]
     for address in (f"/tables/{row['key']}", f"/api/v1/tables/{row['key']}", f"/tables/{row['key']}?window=all"):
