@@ -83,7 +83,7 @@ class FaultyStorage:
         yield from self._run("list_objects", prefix, lambda: list(self.inner.list_objects(prefix, after)))
 
     def list_folder(self, path: str, after: str = "") -> Folder:
-        return self._run("list_folder", path, lambda: self.inner.list_folder(path, after))
+        return self._run("list_folder", path, lambda: self.inner.list_folder(path, *([after] if after else [])))
 
     def open_input(self, path: str) -> pa.NativeFile:
         return self._run("open_input", path, lambda: self.inner.open_input(path))

@@ -109,7 +109,7 @@ def test_a_commit_decodes_as_many_parts_with_few_and_many_groups(monkeypatch: py
     monkeypatch.setattr(Part, "rows", counted)
     costs = []
     for groups in (10_000, MOST_GROUPS):
-        _, storage = made(groups)
+        _, storage = made(groups, with_statistics=True)
         table = opened(storage)
         write_rows(table, wanted, Operation.UPSERT)
         decoded.clear()
@@ -117,7 +117,7 @@ def test_a_commit_decodes_as_many_parts_with_few_and_many_groups(monkeypatch: py
             write_rows(table, wanted, Operation.UPSERT)
         costs.append(len(decoded))
     assert costs[1] <= costs[0] + 2
-    assert costs[1] < 200
+    assert costs[1] < 20
 
 
 def test_opening_costs_the_same_requests_and_bytes_for_each_group() -> None:
@@ -141,4 +141,4 @@ def test_a_selective_query_over_many_partitions_reads_two_objects_and_no_file_th
         assert len(read) == 2
     assert costs[MOST_GROUPS][0] == costs[1000][0] <= 10
     each = (costs[MOST_GROUPS][1] - costs[1000][1]) / 19_000
-    assert each < 16
+    assert each < 18, "what was written since the base lies beside it: an eighth at most"

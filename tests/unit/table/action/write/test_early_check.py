@@ -59,7 +59,7 @@ def test_markers_are_not_listed_while_nobody_else_writes(monkeypatch):
     listed = []
     storage = transaction.timeline.storage
     find = type(storage).list_objects
-    monkeypatch.setattr(type(storage), "list_objects", lambda self, path: listed.append(path) or find(self, path))
+    monkeypatch.setattr(type(storage), "list_objects", lambda self, path, after="": listed.append(path) or find(self, path, after))
     write(other, [("c", "new", 1, "x")])
     listed.clear()
     check()
