@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import fastavro
@@ -15,6 +16,7 @@ from tideline_table.metadata_table.widened_bounds import widened
 
 SCHEMA = record_schema_json(with_meta_fields=True)
 LONG, TEXT, OCTETS = ValueType(4, "LongWrapper"), ValueType(7, "StringWrapper"), ValueType(8, "BytesWrapper")
+DOUBLE = ValueType(6, "DoubleWrapper")
 
 
 def stats(low: Any, high: Any, kind: ValueType = LONG, **changed: Any) -> tuple[bytes, str]:
@@ -52,6 +54,14 @@ def test_tight_bounds_and_deletions_replace(newer: tuple[bytes, str]) -> None:
 
 def test_a_deleted_record_widens_nothing() -> None:
     assert widened(stats(1, 99, isDeleted=True), stats(4, 9)) == stats(4, 9)
+
+
+def test_nan_is_above_all_numbers_whichever_record_has_it() -> None:
+    some, nan = stats(1.0, 2.0, DOUBLE), stats(math.nan, math.nan, DOUBLE)
+    for both in ((some, nan), (nan, some)):
+        found = merged(*both)
+        assert found["minValue"] == {"value": 1.0}
+        assert math.isnan(found["maxValue"]["value"])
 
 
 def test_order_is_that_of_java() -> None:

@@ -126,6 +126,32 @@ def test_statistics_that_go_on_from_the_last_ones_are_those_of_a_look_at_all_fil
     assert len(statistics.stored_sequences(storage)) <= 4, "the last three, and their base"
 
 
+def test_statistics_beside_one_base_are_not_continued_above_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes store those of one entry: the file of partitions is of the one that wrote all, the other lies beside a base."""
+    monkeypatch.setattr(state, "LEAST_PACKED", 8)
+    table, storage = made()
+    write(table, row(9001, part="p0001"))
+    store, open_output = statistics.write_statistics_file, storage.open_output
+
+    def both(storage: Any, sequence: int, files: pa.Table, partitions: pa.Table | None, base: int = 0) -> None:
+        def after_the_other(path: str) -> Any:
+            if path.endswith(".statistics"):
+                storage.open_output = open_output
+                known = statistics.readable_files(storage, statistics.stored_sequences(storage))
+                store(storage, sequence, *statistics._all(known, table.timeline.log.read, table.state))
+            return open_output(path)
+
+        assert base
+        storage.open_output = after_the_other
+        store(storage, sequence, files, partitions, base)
+
+    with monkeypatch.context() as racing:
+        racing.setattr(statistics, "write_statistics_file", both)
+        write(table, row(9003, part="p0003", n=5000))
+    write(table, row(9005, part="p0005", n=7000))
+    assert found(opened(storage), "n = 5000") == ["k9003"]
+
+
 def test_few_partitions_have_no_statistics_of_their_own() -> None:
     table, storage = made(partitions=FEWEST_PARTITIONS - 1)
     assert {file.path.rpartition(".")[2] for file in storage.list_folder(STATISTICS_FOLDER).objects} == {"statistics"}

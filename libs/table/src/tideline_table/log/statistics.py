@@ -183,6 +183,8 @@ def _continued(
         if not newest.has_partitions:
             return merged, None
         before = read_partitions(storage, newest.sequence)
+        if beside and (before.base.sequence if before.base else 0) != (newest.base.sequence if newest.base else 0):
+            return None  # two processes wrote the two files: what lies beside one base says too little above another
         paths, within = _live([one for held in state.slices.of_partitions(written.partitions).values() for one in held.values()])
         known = pa.concat_tables([newest.table(paths), added], promote_options="default")
         now = by_partition(known.filter(pc.is_in(known.column("path"), value_set=paths)), paths, within)

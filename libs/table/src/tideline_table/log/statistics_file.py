@@ -136,6 +136,7 @@ class StatisticsFile:
 class PartitionsFile:
     """The statistics of partitions, read when they are needed. Its methods raise one of `BROKEN` if the file is gone or damaged."""
 
+    sequence: int
     _file: pq.ParquetFile
     _columns: list[tuple[str, str]]
     base: PartitionsFile | None
@@ -207,7 +208,7 @@ def read_partitions(storage: Storage, sequence: int) -> PartitionsFile:
     if (found := file.schema_arrow.metadata[_SEQUENCE_KEY].decode()) != str(sequence):
         raise CorruptMetadata(f"{path} is of entry {found}", expected=f"entry {sequence}", remedy="delete it; it is written anew")
     below = file.schema_arrow.metadata.get(_BASE_KEY)
-    return PartitionsFile(file, columns, None if below is None else read_partitions(storage, int(below)))
+    return PartitionsFile(sequence, file, columns, None if below is None else read_partitions(storage, int(below)))
 
 
 def _opened(storage: Storage, path: str) -> tuple[pq.ParquetFile, list[tuple[str, str]]]:

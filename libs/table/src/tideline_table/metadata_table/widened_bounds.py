@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,8 +54,10 @@ def _widen(before: Mapping[str, Any], now: dict[str, Any]) -> None:
 
 
 def _order(bound: tuple[str, Any]) -> Any:
-    """Return what orders bounds as in Java: texts by UTF-16 units, octets (also those of a decimal number) by signed ones."""
+    """Return what orders bounds as in Java: texts by UTF-16 units, octets (those of decimals, too) by signed ones, NaN last."""
     value = bound[1]["value"]
+    if isinstance(value, float):
+        return math.isnan(value), value, math.copysign(1, value)
     if isinstance(value, str):
         return value.encode("utf-16-be", "surrogatepass")
     return [octet - 256 if octet > 127 else octet for octet in value] if isinstance(value, bytes) else value

@@ -29,6 +29,7 @@ from tideline_table.coordination.other_writers import check_not_upgraded, proper
 from tideline_table.coordination.timeline import holds_keys_once, kept_partitions
 from tideline_table.errors import InstantNotFound, ObjectNotFound, TableNotFound, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.file_names import FIXED_ID
 from tideline_table.hudi.formats import check_readable
 from tideline_table.hudi.instant import Action
 from tideline_table.hudi.point import Point, is_sequence, parse_as_of, parse_point
@@ -198,6 +199,18 @@ class Table:
         metadata = kept_partitions(self.options) if keeps else ()
         given = {key: value for key, value in own.items() if value}
         return {**self.sharing.hudi_options(self.timeline.format, metadata), **given}
+
+    @property
+    def opens_fixed_ids(self) -> bool:
+        """Whether a bucket that is opened gets the file id that Apache Hudi's writers give it that look for no conflicts.
+
+        Such a writer may open the same bucket now, and then both have to mean one file group. Not once file groups were replaced:
+        one of that id, which nobody knows any more when its files are cleaned, would hide the new one from Apache Hudi.
+        """
+        state = self.state
+        if self.sharing is None or state.replaced or any(a.action is Action.REPLACE_COMMIT for a in state.actions.values()):
+            return False
+        return any(group.file_id.endswith(FIXED_ID) for group in state.slices)
 
     @property
     def uid(self) -> str:

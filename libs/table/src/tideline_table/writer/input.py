@@ -335,8 +335,11 @@ def route_to_buckets(
     *,
     has_logs: bool,
     inserts_to_log: bool,
+    fixed_ids: bool = False,
 ) -> list[RoutedTask]:
     """Return one task per bucket that the input touches: of its file group, or of a new one if the bucket is empty.
+
+    `fixed_ids`: it gets the file id that Apache Hudi's writers give the bucket that look for no conflicts.
 
     `codes` holds the hash of each input row (`BucketIndex.hash_codes`), `rings` the ring of each partition if there is
     consistent hashing; the other arguments are those of `route_input`. The writer does not look up whether a file group holds a
@@ -344,8 +347,6 @@ def route_to_buckets(
     `UnsupportedTable` for file groups that the index does not allow, except where an overwrite replaces them.
     """
     tasks: list[RoutedTask] = []
-    # Writers that look for no conflicts may open the same bucket now: then it has to be the same file group.
-    is_fixed = any(found.group.file_id.endswith(FIXED_ID) for each in slices.values() for found in each)
     for partition in sorted(by_partition):
         rows = by_partition[partition]
         if not len(rows):
@@ -360,7 +361,7 @@ def route_to_buckets(
             if base is not None:
                 file_id = base.group.file_id
             else:
-                file_id = f"{bucket:08}{FIXED_ID}" if is_fixed else own.new_file_id(instant, partition, bucket)
+                file_id = f"{bucket:08}{FIXED_ID}" if fixed_ids else own.new_file_id(instant, partition, bucket)
             task = FileGroupTask(
                 number=len(tasks),
                 partition_path=partition,

@@ -144,6 +144,25 @@ def test_a_hidden_write_that_deleted_rows_is_refused_by_name(rewrite: Rewrite, k
     assert _named(services) == []
 
 
+@pytest.mark.parametrize("rewrite", [_compact, _cluster], ids=["compaction", "clustering"])
+def test_a_clean_by_versions_keeps_what_a_pending_write_has_begun_on(rewrite: Rewrite) -> None:
+    newer = ("a", "p", 5, "late")
+    storage, clock = _table(TableType.MOR)
+    job = unlocked_job(storage, clock)
+
+    def meanwhile() -> None:
+        clock.advance(1)
+        with unseen(storage):
+            rewrite(opened(storage, clock, "services"))
+        by_versions = {"hoodie.cleaner.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.cleaner.fileversions.retained": 1}
+        assert isinstance(request_clean(opened(storage, clock, "services"), by_versions), NotDue)
+
+    with before_commit(job, meanwhile):
+        put(job, [newer])
+    assert len(reappend_hidden(opened(storage, clock, "services"))) == 1
+    assert sorted(contents(opened(storage, clock))) == sorted([newer, ("b", "p", 2, "2"), ("c", "p", 1, "1")])
+
+
 def test_nothing_is_cleaned_while_a_write_is_hidden() -> None:
     storage, clock, instant = _hidden_behind(_compact, TableType.MOR, [("a", "p", 5, "late")])
     clean = {"hoodie.cleaner.commits.retained": 1}

@@ -10,14 +10,17 @@ from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import beside, compact, contents, new_table, set_properties
 
 from tideline_locks import open_hudi_lock
+from tideline_table.action import delete_partitions
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.adoption import missing_steps
 from tideline_table.errors import CorruptMetadata, UnsupportedTable, WriteConflict
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.file_names import FIXED_ID
 from tideline_table.hudi.formats import format_to_create
 from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline, list_timeline
 from tideline_table.hudi.properties import read_properties
+from tideline_table.index.bucket import BucketIndex as Buckets
 from tideline_table.log.state import TableState
 from tideline_table.storage import ObjectStat
 from tideline_table.table import BucketIndex, Table, TableType, share_table, why_unsharable
@@ -186,6 +189,28 @@ def test_a_bucket_index_is_shared(version: int) -> None:
     put(ours, [("1", "a", 1, "x"), ("2", "a", 1, "x")])
     put(ours, [("1", "a", 2, "y")])
     assert sorted(shown(ours)) == [("1", 2, "y"), ("2", 1, "x")]
+
+
+@pytest.mark.parametrize("kind", TableType)
+def test_new_buckets_get_the_file_ids_of_writers_that_look_for_no_conflicts_until_groups_are_replaced(kind: TableType) -> None:
+    table, storage, clock = new_table(version=9, type=kind, index=BucketIndex(2))
+    share_table(table, SHARING, open_hudi_lock)
+    ours = opened(storage, clock)
+
+    def fixed() -> set[str]:
+        return {s.group.partition_path for s in ours.refresh().latest_slices() if s.group.file_id.endswith(FIXED_ID)}
+
+    with pytest.MonkeyPatch.context() as theirs:
+        theirs.setattr(Buckets, "new_file_id", lambda _self, _instant, _partition, bucket: f"{bucket:08}{FIXED_ID}")
+        put(ours, [("1", "a", 1, "x"), ("2", "b", 1, "x")])
+    put(ours, [("3", "c", 1, "x")])
+    assert fixed() == {"a", "b", "c"}
+    put(ours, [("4", "a", 2, "over")], Operation.INSERT_OVERWRITE)
+    delete_partitions(ours, ["b"])
+    put(ours, [("5", "b", 2, "again"), ("3", "c", 2, "y")])
+    put(ours, [("6", "d", 2, "new")])
+    assert sorted(shown(ours)) == [("3", 2, "y"), ("4", 2, "over"), ("5", 2, "again"), ("6", 2, "new")]
+    assert fixed() == {"c"}
 
 
 @pytest.mark.parametrize(("version", "kinds"), [(6, {"APPEND", "MERGE"}), (9, {"CREATE", "MERGE"})])

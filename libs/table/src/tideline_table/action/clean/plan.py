@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -37,6 +38,7 @@ SAVED_KEY = "savepointed_timestamps"
 """Key of extra metadata. With it, Hudi's incremental cleaning finds the slices that deleted savepoints had kept."""
 MOST_FILES = 100_000
 """About as many files one plan names: what is left is for the next. A plan of millions would not fit into memory."""
+_LISTED_AT_ONCE = 16
 BATCH_FILES = 200
 """Before each batch of so many deletions, the files that must stay are looked up again."""
 
@@ -92,15 +94,18 @@ class Retained:
     versions: int = 0
     held_by: Lease | None = None
     """The reader lease that lets the clean keep more than the policy says."""
+    pending: str = ""
+    """The instant of the oldest pending write of a shared table, which may append to slices of then. `earliest` is before it."""
 
     def doomed(self, state: TableState, group: FileGroupId) -> list[FileSlice]:
         """Return the slices of a file group that are not kept."""
         if self.earliest is not None:
             return list(_doomed(state, group, self.earliest.instant))
         found = list(_doomed_versions(state, group, self.versions))
-        if self.held_by is None or not found:
+        since = min(filter(None, (self.held_by.instant if self.held_by is not None else "", self.pending)), default="")
+        if not since or not found:
             return found
-        kept = kept_since(state.slices.get(group, {}), state.replaced.get(group), self.held_by.instant)
+        kept = kept_since(state.slices.get(group, {}), state.replaced.get(group), since)
         return [file_slice for file_slice in found if file_slice.base_instant not in kept]
 
 
@@ -110,7 +115,8 @@ def retained_by(state: TableState, options: Options, now: datetime, leases: Iter
     lease = oldest(leases)
     if policy is CleaningPolicy.VERSIONS:
         versions = options[CLEAN_FILE_VERSIONS_RETAINED]
-        return Retained(policy, f"{CLEAN_FILE_VERSIONS_RETAINED.key}={versions}", versions=versions, held_by=lease)
+        pending = min((a.instant for a in state.pending() if state.sharing and a.action in WRITE_ACTIONS), default="")
+        return Retained(policy, f"{CLEAN_FILE_VERSIONS_RETAINED.key}={versions}", versions=versions, held_by=lease, pending=pending)
     if policy is CleaningPolicy.COMMITS:
         retained = options[CLEANER_COMMITS_RETAINED]
         text = f"{CLEANER_COMMITS_RETAINED.key}={retained}"
@@ -224,13 +230,15 @@ def with_undone_logs(storage: Storage, state: TableState, plan: CleanPlanned) ->
     """
     doomed = {of for path in plan.paths if (of := _slice_of(path)) is not None}
     groups = {group for group, _ in doomed}
-    known, planned = file_sizes(state, groups), dict[str, Any]()
-    for partition, files in plan.plan["filePathsToBeDeletedPerPartition"].items():
-        listed = (o.path for o in storage.list_folder(partition).objects if is_log_path(o.path) and o.path not in known)
-        named = ((path, of) for path in listed if (of := _slice_of(path)) is not None)
-        undone = [path for path, of in named if of in doomed or (of[0] in groups and of[0] in state.replaced)]
-        more = [{"filePath": f"{hudi_root(storage.root)}/{path}", "isBootstrapBaseFile": False} for path in undone]
-        planned[partition] = [*files, *more]
+    whole = {g for g in groups if g in state.replaced and all((g, at) in doomed for at in state.slices.get(g, {}))}
+    known, planned = file_sizes(state, groups), dict(plan.plan["filePathsToBeDeletedPerPartition"])
+    with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
+        for (partition, files), folder in zip(planned.items(), pool.map(storage.list_folder, planned), strict=True):
+            listed = (found.path for found in folder.objects if is_log_path(found.path) and found.path not in known)
+            named = ((path, of) for path in listed if (of := _slice_of(path)) is not None)
+            undone = [path for path, of in named if of in doomed or of[0] in whole]
+            more = [{"filePath": f"{hudi_root(storage.root)}/{path}", "isBootstrapBaseFile": False} for path in undone]
+            planned[partition] = [*files, *more]
     return CleanPlanned({**plan.plan, "filePathsToBeDeletedPerPartition": planned})
 
 

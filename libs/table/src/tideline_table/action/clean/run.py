@@ -37,15 +37,16 @@ def request_clean(table: Table, options: Mapping[str, object] | None = None) -> 
     """Publish a plan on the timeline; return its instant, or why there is none."""
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
+    leaves_logs = table.sharing is not None and table.definition.has_logs and not table.timeline.format.has_completion_times
 
     def decide(state: TableState) -> Due | NotDue:
         # Ask the store only if the policy needs the time or a lease may have expired.
         now = table.timeline.time.now()
         found = plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
-        if table.sharing is None or table.timeline.format.has_completion_times or not isinstance(found, Due):
-            return found
-        assert isinstance(found.body, CleanPlanned)
-        return replace(found, body=with_undone_logs(table.storage, state, found.body))
+        if isinstance(found, Due) and leaves_logs:
+            assert isinstance(found.body, CleanPlanned)
+            return replace(found, body=with_undone_logs(table.storage, state, found.body))
+        return found
 
     # Step 1: append the plan, which names each file to delete. A job of Apache Hudi begins a clean that it finds requested, and
     # fails if another process begins it at the same time. One that is inflight both run, and the second completion is none.

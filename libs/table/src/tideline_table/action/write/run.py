@@ -285,6 +285,8 @@ class _Attempt:
                 rings,
                 has_logs=has_logs,
                 inserts_to_log=options[INSERT_TO_LOG] and has_logs and not named.opens_groups_only,
+                # Not for an overwrite: the file groups that it replaces have these ids.
+                fixed_ids=not overwrites and self.table.opens_fixed_ids,
             )
         except UnsupportedTable:
             if found is not None:
