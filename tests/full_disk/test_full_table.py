@@ -244,7 +244,7 @@ def test_a_full_disk_can_be_cleaned(disk, table, use_up):
 
 def test_a_clean_at_each_page_without_a_reserve(disk, table):
     """As of a table that an earlier release made; what only spares requests is spent then."""
-    rows = with_old_versions(table)
+    rows = with_old_versions(table, 16)
     spend_reserve(table)
 
     def run():
