@@ -130,7 +130,9 @@ def _prepared(size: Size, folder: Path, servers: Servers, lease_store: str, hudi
     disk, store = f"file:{folder / 'lake'}", f"s3://{LAKE}/fleet"
     tables = members(size.tables, disk, store)
     causes = Causes(folder / "special", folder / "awaited")
-    patterns = (f"{disk}/*/*", f"{store}/*/*", f"file:{causes.folder}/*", f"file:{causes.awaited}/*", f"file:{folder}/hudi/*")
+    patterns = (f"{disk}/*/*", f"{store}/*/*", f"file:{causes.folder}/*", f"file:{causes.awaited}/*")
+    if size.hudi_tables:  # a pattern without tables is a finding
+        patterns = (*patterns, f"file:{folder}/hudi/*")
     place = Place(folder, patterns, servers.kafka.url, servers.redis.url, lease_store)
     rules = Rules((disk, store), f"file:{causes.folder}", f"file:{folder}/hudi", size.unmerged_log_age_s)
     ledgers = folder / "ledgers"
