@@ -202,10 +202,10 @@ class Table:
 
     @property
     def opens_fixed_ids(self) -> bool:
-        """Whether a bucket that is opened gets the file id that Apache Hudi's writers give it that look for no conflicts.
+        """Whether Tideline gives a new bucket the file id that Apache Hudi's writers give it when they look for no conflicts.
 
-        Such a writer may open the same bucket now, and then both have to mean one file group. Not once file groups were replaced:
-        one of that id, which nobody knows any more when its files are cleaned, would hide the new one from Apache Hudi.
+        Such a writer may open the same bucket at the same time, and both must mean one file group. Tideline does not once a commit
+        has replaced file groups: Apache Hudi would hide a new file group that has the id of a replaced one.
         """
         state = self.state
         if self.sharing is None or state.replaced or any(a.action is Action.REPLACE_COMMIT for a in state.actions.values()):

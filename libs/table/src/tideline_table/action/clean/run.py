@@ -16,8 +16,8 @@ from tideline_table.action.clean.plan import (
     execute_clean,
     groups_of,
     plan_clean,
-    with_undone_logs,
 )
+from tideline_table.action.clean.undone_logs import with_undone_logs
 from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, publish
 from tideline_table.coordination.leases import leased_instant, live_leases, needed_by, oldest
