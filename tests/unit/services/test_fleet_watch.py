@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,16 +17,28 @@ from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, die, updat
 
 from tideline_cli.fleet import Fleet as CliFleet
 from tideline_events import DECISIONS, EventLogUnavailable, FindingEvent, VerdictEvent
-from tideline_locks import LockUnreachable
-from tideline_planner import watch
+from tideline_locks import LockUnreachable, open_hudi_lock
+from tideline_planner import observed, watch
 from tideline_planner.metrics import FINDINGS, STATES
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_planner.watch import GONE_SHOWN_S, LOOK_AGAIN_S, LOOK_AT_FILES_S, LOOK_AT_PENDING_S
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
-from tideline_table.action import TableService, run_compaction
-from tideline_table.table import Finding, GivenUp, Table, TableType, damage_of, keep_given_up
+from tideline_table.action import TableService, examine, leave, run_compaction
+from tideline_table.coordination import observed_uid
+from tideline_table.hudi.instant import next_instant
+from tideline_table.table import (
+    Finding,
+    GivenUp,
+    HudiLockKind,
+    Sharing,
+    Table,
+    TableType,
+    damage_of,
+    keep_given_up,
+    share_table,
+)
 
 
 def planner(fleet: Fleet, **explicit):
@@ -394,6 +407,36 @@ def test_a_table_that_is_gone_is_named_for_a_day_and_until_it_is_back(fleet):
     assert gone() == 1
     fleet.clock.advance(GONE_SHOWN_S)
     assert gone() == 0
+
+
+def test_a_table_that_only_apache_hudi_writes_has_its_state_and_one_that_is_left_is_not_gone(fleet, monkeypatch):
+    table = fleet.create(type=TableType.COW)
+    write(table, 0)
+    share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    service, context = planner(fleet)
+    service.tick()
+    assert context.metrics.value(STATES, state="managed") == 1
+    leave(Table.open(table.base_path, hudi_lock=open_hudi_lock, clock=fleet.clock), open_hudi_lock)
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    (document,) = service._watch.documents()
+    assert (document["state"], document["verdict"], document["findings"]) == ("unmanaged", "unmanaged", [])
+    assert document["gain"] is not None
+    assert document["remedy"].endswith("tideline share PATH --check")
+    assert service._watch.document(observed_uid(table.storage.root)) == document
+    assert [context.metrics.value(STATES, state=state) for state in ("managed", "unmanaged", "gone")] == [0, 1, 0]
+    examined: list[Table] = []
+    monkeypatch.setattr(observed, "examine", lambda *given: (examined.append(given[0]), examine(*given))[1])
+    for _ in range(2):
+        fleet.clock.advance(LOOK_AGAIN_S)
+        service.tick()
+    assert examined == [], "the timeline is as it was"
+    (Path(fleet.path("trips")) / ".hoodie" / f"{next_instant(fleet.clock.now(), '')}.commit.requested").touch()
+    service.tick()
+    assert examined == [], "a look each minute"
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    assert len(examined) == 1
 
 
 def test_a_policy_file_that_is_not_valid_is_a_finding_until_it_is_mended(fleet):

@@ -26,7 +26,7 @@ from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
 from tideline_table.action import leave
 from tideline_table.coordination import observed_uid, roll_back
-from tideline_table.errors import WriteConflict
+from tideline_table.errors import TableFrozen, WriteConflict
 from tideline_table.hudi import time_from_instant
 from tideline_table.hudi.instant import next_instant
 from tideline_table.log.entry import LOCK_MARK_PATH
@@ -229,6 +229,18 @@ def test_a_table_that_is_left_is_observed_and_one_that_is_shared_again_is_manage
     service.tick()
     service.tick()
     assert fleet.event_log.cursor(shared.uid).sharing == "shared"
+
+
+def test_a_process_that_locks_a_table_that_was_left_leaves_no_file_of_its_lock(fleet):
+    table = fleet.create()
+    write(table, 0)
+    share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    suspended = Table.open(table.base_path, hudi_lock=open_hudi_lock)
+    leave(Table.open(table.base_path, hudi_lock=open_hudi_lock), open_hudi_lock)
+    before = tree(Path(fleet.path("trips"))).keys()
+    with pytest.raises(TableFrozen, match="tideline leave"):
+        suspended.timeline.leave()
+    assert tree(Path(fleet.path("trips"))).keys() == before
 
 
 def test_what_only_apache_hudi_writes_to_a_shared_table_is_adopted_and_published(fleet):

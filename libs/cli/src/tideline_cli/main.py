@@ -50,6 +50,7 @@ COMMANDS = {
     "webhooks": "webhooks",
     "catalog": "catalogs",
     "up": "platform",
+    "observe": "platform",
     "console": "platform",
 }
 """The module that defines each command in its `app`. A module is imported when its command is run or described."""

@@ -1,10 +1,11 @@
-"""`tideline up` and `tideline console`. They run another program in place of this process, so that other commands start fast."""
+"""`tideline up`, `tideline observe` and `tideline console`. They run another program in place of this process, so that other commands start fast."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,27 @@ def up(
     `event_log = "kafka://host:9092"` and `locks = "redis://host:6379/0"` in the settings file select Kafka and Redis instead.
     """
     _replace("tideline_cli.up", _environment(tables, settings, state_folder))
+
+
+@app.command(epilog="Example: tideline observe '/data/lake/*' --state-folder ./state")
+def observe(
+    patterns: Annotated[list[str], typer.Argument(metavar="PATTERN…", help="Base paths, or patterns such as /data/lake/*.")],
+    *,
+    settings: Annotated[Path | None, typer.Option(help="Settings file (TOML); docs/settings.md lists all settings.")] = None,
+    state_folder: Annotated[
+        Path | None, typer.Option(help="Folder for logs, the embedded event log and the addresses of the services.")
+    ] = None,
+) -> None:
+    """Watch tables that others write until Ctrl-C, and write nothing below them: events, findings, history, the console.
+
+    First prints what `tideline status` prints: the verdict of a table that only Apache Hudi writes is `unmanaged`, with what
+    managing it would gain. Then runs mirror, planner and console with the policy `mode: observe` for all tables, whatever the
+    policy file says. Only the log of a table that was shared goes on: the mirror continues it under the common lock.
+    """
+    environment = _environment(patterns, settings, state_folder)
+    with suppress(typer.Exit):  # a table that cannot be examined has its line, and is observed all the same
+        import_module("tideline_cli.status").status(json.loads(environment["TIDELINE_TABLES"]), settings=settings)
+    _replace("tideline_cli.up", environment, "--observe")
 
 
 @app.command(epilog="Example: tideline console --tables '/data/lake/*'")
@@ -68,6 +90,6 @@ def _environment(tables: list[str] | None, settings: Path | None, state_folder: 
     return environment
 
 
-def _replace(module: str, environment: dict[str, str]) -> None:
+def _replace(module: str, environment: dict[str, str], *arguments: str) -> None:
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", module], {**os.environ, **environment})  # noqa: S606 - a module of ours
+    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**os.environ, **environment})  # noqa: S606 - a module of ours

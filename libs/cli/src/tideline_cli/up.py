@@ -1,4 +1,7 @@
-"""Runs all services on this machine under one supervisor, for `tideline up`. `TIDELINE_*` variables give the settings."""
+"""Runs services on this machine under one supervisor: all for `tideline up`, those that only read for `tideline observe`.
+
+`TIDELINE_*` variables give the settings.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,28 @@ from tideline_runtime.supervisor import Child, Supervisor
 from tideline_table.errors import InvalidOption, TidelineError
 
 _KILL_GRACE_S = 5.0
+OBSERVE = "--observe"
+_OBSERVING = ("mirror", "planner")
+_POLICY = "version: 1\ndefaults: {mode: observe}\n"
 
 
-def run_services() -> int:
-    """Run all services until SIGTERM or SIGINT and return the exit code.
+def run_services(*, observes: bool = False) -> int:
+    """Run all services until SIGTERM or SIGINT and return the exit code. Those that observe have a policy that forbids all writes.
 
     Before any service is started, raises `InvalidOption` for no tables, and `InvalidSetting` for settings that are not valid.
     """
     settings = ServiceSettings.load()
     if not settings.tables:
-        raise InvalidOption("no tables", expected="base paths or patterns", remedy="tideline up --tables '/data/lake/*'")
+        raise InvalidOption("no tables", expected="base paths or patterns", remedy="name some, such as '/data/lake/*'")
     settings_file = os.environ.get(FILE_VARIABLE)
     arguments = ("--settings", settings_file) if settings_file else ()
     _check_services()
-    make_state_folder(settings)
-    children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments)) for name in _services()]
+    policy = make_state_folder(settings) / "observe.yaml"
+    names = [name for name in _services() if not observes or name in (*_OBSERVING, "console")]
+    policies = {f"{PREFIX}{name}__policy_file".upper(): str(policy) for name in names} if observes else {}
+    if observes:
+        policy.write_text(_POLICY)
+    children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments), policies) for name in names]
     _print_address(settings.state_folder / "console.url")
     with logs("up", level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
         return Supervisor(children, settings.state_folder, grace_s=settings.stop_grace_s + _KILL_GRACE_S).run()
@@ -97,6 +107,6 @@ def _check_services() -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(run_services())
+        sys.exit(run_services(observes=OBSERVE in sys.argv[1:]))
     except TidelineError as error:
         sys.exit(report_failure(error))

@@ -223,6 +223,10 @@ class OpenTables:
         found = {**self._refused, **self._troubled}
         return {path: (why, path in self._unlocked) for path, why in found.items() if path not in self._left_alone}
 
+    def left_alone(self) -> list[str]:
+        """Return the tables that only Apache Hudi writes, as of the last visit, unless this service `observes` them."""
+        return sorted(filter(self.owns, self._left_alone))
+
     @property
     def in_force(self) -> Policies:
         """The policies as of the last visit."""
@@ -349,6 +353,7 @@ class OpenTables:
                 _log.warning("table skipped", base_path=base_path, reason=str(error))
             return None
         self._refused.pop(base_path, None)
+        self._left_alone.discard(base_path)
         return table
 
     def _is_another(self, table: Table) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from tideline_events import FindingEvent
 from tideline_locks import LockProbe
 from tideline_planner.metrics import FINDINGS, STATES
+from tideline_planner.observed import ObservedTables
 from tideline_planner.rules import rules_of, with_planner
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.cleaner_settings import CleanerSettings
@@ -109,6 +110,7 @@ class FleetWatch:
         self._tables = tables
         self._seen: dict[str, _Seen] = {}
         self._failures: dict[str, Document] = {}
+        self._observed = ObservedTables(context, tables)
         self._gone: dict[str, tuple[str, float]] = {}
         """Base path → uid of a table that was found before, and the monotonic time since which it is not."""
         self._states: dict[str, tuple[str, str]] = {}
@@ -150,6 +152,7 @@ class FleetWatch:
             failures[base_path] = failure_document(base_path, Finding(kind, why))
         for pattern in filter(self._tables.owns, self._tables.registry.unmatched()):
             failures[pattern] = failure_document(pattern, Finding(FindingKind.NO_TABLE, f"no table matches {pattern}"))
+        failures |= self._observed.documents(self._rules)
         failures |= self._of_gone(visited, failures)
         policies = self._tables.policies
         if policies is not None and policies.refusal and self._tables.owns(str(policies.path)):
@@ -186,7 +189,7 @@ class FleetWatch:
 
     def _of_gone(self, visited: set[str], failures: Mapping[str, Document]) -> dict[str, Document]:
         """Return a finding for each table that was found before and is not at its place now."""
-        now_s, found = self._context.clock.monotonic_s(), set(self._tables.known().values())
+        now_s, found = self._context.clock.monotonic_s(), {*self._tables.known().values(), *self._tables.left_alone()}
         for uid, seen in self._seen.items():
             base_path = seen.table.base_path
             if uid not in visited and base_path not in found and self._tables.owns(base_path):
@@ -215,8 +218,9 @@ class FleetWatch:
     def document(self, uid: str) -> Document | None:
         """Return the document of a table, None if this instance does not have the table."""
         with self._lock:
-            seen = self._seen.get(uid)
-            return None if seen is None else self._dated(seen.document)
+            seen, others = self._seen.get(uid), self._failures.values()
+            found = next((d for d in others if d["uid"] == uid), None) if seen is None else seen.document
+            return None if found is None else self._dated(found)
 
     def verdicts(self, uid: str, services: list[TableService]) -> tuple[Document, list[Verdict]] | None:
         """Return the document of a table and new verdicts about its services, on its state as of the last visit.

@@ -10,11 +10,13 @@ from tests.unit.table import tables
 from tests.unit.table.counting import NotingStorage
 from tests.unit.table.tables import instant, new_table, open_table
 
+from tideline_table.action import SERVICES, TableService
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import other_writers
-from tideline_table.errors import TableFrozen
+from tideline_table.errors import TableFrozen, TableIncomplete
 from tideline_table.hudi.instant import Action, Instant, State, instant_from_time
 from tideline_table.table import Table
+from tideline_table.writer import Operation
 
 
 def write(table: Table) -> str:
@@ -107,6 +109,22 @@ def test_another_writer_that_begins_now_is_found_at_once_on_a_long_timeline(long
     begins = instant_from_time(clock.now() - timedelta(seconds=behind_s))
     storage.put(table.timeline.format.timeline_path(Instant(begins, Action.COMMIT, State.REQUESTED)), b"")
     with pytest.raises(TableFrozen, match="that no Tideline writer made"):
+        write(table)
+
+
+def test_an_old_plan_that_another_writer_completes_is_found_at_once_on_a_long_timeline(long) -> None:
+    table, storage, clock = long
+    for number in range(4):
+        tables.write(table, [(f"k{number}", "p", 1, "x")], Operation.BULK_INSERT)
+    planned = SERVICES[TableService.CLUSTERING].plan(table)
+    assert isinstance(planned, str)
+    clock.advance(2 * other_writers.WHOLE_LOOK_S)
+    write(table)  # a look at all names
+    clock.advance(1)
+    begun = Instant(planned, Action.REPLACE_COMMIT, State.INFLIGHT)
+    storage.put(table.timeline.format.timeline_path(begun), b"")
+    storage.put(table.timeline.format.timeline_path(replace(begun, state=State.COMPLETED), instant_from_time(clock.now())), b"{}")
+    with pytest.raises(TableIncomplete, match=planned):
         write(table)
 
 

@@ -55,12 +55,14 @@ def list_hoodie(timeline: ActiveTimeline) -> tuple[Folder, str]:
     """Return the listing of `.hoodie` for `check_no_other_writer`, and the instant from which on it has names: empty for all.
 
     All names of a long timeline are listed every `WHOLE_LOOK_S`, and first by each process. A look between is for writers that
-    begin now: they name their files by the time in UTC, as the properties of an exclusive table say.
+    begin now: they name their files by the time in UTC, as the properties of an exclusive table say. And for completions of what is
+    pending here, whose names begin with an older instant.
     """
     storage, (at_s, names), newest = timeline.storage, timeline.whole_look, timeline.newest_settled
     if names >= LONG_TIMELINE and newest and 0 <= timeline.clock.monotonic_s() - at_s < WHOLE_LOOK_S:
         # From the newest known names on: they are gone if an upgrade moved the timeline.
-        since = min(instant_from_time(timeline.clock.now() - RECENT), newest)
+        pending = [record.instant for record in timeline.state.pending()]
+        since = min(instant_from_time(timeline.clock.now() - RECENT), newest, *pending)
         if timeline.format.timeline_folder != p.PROPERTIES_FOLDER:
             return storage.list_folder(p.PROPERTIES_FOLDER), since
         folder = storage.list_folder(p.PROPERTIES_FOLDER, f"{p.PROPERTIES_FOLDER}/{since}")

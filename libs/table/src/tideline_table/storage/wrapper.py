@@ -99,7 +99,7 @@ class LogOnlyStorage(ReadOnlyStorage):
     """The storage of a shared table in which a process may only continue the table log, under the lock of both sides."""
 
     def on_request(self, kind: str, path: str) -> None:
-        if not path.startswith((".hoodie/.tideline/", ".hoodie/lock", ".hoodie/.locks/")):
+        if not path.startswith((".hoodie/.tideline/", ".hoodie/lock", ".hoodie/.lock.crc", ".hoodie/.locks/")):
             super().on_request(kind, path)
 
 

@@ -10,8 +10,8 @@ process adopts the step like one of Apache Hudi's. So the log follows the timeli
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from tideline_table.config import LOCK_WAIT_S
@@ -39,6 +39,7 @@ from tideline_table.coordination.timeline import ActiveTimeline, Decide, kept_pa
 from tideline_table.errors import (
     ObjectNotFound,
     StorageError,
+    TableFrozen,
     TidelineError,
     TransactionRolledBack,
     UnsupportedTable,
@@ -48,7 +49,7 @@ from tideline_table.hudi.instant import WRITE_ACTIONS, Action, State, next_insta
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.log.action import ActionRecord
-from tideline_table.log.entry import LOCK_GUARD_PATH, LOCK_MARK_PATH, Entry
+from tideline_table.log.entry import LOCK_GUARD_PATH, LOCK_MARK_PATH, TIDELINE_FOLDER, Entry
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
@@ -126,8 +127,7 @@ class SharedTimeline(ActiveTimeline):
                 return False
         check_still_shared(self.storage, self.replica.uid)  # also before the lock: no process would remove its files
         before = self.state.sequence
-        with self._checked_lock().hold() as held, self.replica.mutex:
-            check_still_shared(self.storage, self.replica.uid)
+        with self._held() as held:
             self.follower.adopt()
             self._watch_lock(held)
         return self.state.sequence > before
@@ -178,8 +178,7 @@ class SharedTimeline(ActiveTimeline):
 
     def _take_back(self, begun: Sequence[ActionRecord]) -> None:
         """Remove actions that will never complete, and log them as rolled back. Hudi's rollback undoes no clean and no rollback."""
-        with self._checked_lock().hold(), self.replica.mutex:
-            check_still_shared(self.storage, self.replica.uid)
+        with self._held():
             turn_off_if_known(self.storage, self.format, (a.instant for a in begun))
             for path in (self.format.timeline_path(a.at(s)) for a in begun for s in (State.INFLIGHT, State.REQUESTED)):
                 self.storage.delete(path)
@@ -187,16 +186,13 @@ class SharedTimeline(ActiveTimeline):
 
     def leave(self) -> None:
         """See `ActiveTimeline.leave`. Writers that have the table open miss its identity at their next step."""
-        with self._checked_lock().hold() as held, self.replica.mutex:
-            check_still_shared(self.storage, self.replica.uid)
+        with self._held() as held:
             self.follower.adopt()
             check_nothing_begun(self.state)
             if not held.is_held():
                 raise StorageError("the lock of the table was taken away before the first step of leaving", remedy="retry")
             remove_tideline(self.storage)
-        # The release of the lock needed it. Nothing else here may be deleted without the lock: the table may be shared again.
-        self.storage.delete(LOCK_GUARD_PATH)
-        self.storage.delete(LOCK_MARK_PATH)
+        self._forget_lock_files()
 
     def forget_markers(self, target: str, found: Iterable[str]) -> None:  # noqa: ARG002 - the port's
         """See `ActiveTimeline.forget_markers`; deletes all, because Apache Hudi archives without an orphan-file cleanup."""
@@ -209,10 +205,10 @@ class SharedTimeline(ActiveTimeline):
 
         Raises `UnsupportedTable` without a lock or for a broken rule (`hudi_rules`), `WriteConflict` if a new Hudi write hangs.
         """
-        lock, lost = self._checked_lock(), 0
+        lost = 0
         deadline_s = self.clock.monotonic_s() + self.options[LOCK_WAIT_S]
         while lost < _LOCK_ATTEMPTS:
-            with lock.hold() as held, self.replica.mutex:
+            with self._held() as held:  # it is still shared: nothing of another table is mended here
                 try:
                     return self._append_under(held, decide)
                 except _LockLost:
@@ -251,6 +247,24 @@ class SharedTimeline(ActiveTimeline):
         """See `ActiveTimeline.mint_above_files`; here `mint` does the same."""
         return self.mint(state)
 
+    @contextmanager
+    def _held(self) -> Iterator[HeldHudiTableLock]:
+        """Hold the lock of the table. Raises `TableFrozen` if it was returned to its writers, and leaves nothing of the lock there."""
+        try:
+            with self._checked_lock().hold() as held, self.replica.mutex:
+                check_still_shared(self.storage, self.replica.uid)
+                yield held
+        except TableFrozen:
+            left = self.storage.list_folder(TIDELINE_FOLDER)
+            if not left.folders and all(found.path == LOCK_GUARD_PATH for found in left.objects):
+                self._forget_lock_files()
+            raise
+
+    def _forget_lock_files(self) -> None:
+        """Delete what the release of a file lock needed. Nothing else may be deleted without the lock: who shares again needs it."""
+        for path in (LOCK_GUARD_PATH, LOCK_MARK_PATH):
+            self.storage.delete(path)
+
     def _checked_lock(self) -> HudiTableLock:
         if self._lock is None:
             raise UnsupportedTable(
@@ -261,7 +275,6 @@ class SharedTimeline(ActiveTimeline):
         return self._lock
 
     def _append_under(self, held: HeldHudiTableLock, decide: Decide) -> Entry:
-        check_still_shared(self.storage, self.replica.uid)  # before anything is mended here
         hold_to_rules(self.storage, self.format, kept_partitions(self.replica.options))
         turn_off_if_known(self.storage, self.format, self._late)
         self._late.clear()

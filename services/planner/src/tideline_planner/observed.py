@@ -1,0 +1,67 @@
+"""The status of the tables that only Apache Hudi writes, for the fleet API: the planner shows them and decides nothing about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from tideline_runtime.contract import ServiceContext
+from tideline_runtime.open_tables import OpenTables
+from tideline_runtime.policy import TablePolicy
+from tideline_table.action import Rules, examine, failure_document, status_document
+from tideline_table.coordination import observed_uid
+from tideline_table.errors import TidelineError
+from tideline_table.hudi import ListedTimeline, TableFormat
+from tideline_table.storage import ReadOnlyStorage
+from tideline_table.table import Finding, FindingKind, Table
+
+LOOK_S = 60.0
+"""Time between two looks at a table: one listing of its timeline."""
+EXAMINED_S = 3600.0
+"""Time after which a table is examined again although its timeline is the same, because ages grow and files may be gone."""
+LOOKS_AT_ONCE = 20
+"""Looks in one visit of all tables: an examination lists partitions, and the tables that have plans must not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    looked_s: float
+    examined_s: float
+    document: dict[str, Any]
+    form: TableFormat | None = None
+    listed: Mapping[str, datetime] | None = None
+
+
+class ObservedTables:
+    """Keeps the documents of observed tables. Used by the thread that ticks."""
+
+    def __init__(self, context: ServiceContext, tables: OpenTables) -> None:
+        self._context, self._tables = context, tables
+        self._seen: dict[str, _Seen] = {}
+
+    def documents(self, rules: Callable[[Table, TablePolicy], Rules]) -> dict[str, dict[str, Any]]:
+        """Look at the tables that wait longest, and return the documents of all that were looked at, by base path."""
+        found, now_s = self._tables.left_alone(), self._context.clock.monotonic_s()
+        self._seen = {path: seen for path, seen in self._seen.items() if path in found}
+        waited = sorted((self._seen[path].looked_s if path in self._seen else 0.0, path) for path in found)
+        due = [path for at_s, path in waited if path not in self._seen or now_s - at_s >= LOOK_S]
+        for path in due[:LOOKS_AT_ONCE]:
+            self._context.health.beat()
+            self._seen[path] = self._look(path, rules, now_s)
+        return {path: seen.document for path, seen in self._seen.items()}
+
+    def _look(self, path: str, rules: Callable[[Table, TablePolicy], Rules], now_s: float) -> _Seen:
+        known, storage = self._seen.get(path), ReadOnlyStorage(self._tables.storage(path))
+        try:
+            if known is not None and known.form is not None and now_s - known.examined_s < EXAMINED_S:
+                if ListedTimeline.read(storage, known.form).modified == known.listed:
+                    return replace(known, looked_s=now_s)
+            table = Table.open(path, clock=self._context.clock, options=self._tables.options, storage=storage)
+            listed = ListedTimeline.read(storage, table.definition.format).modified
+            table.refresh()  # behind the listing: what comes in between makes the next look examine again
+            document = status_document(examine(table, rules(table, self._tables.policy(path))))
+        except TidelineError as error:
+            return _Seen(now_s, now_s, failure_document(path, Finding(FindingKind.CANNOT_OPEN, str(error))))
+        return _Seen(now_s, now_s, {**document, "uid": observed_uid(storage.root)}, table.definition.format, listed)
