@@ -22,7 +22,14 @@ from tideline_planner import observed, watch
 from tideline_planner.metrics import FINDINGS, STATES
 from tideline_planner.planning import PlannerService
 from tideline_planner.settings import PlannerSettings
-from tideline_planner.watch import GONE_SHOWN_S, LOOK_AGAIN_S, LOOK_AT_FILES_S, LOOK_AT_PENDING_S
+from tideline_planner.watch import (
+    GONE_SHOWN_S,
+    LOOK_AGAIN_S,
+    LOOK_AT_FILES_S,
+    LOOK_AT_PENDING_S,
+    LOOK_AT_STANDING_S,
+    LOOK_AT_TIMELINE_S,
+)
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
 from tideline_table.action import TableService, examine, leave, run_compaction
@@ -437,6 +444,36 @@ def test_a_table_that_only_apache_hudi_writes_has_its_state_and_one_that_is_left
     fleet.clock.advance(LOOK_AGAIN_S)
     service.tick()
     assert len(examined) == 1
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "observed"])
+def test_a_lost_timeline_file_is_named_until_it_is_back(fleet, kind):
+    table = fleet.create(type=TableType.COW)
+    write(table, 0)
+    if kind != "exclusive":
+        table = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    if kind == "observed":
+        leave(Table.open(table.base_path, hudi_lock=open_hudi_lock, clock=fleet.clock), open_hudi_lock)
+    service, context = planner(fleet)
+
+    def found_after(seconds: float) -> list[str]:
+        fleet.clock.advance(seconds)
+        service.tick()
+        (document,) = service._watch.documents()
+        named = [found["text"] for found in document["findings"] if found["kind"] == "damaged"]
+        assert context.metrics.value(FINDINGS, kind="damaged") == len(named)
+        return named
+
+    assert found_after(60) == []
+    within_s = {"exclusive": LOOK_AT_STANDING_S, "shared": LOOK_AT_TIMELINE_S, "observed": observed.LOOK_S}[kind]
+    path = max((Path(fleet.path("trips")) / ".hoodie").glob("*.commit"))
+    content = path.read_bytes()
+    path.unlink()
+    (text,) = found_after(within_s)
+    assert f"timeline file .hoodie/{path.name} is gone" in text
+    assert len(found_after(60)) == 1
+    path.write_bytes(content)
+    assert found_after(60) == []
 
 
 def test_a_policy_file_that_is_not_valid_is_a_finding_until_it_is_mended(fleet):

@@ -1,4 +1,7 @@
-"""`tideline up`, `tideline observe` and `tideline console`. They run another program in place of this process, so that other commands start fast."""
+"""`tideline up`, `tideline observe` and `tideline console`.
+
+They run another program in place of this process, so that other commands start fast.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The status of the tables that only Apache Hudi writes, for the fleet API: the planner shows them and decides nothing about them."""
+"""The status of the tables that only Apache Hudi writes, for the fleet API: the planner shows them and decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from tideline_runtime.contract import ServiceContext
@@ -14,10 +14,11 @@ from tideline_table.action import Rules, examine, failure_document, status_docum
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import TidelineError
 from tideline_table.hudi import ListedTimeline, TableFormat
+from tideline_table.hudi.instant import Action, State
 from tideline_table.storage import ReadOnlyStorage
-from tideline_table.table import Finding, FindingKind, Table
+from tideline_table.table import Finding, FindingKind, Table, lost_finding
 
-LOOK_S = 60.0
+LOOK_S = 50.0
 """Time between two looks at a table: one listing of its timeline."""
 EXAMINED_S = 3600.0
 """Time after which a table is examined again although its timeline is the same, because ages grow and files may be gone."""
@@ -31,7 +32,9 @@ class _Seen:
     examined_s: float
     document: dict[str, Any]
     form: TableFormat | None = None
-    listed: Mapping[str, datetime] | None = None
+    listed: ListedTimeline | None = None
+    lost: tuple[str, ...] = ()
+    """Completed timeline files that a look showed, and the next one did not, while it showed their actions as pending."""
 
 
 class ObservedTables:
@@ -55,13 +58,31 @@ class ObservedTables:
     def _look(self, path: str, rules: Callable[[Table, TablePolicy], Rules], now_s: float) -> _Seen:
         known, storage = self._seen.get(path), ReadOnlyStorage(self._tables.storage(path))
         try:
-            if known is not None and known.form is not None and now_s - known.examined_s < EXAMINED_S:
-                if ListedTimeline.read(storage, known.form).modified == known.listed:
-                    return replace(known, looked_s=now_s)
+            is_recent = known is not None and now_s - known.examined_s < EXAMINED_S
+            if known and known.form and is_recent and ListedTimeline.read(storage, known.form) == known.listed:
+                return replace(known, looked_s=now_s)
             table = Table.open(path, clock=self._context.clock, options=self._tables.options, storage=storage)
-            listed = ListedTimeline.read(storage, table.definition.format).modified
+            listed = ListedTimeline.read(storage, table.definition.format)
             table.refresh()  # behind the listing: what comes in between makes the next look examine again
-            document = status_document(examine(table, rules(table, self._tables.policy(path))))
+            status, lost = examine(table, rules(table, self._tables.policy(path))), _lost(known, listed)
+            document = status_document(replace(status, findings=(*status.findings, *lost_finding(lost))))
         except TidelineError as error:
             return _Seen(now_s, now_s, failure_document(path, Finding(FindingKind.CANNOT_OPEN, str(error))))
-        return _Seen(now_s, now_s, {**document, "uid": observed_uid(storage.root)}, table.definition.format, listed)
+        return _Seen(now_s, now_s, {**document, "uid": observed_uid(storage.root)}, table.definition.format, listed, lost)
+
+
+def _lost(known: _Seen | None, listed: ListedTimeline) -> tuple[str, ...]:
+    """Return the completed files that are gone since they were seen. A pending rollback or restore may have deleted them."""
+    if known is None or known.listed is None:
+        return ()
+    pending = {i.time: i.action for i in listed.timeline.instants if i.state is not State.COMPLETED}
+    if {Action.ROLLBACK, Action.RESTORE} & set(pending.values()):
+        return known.lost
+    before = {path: i.time for i, path in known.listed.timeline.paths.items() if i.state is State.COMPLETED}
+    there = set(listed.timeline.paths.values())
+    gone = [path for path, at in before.items() if at in pending and path not in there]
+    return tuple(sorted({*gone, *(path for path in known.lost if path not in there and _time_of(path) in pending)}))
+
+
+def _time_of(path: str) -> str:
+    return re.split("[._]", path.rpartition("/")[2])[0]

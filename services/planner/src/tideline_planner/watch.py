@@ -32,7 +32,7 @@ from tideline_table.action import (
     status_document,
 )
 from tideline_table.errors import TidelineError
-from tideline_table.table import Finding, FindingKind, Table, damage_of, why_refused
+from tideline_table.table import Finding, FindingKind, Table, damage_of, lost_of, why_refused
 
 _log = get_logger(__name__)
 LOOK_AGAIN_S = 60.0
@@ -46,6 +46,9 @@ LOOK_AT_PENDING_S = 10.0
 """Time for a table with a pending action: without a log entry, its process may die, and the launcher may give up a plan."""
 LOOK_AT_STANDING_S = 300.0
 """Time after which it is checked again whether writers refuse a table: five requests."""
+LOOK_AT_TIMELINE_S = 30.0
+"""Time after which the timeline of a shared table is listed again, to find a completed file that is gone; that of an
+exclusive table is listed as often as it is checked whether writers refuse it."""
 LOOK_AT_FILES_S = 3600.0
 """Time after which the partitions of a table are listed again, to find data files that are gone or have wrong sizes. Of a table of
 which the mirror tells that it has no news, this is done with each audit, and `why_refused` this often."""
@@ -64,11 +67,13 @@ class _Standing:
     refused_at_s: float = -math.inf
     damage: tuple[Finding, ...] = ()
     damage_at_s: float = -math.inf
+    lost: tuple[Finding, ...] = ()
+    lost_at_s: float = -math.inf
 
     @property
     def is_wrong(self) -> bool:
         """Whether something is wrong that may be mended at any time, without an entry in the table log."""
-        return self.refused is not None or bool(self.damage)
+        return self.refused is not None or bool(self.damage) or bool(self.lost)
 
     def at(self, table: Table, now_s: float, quiet_for_s: float | None) -> _Standing:
         """Return what is known now; look again at what is too old: what was wrong may be mended at any time.
@@ -82,6 +87,8 @@ class _Standing:
         if now_s - self.damage_at_s >= (LOOK_AGAIN_S if self.damage else files_s):
             # Damage that was found ends when no file is missing, not when it is the turn of other partitions.
             found = replace(found, damage=damage_of(table, everywhere=bool(self.damage)), damage_at_s=now_s)
+        if now_s - self.lost_at_s >= (standing_s if table.capabilities.log_is_truth and not self.lost else LOOK_AT_TIMELINE_S):
+            found = replace(found, lost=lost_of(table), lost_at_s=now_s)
         return found
 
 
@@ -125,16 +132,17 @@ class FleetWatch:
         is_same = known is not None and known.table is table and known.policy == policy and known.sequence == table.state.sequence
         is_told = is_same and self._tables.looks.is_current(table)
         since_s = known.since_s if known is not None and is_same else now_s
+        again_s = LOOK_AGAIN_S if table.capabilities.log_is_truth else LOOK_AT_TIMELINE_S
         told_s = min(LOOK_AT_QUIET_S, max(LOOK_AT_TOLD_S, now_s - since_s))
         is_told = is_told and not (known is not None and known.standing.is_wrong)  # no event tells that it is mended
-        if known is not None and is_same and now_s - known.at_s < (told_s if is_told else LOOK_AGAIN_S):
+        if known is not None and is_same and now_s - known.at_s < (told_s if is_told else again_s):
             has_pending = now_s - known.at_s >= LOOK_AT_PENDING_S and next(table.state.pending(), None) is not None
             if not has_pending:
                 return
         standing = known.standing if known is not None and known.table is table else _Standing()
         # A new state was not looked at: its files are listed as those of a table that is written.
         standing = standing.at(table, now_s, self._settings.audit_interval_s if is_told else None)
-        status = examine_beside(table, self._rules(table, policy), standing.refused, standing.damage)
+        status = examine_beside(table, self._rules(table, policy), standing.refused, (*standing.damage, *standing.lost))
         verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
         document = status_document(replace(status, verdicts=verdicts))
         with self._lock:

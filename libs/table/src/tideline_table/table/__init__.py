@@ -21,6 +21,8 @@ from tideline_table.table.findings import (
     given_up_plans,
     is_given_up_plan,
     keep_given_up,
+    lost_finding,
+    lost_of,
 )
 from tideline_table.table.health import TableSummary, health_of, summarise
 from tideline_table.table.identity import check_stands, read_identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, tzinfo
 
@@ -13,6 +13,7 @@ from tideline_table.config import BACKLOG_LOG_FILES, CLUSTERING_PRIORITY_LAPSE_S
 from tideline_table.coordination import allowed_silence, eager_until, last_sign, may_live
 from tideline_table.errors import MALFORMED, ObjectNotFound, TidelineError
 from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
+from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.properties import TIMEZONE
 from tideline_table.hudi.zone import LOCAL
 from tideline_table.json_text import parse_json
@@ -21,7 +22,7 @@ from tideline_table.log.hidden import hidden_files
 from tideline_table.log.state import TableState
 from tideline_table.storage import Storage
 from tideline_table.table.facade import Table
-from tideline_table.table.standing import lost_files, why_refused
+from tideline_table.table.standing import lost_completions, lost_files, why_refused
 
 JOBS = ".hoodie/.tideline/jobs"
 """The folder of what the launcher keeps with a table: these records, and logs of attempts that failed."""
@@ -216,6 +217,23 @@ def damage_of(table: Table, *, everywhere: bool = False) -> tuple[Finding, ...]:
         return ()
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return (Finding(FindingKind.DAMAGED, f"{found[0]}{more}"),)
+
+
+def lost_of(table: Table) -> tuple[Finding, ...]:
+    """Return a finding if the completed timeline file of a write is gone. One listing of the timeline."""
+    if not table.capabilities.keeps_log:
+        return ()
+    state = table.state
+    return lost_finding(lost_completions(table, list_timeline(table.storage, table.timeline.format), state))
+
+
+def lost_finding(paths: Sequence[str]) -> tuple[Finding, ...]:
+    """Return the finding about completed timeline files that are gone."""
+    if not paths:
+        return ()
+    more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+    text = f"timeline file {paths[0]}{more} is gone, and its action had completed: the next job of Apache Hudi rolls it back"
+    return (Finding(FindingKind.DAMAGED, f"{text}; restore the file from a copy, with all writers stopped meanwhile"),)
 
 
 def _of_given_up(table: Table, state: TableState) -> list[Finding]:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from itertools import groupby, islice
 
 from tideline_table.coordination.other_writers import check_no_other_writer, check_not_upgraded
 from tideline_table.coordination.shared.hudi_rules import check_version
 from tideline_table.errors import DamagedFile, ObjectNotFound, Recovery, TableIncomplete, TidelineError
 from tideline_table.file_group.slice import FileSlice
+from tideline_table.hudi.instant import Action, Instant, State, completed_as
+from tideline_table.hudi.listing import TimelineListing
 from tideline_table.hudi.properties import PROPERTIES_FOLDER, PROPERTIES_PATH, read_properties
 from tideline_table.log.checkpoint import RESTORE_LOG
 from tideline_table.log.entry import entry_path
@@ -28,6 +31,7 @@ _PARTITIONS_AT_ONCE = 1000
 _MOST_TASKS = 64
 _ALL_PARTS = 32
 _PARTS_IN_TURN = 4
+_FILE_FOLLOWS = timedelta(seconds=30)
 
 
 def why_refused(table: Table) -> TidelineError | None:
@@ -78,6 +82,23 @@ def _check_log(table: Table) -> None:
             expected=f"{entry_path(sequence)}: the log says what the table holds",
             remedy=RESTORE_LOG,
         )
+
+
+def lost_completions(table: Table, listed: TimelineListing, state: TableState) -> list[str]:
+    """Return the paths of timeline files that are gone: the log says completed, Apache Hudi finds pending and would roll back.
+
+    `state` is one from before the listing. A rollback or restore that is pending may have deleted such a file.
+    """
+    pending = [i for i in listed.instants if i.state is not State.COMPLETED]
+    if any(i.action in (Action.ROLLBACK, Action.RESTORE) for i in pending):
+        return []
+    known = [a for i in pending if (a := state.actions.get(i.time)) is not None and a.state is State.COMPLETED]
+    if table.capabilities.log_is_truth:
+        # There the entry comes first, and the mirror creates the file of a writer that died in between.
+        before = (table.clock.now() - _FILE_FOLLOWS).isoformat()
+        known = [a for a in known if a.since < before]
+    form = table.timeline.format
+    return [form.timeline_path(Instant(a.instant, completed_as(a.action), State.COMPLETED), a.completion) for a in known]
 
 
 def lost_files(table: Table, *, everywhere: bool = False) -> tuple[TidelineError, ...]:

@@ -16,7 +16,7 @@ from tideline_table.hudi.instant import State
 from tideline_table.log.action import ActionRecord
 from tideline_table.log.state import TableState
 from tideline_table.table.facade import Table
-from tideline_table.table.findings import Finding, FindingKind, age_s, damage_of, findings_beside
+from tideline_table.table.findings import Finding, FindingKind, age_s, damage_of, findings_beside, lost_of
 from tideline_table.table.standing import why_refused
 
 
@@ -108,10 +108,10 @@ class TableStatus:
 def examine(table: Table, rules: Rules, services: Iterable[TableService] = tuple(TableService)) -> TableStatus:
     """Return the status of the last refreshed state, with the verdicts of `services`.
 
-    Costs five requests (`why_refused`), listings of partitions (`damage_of`), and one or two requests for each pending
-    action.
+    Costs five requests (`why_refused`), listings of partitions (`damage_of`) and of the timeline, and one or
+    two requests for each pending action.
     """
-    return examine_beside(table, rules, why_refused(table), damage_of(table), services)
+    return examine_beside(table, rules, why_refused(table), (*damage_of(table), *lost_of(table)), services)
 
 
 def examine_beside(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -12,7 +12,7 @@ import pyarrow as pa
 from tideline_table.coordination.other_writers import check_log_ends
 from tideline_table.errors import CorruptMetadata, ObjectNotFound, StorageRefused, TableFrozen, UnsupportedTable
 from tideline_table.hudi.file_names import is_log_path
-from tideline_table.hudi.instant import Instant, State
+from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.hudi.properties import METADATA_PARTITIONS, read_properties
 from tideline_table.log.entry import LOG_FOLDER, entry_path, sequence_in
@@ -26,6 +26,7 @@ from tideline_table.reader.base_file import open_checked, parquet_file, readable
 from tideline_table.reader.orc_file import ORC
 from tideline_table.storage import DataPath, Storage, check_pieces
 from tideline_table.table.facade import Table
+from tideline_table.table.standing import lost_completions
 
 _ROUNDS = 5
 """How often a table is compared that other processes change meanwhile."""
@@ -121,20 +122,11 @@ def _compare_shared(table: Table, *, deep: bool) -> tuple[list[Finding], bool]:
     found = _with_data(
         table, state, check_stored(table.storage, table.timeline.format, state, pending, table.timeline.rule), deep=deep
     )
-    found += _lost_completions(table, pending, state)
+    found += [Finding(FindingKind.GONE, path, _LOST) for path in lost_completions(table, listed, state)]
     return found, not found or list_timeline(table.storage, table.timeline.format).instants == listed.instants
 
 
-def _lost_completions(table: Table, pending: Collection[str], state: TableState) -> Iterator[Finding]:
-    """Yield a finding for each action that completed by the log, and that Apache Hudi finds `pending` on the timeline."""
-    for at in sorted(pending):
-        known = state.actions.get(at)
-        if known is not None and known.state is State.COMPLETED:
-            path = table.timeline.format.timeline_path(Instant(at, known.action, State.COMPLETED), known.completion)
-            lost = f"the timeline file of a completed {known.action}: the next job of Apache Hudi rolls it back; restore the file"
-            yield Finding(FindingKind.GONE, path, lost)
-
-
+_LOST = "the timeline file of a completed action: the next job of Apache Hudi rolls it back; restore the file"
 _THREADS = 8
 _PIECE_BYTES = 8 * 1024 * 1024
 _ROWS = (BlockType.AVRO, BlockType.PARQUET, BlockType.HFILE)
