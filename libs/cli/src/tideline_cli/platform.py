@@ -95,4 +95,4 @@ def _environment(tables: list[str] | None, settings: Path | None, state_folder: 
 
 def _replace(module: str, environment: dict[str, str], *arguments: str) -> None:
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**os.environ, **environment})  # noqa: S606 - a module of ours
+    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**os.environ, **environment})  # noqa: S606 - a module

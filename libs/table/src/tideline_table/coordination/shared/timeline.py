@@ -249,7 +249,7 @@ class SharedTimeline(ActiveTimeline):
 
     @contextmanager
     def _held(self) -> Iterator[HeldHudiTableLock]:
-        """Hold the lock of the table. Raises `TableFrozen` if it was returned to its writers, and leaves nothing of the lock there."""
+        """Hold the lock of the table. Raises `TableFrozen` for one that was left, and removes what the lock left there."""
         try:
             with self._checked_lock().hold() as held, self.replica.mutex:
                 check_still_shared(self.storage, self.replica.uid)
@@ -261,7 +261,7 @@ class SharedTimeline(ActiveTimeline):
             raise
 
     def _forget_lock_files(self) -> None:
-        """Delete what the release of a file lock needed. Nothing else may be deleted without the lock: who shares again needs it."""
+        """Delete what the release of a file lock needed. Who shares the table again needs all else."""
         for path in (LOCK_GUARD_PATH, LOCK_MARK_PATH):
             self.storage.delete(path)
 
