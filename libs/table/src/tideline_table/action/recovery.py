@@ -5,7 +5,7 @@ from __future__ import annotations
 from tideline_table.action.restore.steps import finish_restore
 from tideline_table.coordination.heartbeat import is_given_up
 from tideline_table.coordination.rollback import roll_back
-from tideline_table.coordination.shared.eager_writes import eager_until
+from tideline_table.coordination.shared.eager_writes import eager_until, has_first_turn
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.action import ActionRecord
 from tideline_table.table.facade import Table
@@ -19,7 +19,7 @@ def roll_back_dead(table: Table, *, spares_eager: bool = False) -> list[str]:
     Dead clustering and compaction attempts are left to the next attempt, because their plan can be run again. Only a clustering
     that Apache Hudi began and gave up is rolled back. Cancellations of plans are completed, and so are `hoodie.properties`
     after a resize of buckets. With `spares_eager`, a write of Apache Hudi that may be that of a living job without heartbeats is
-    left alone (`eager_until`): who calls this on purpose knows better.
+    left alone (`eager_until`), and so is one that its jobs may roll back first (`has_first_turn`).
     """
     table.check_writable(keyed=False)
     undone: list[str] = []
@@ -37,7 +37,8 @@ def roll_back_dead(table: Table, *, spares_eager: bool = False) -> list[str]:
             record.action in _GO_ON or _is_plan(record) or (record.is_clustering and not _gave_up(table, record))
         ):
             continue
-        if spares_eager and eager_until(table.storage, record, table.clock, table.options):
+        about = (table.storage, record, table.clock, table.options)
+        if spares_eager and (eager_until(*about) or has_first_turn(*about)):
             continue
         if roll_back(table.timeline, record.instant) is not None:
             undone.append(record.instant)

@@ -75,6 +75,21 @@ def test_maintenance_and_findings_leave_it_alone_for_an_hour_after_its_last_mark
     assert _state_after_maintenance(storage, clock, instant)[1] is State.ROLLED_BACK
 
 
+def test_a_dead_write_is_left_to_the_jobs_of_apache_hudi_for_half_as_long_again() -> None:
+    """Two processes that rolled it back at the same time: the job of Apache Hudi failed."""
+    shared, storage, clock = shared_table()
+    put(shared, [("a", "p", 1, "1")])
+    instant = next_instant(clock.now(), shared.state.last_instant)
+    storage.put(heartbeat_path(instant), b"")
+    for ending in ("commit.requested", "inflight"):
+        storage.put(f".hoodie/{instant}.{ending}", b"")
+    clock.advance(121)
+    table, state = _state_after_maintenance(storage, clock, instant)
+    assert (state, len(_dead(table))) == (State.INFLIGHT, 1)
+    clock.advance(60)
+    assert _state_after_maintenance(storage, clock, instant)[1] is State.ROLLED_BACK
+
+
 class _Counting(StorageWrapper):
     """Notes the kinds of requests."""
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from tideline_table.clock import Clock
 from tideline_table.config import CLUSTERING_EXPIRATION_MIN, Options
-from tideline_table.coordination.heartbeat import allowed_silence, is_alive, last_beat
+from tideline_table.coordination.heartbeat import allowed_silence, is_alive, is_silent, last_beat
 from tideline_table.hudi.instant import WRITE_ACTIONS, time_from_instant
 from tideline_table.log.action import ActionRecord
 from tideline_table.storage import Storage
@@ -28,6 +28,14 @@ def eager_until(storage: Storage, record: ActionRecord, clock: Clock, options: O
     signs = [time_from_instant(record.instant), last_marked(storage, record.instant)]
     until = max(sign for sign in signs if sign is not None) + timedelta(minutes=options[CLUSTERING_EXPIRATION_MIN])
     return until if clock.now() <= until else None
+
+
+def has_first_turn(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
+    """Return whether a dead write of Apache Hudi is left to its jobs for now: half as long again as one may be silent.
+
+    A job that cleans lazily rolls it back at its next commit, and fails if another process does so at the same time.
+    """
+    return _may_have_no_heartbeat(record) and not is_silent(storage, record, clock, allowed_silence(options) * 1.5)
 
 
 def may_live(storage: Storage, record: ActionRecord, clock: Clock, options: Options) -> bool:
