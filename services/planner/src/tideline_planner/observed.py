@@ -13,8 +13,7 @@ from tideline_runtime.policy import TablePolicy
 from tideline_table.action import Rules, examine, failure_document, status_document
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import TidelineError
-from tideline_table.hudi import ListedTimeline, TableFormat
-from tideline_table.hudi.instant import Action, State
+from tideline_table.hudi import Action, ListedTimeline, State, TableFormat
 from tideline_table.storage import ReadOnlyStorage
 from tideline_table.table import Finding, FindingKind, Table, lost_finding
 
