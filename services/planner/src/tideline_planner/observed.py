@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tideline_runtime.contract import ServiceContext
@@ -31,7 +30,10 @@ class _Seen:
     examined_s: float
     document: dict[str, Any]
     form: TableFormat | None = None
-    listed: ListedTimeline | None = None
+    listed: int = 0
+    """Digest of the listing of the timeline, to find that it moved."""
+    completed: Mapping[str, str] = field(default_factory=dict)
+    """Path → instant of the completed files in that listing, and of the lost ones."""
     lost: tuple[str, ...] = ()
     """Completed timeline files that a look showed, and the next one did not, while it showed their actions as pending."""
 
@@ -58,30 +60,33 @@ class ObservedTables:
         known, storage = self._seen.get(path), ReadOnlyStorage(self._tables.storage(path))
         try:
             is_recent = known is not None and now_s - known.examined_s < EXAMINED_S
-            if known and known.form and is_recent and ListedTimeline.read(storage, known.form) == known.listed:
+            if known and known.form and is_recent and _digest(ListedTimeline.read(storage, known.form)) == known.listed:
                 return replace(known, looked_s=now_s)
             table = Table.open(path, clock=self._context.clock, options=self._tables.options, storage=storage)
             listed = ListedTimeline.read(storage, table.definition.format)
             table.refresh()  # behind the listing: what comes in between makes the next look examine again
-            status, lost = examine(table, rules(table, self._tables.policy(path))), _lost(known, listed)
+            completed, lost = _compared(known, listed)
+            status = examine(table, rules(table, self._tables.policy(path)))
             document = status_document(replace(status, findings=(*status.findings, *lost_finding(lost))))
         except TidelineError as error:
-            return _Seen(now_s, now_s, failure_document(path, Finding(FindingKind.CANNOT_OPEN, str(error))))
-        return _Seen(now_s, now_s, {**document, "uid": observed_uid(storage.root)}, table.definition.format, listed, lost)
+            failed = _Seen(now_s, now_s, failure_document(path, Finding(FindingKind.CANNOT_OPEN, str(error))))
+            return replace(failed, completed=known.completed, lost=known.lost) if known is not None else failed
+        document |= {"uid": observed_uid(storage.root)}
+        return _Seen(now_s, now_s, document, table.definition.format, _digest(listed), completed, lost)
 
 
-def _lost(known: _Seen | None, listed: ListedTimeline) -> tuple[str, ...]:
-    """Return the completed files that are gone since they were seen. A pending rollback or restore may have deleted them."""
-    if known is None or known.listed is None:
-        return ()
+def _digest(listed: ListedTimeline) -> int:
+    return hash(frozenset(listed.modified.items()))
+
+
+def _compared(known: _Seen | None, listed: ListedTimeline) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the completed files of a listing and those that are gone since they were seen, and which these are.
+
+    A pending rollback or restore may have deleted them.
+    """
     pending = {i.time: i.action for i in listed.timeline.instants if i.state is not State.COMPLETED}
-    if {Action.ROLLBACK, Action.RESTORE} & set(pending.values()):
-        return known.lost
-    before = {path: i.time for i, path in known.listed.timeline.paths.items() if i.state is State.COMPLETED}
-    there = set(listed.timeline.paths.values())
-    gone = [path for path, at in before.items() if at in pending and path not in there]
-    return tuple(sorted({*gone, *(path for path in known.lost if path not in there and _time_of(path) in pending)}))
-
-
-def _time_of(path: str) -> str:
-    return re.split("[._]", path.rpartition("/")[2])[0]
+    completed = {path: i.time for i, path in listed.timeline.paths.items() if i.state is State.COMPLETED}
+    before = known.completed if known is not None else {}
+    gone = {path: at for path, at in before.items() if at in pending and path not in completed}
+    is_undoing = not {Action.ROLLBACK, Action.RESTORE}.isdisjoint(pending.values())
+    return {**completed, **gone}, () if is_undoing else tuple(sorted(gone))
