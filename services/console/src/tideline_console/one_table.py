@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from tideline_console.conflicts import conflict_of, file_groups_of
 from tideline_console.follower import Follower
 from tideline_console.history import UPKEEP_DAYS, trends_of, upkeep_of
-from tideline_console.instants import MOST_INSTANTS, Instant, KeptInstants, instants_on_timeline
-from tideline_console.model import Row
+from tideline_console.instants import MOST_INSTANTS, UNDONE, Instant, KeptInstants, instants_on_timeline
+from tideline_console.model import ReadModel, Row
 from tideline_console.queries import aged
 from tideline_console.repairs import REPAIRS
 from tideline_console.table_page import KeptFiles, facts_of, kept_of
@@ -67,6 +68,7 @@ def table_context(
         until_s = instants[-1].begun_s + 60.0
     window, span = choose_span(instants, window, now_s, until_s)
     chosen = next((one for one in reversed(instants) if one.instant == given.get("instant", "")), None)
+    conflict, groups = conflict_with_files(known.model, row["uid"], chosen, table)
     passed_s, document = now_s - row["examined_s"], dict(row["document"])
     for name in ("findings", "pending"):
         document[name] = [aged(one, passed_s) for one in document[name]]
@@ -90,6 +92,8 @@ def table_context(
         "instant_total": len(instants),
         "most_instants": MOST_INSTANTS,
         "chosen": chosen,
+        "conflict": conflict,
+        "conflict_groups": groups,
         "resource": follower.policies().requested.get(row["base_path"]),
         "chosen_text": given.get("instant", "") if chosen is None else "",
         "link": lambda **changes: _link(window, until_s, given, changes),
@@ -101,6 +105,17 @@ def table_context(
         "upkeep_days": UPKEEP_DAYS,
         "trends": trends_of(known.model, row, instants, now_s),
     }
+
+
+def conflict_with_files(
+    model: ReadModel, uid: str, chosen: Instant | None, table: Table | None
+) -> tuple[Row | None, dict[str, list[str]]]:
+    """Return the conflict that the chosen instant lost, None for none, and the file groups of both sides as far as they are known."""
+    conflict = conflict_of(model, uid, chosen.instant) if uid and chosen is not None and chosen.outcome == UNDONE else None
+    try:
+        return conflict, file_groups_of(table, conflict) if conflict is not None and table is not None else {}
+    except TidelineError:
+        return conflict, {}
 
 
 def _link(window: str, until_s: float | None, given: Mapping[str, str], changes: dict[str, Any]) -> str:
