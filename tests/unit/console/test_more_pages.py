@@ -15,12 +15,16 @@ from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows
 
 from tideline_console import health, table_page
 from tideline_console.text import bytes_text
-from tideline_events import Heartbeat, encode
+from tideline_events import Heartbeat, JobEvent, encode
+from tideline_launcher.job_logs import keep_job_log
+from tideline_launcher.log_files import local_file
+from tideline_launcher.names import application_name
 from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
 from tideline_runtime.metrics import STORAGE_REQUESTS, TABLES, Metrics
 from tideline_runtime.planning.ledger import Ledgers
 from tideline_runtime.running import Running, announce, running_file
+from tideline_runtime.state_folder import open_log_file
 from tideline_table.action import SERVICES, TableService, pending_bytes, roll_back_dead, run_clustering, write_rows
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.table import Table
@@ -293,4 +297,35 @@ def test_the_history_of_the_schema_says_what_each_write_changed(consoles):
     assert changed.instant in history
     assert "+ tip" in history
     found = client.get(f"/api/v1/tables/{key_of(client, 'trips')}").json()["facts"]["schema_changes"]
-    assert [one["added"] for one in found][0] == ["tip double"]
+    assert found[0]["added"] == ["tip double"]
+
+
+def job_of(consoles, table, name, state="running"):
+    now = consoles.clock.now()
+    with closing(consoles.event_log.publisher("launcher")) as publisher:
+        publisher.publish(encode(JobEvent(table.uid, name, PLAN, "clustering", state, now)))
+
+
+PLAN = "20260101120000000"
+
+
+def test_the_log_of_running_work_and_of_an_attempt_that_failed(consoles):
+    trips = consoles.create("trips")
+    write(trips, 0)
+    name = application_name("trips", trips.storage.root, PLAN, 2)
+    job_of(consoles, trips, name)
+    client = consoles.client(events=True, turns=2)
+    address = re.search(r'href="(/tables/[0-9a-f]+/log/[^"]+)"', client.get("/work").text)[1]
+    assert "No log is here" in client.get(address).text
+    keep_job_log(trips.storage, name, b"old lines\nfailed <script>", 3)
+    assert "failed &lt;script&gt;" in client.get(address).text
+    with open_log_file(local_file(consoles.folder / "state", name, "log")) as log:
+        log.write(b"x" * 100_000 + b"\nreads kafka://user:pass-word@broker:9092\n")
+    text = client.get(address).text
+    assert "@broker:9092" in text
+    assert "pass-word" not in text
+    assert "failed" not in text
+    assert text.count("x") < 70_000, "only its end"
+    other = application_name("trips", "/elsewhere/trips", PLAN, 2)
+    for wrong in (other, "..%2F..%2Fconsole.db", "x"):
+        assert client.get(address.rpartition("/")[0] + f"/{wrong}").status_code == 404

@@ -21,7 +21,8 @@ SELECT r.uid, r.undone AS lost, r.sequence AS ended, r.time_s, r.partitions, b.w
   (SELECT min(sequence) FROM steps f INDEXED BY steps_by_instant WHERE f.uid = r.uid AND f.instant = r.instant) AS undoing
 FROM (SELECT * FROM steps WHERE action = 'rollback' AND to_state = 'completed' AND {which} ORDER BY time_s DESC LIMIT {most}) r
 JOIN steps b ON b.uid = r.uid AND b.sequence =
-  (SELECT max(sequence) FROM steps l INDEXED BY steps_by_instant WHERE l.uid = r.uid AND l.instant = r.undone AND l.sequence < r.sequence)
+  (SELECT max(sequence) FROM steps l INDEXED BY steps_by_instant
+   WHERE l.uid = r.uid AND l.instant = r.undone AND l.sequence < r.sequence)
 WHERE b.writer = r.writer ORDER BY r.time_s DESC
 """
 _WON = """

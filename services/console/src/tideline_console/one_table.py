@@ -110,7 +110,7 @@ def table_context(
 def conflict_with_files(
     model: ReadModel, uid: str, chosen: Instant | None, table: Table | None
 ) -> tuple[Row | None, dict[str, list[str]]]:
-    """Return the conflict that the chosen instant lost, None for none, and the file groups of both sides as far as they are known."""
+    """Return the conflict that the chosen instant lost (None: none), and the file groups of both sides that are known."""
     conflict = conflict_of(model, uid, chosen.instant) if uid and chosen is not None and chosen.outcome == UNDONE else None
     try:
         return conflict, file_groups_of(table, conflict) if conflict is not None and table is not None else {}

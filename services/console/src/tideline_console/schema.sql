@@ -77,3 +77,4 @@ CREATE TABLE events (
   id TEXT PRIMARY KEY, uid TEXT NOT NULL, base_path TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, instant TEXT NOT NULL,
   text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
 CREATE INDEX events_by_time ON events (time_s);
+CREATE INDEX events_of_jobs ON events (instant, uid, time_s) WHERE kind = 'job';

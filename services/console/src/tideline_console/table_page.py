@@ -157,7 +157,9 @@ def schema_changes(schemas: Mapping[str, str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     before: dict[str, str] = {}
     for instant, text in sorted(schemas.items())[-LISTED - 1 :]:
-        columns = {c["name"]: c["type"] if c["nullable"] else f"{c['type']}, required" for c in column_documents(arrow_from_avro(text))}
+        columns = {
+            one["name"]: one["type"] + ("" if one["nullable"] else ", required") for one in column_documents(arrow_from_avro(text))
+        }
         changes = [f"{name} {kind}" for name, kind in columns.items() if name not in before]
         changed = [f"{name} {before[name]} → {kind}" for name, kind in columns.items() if before.get(name, kind) != kind]
         gone = [name for name in before if name not in columns]
