@@ -13,7 +13,7 @@ import pytest
 from tests.unit.console.test_pages import Parsed, key_of
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, update, write
 
-from tideline_console import health, table_page
+from tideline_console import costs, health, table_page
 from tideline_console.text import bytes_text
 from tideline_events import Heartbeat, JobEvent, encode
 from tideline_launcher.job_logs import keep_job_log
@@ -137,6 +137,20 @@ def test_health_has_what_the_services_cost_a_month(consoles, served):
     head = text.partition("a month at the rate since each started")[0]
     # 1,000 listings cost 3,000,000, and this process is at least a second and at most a day old.
     assert float(head.rpartition(";")[2]) >= 30 * 3_000_000
+
+
+def test_a_table_has_the_requests_that_services_count_for_it(consoles, served, monkeypatch):
+    _, metrics = served
+    trips = consoles.create("trips")
+    write(trips, 0)
+    client = consoles.client(prices={"list": 1e6})
+    address = f"/tables/{key_of(client, 'trips')}"
+    metrics.requests_by_table[trips.storage.root] = {"list": 3}
+    monkeypatch.setattr(costs, "PATIENCE_S", 10.0)
+    text = " ".join(Parsed(client.get(address).text.partition('id="cost"')[2].partition("</p>")[0]).text.split())
+    asked = re.search(r"list ([\d,]+)", text)[1]
+    assert int(asked.replace(",", "")) >= 3
+    assert "read 0" in text
 
 
 def test_facts_of_files_are_found_once_for_each_state(consoles, monkeypatch):

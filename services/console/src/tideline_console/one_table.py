@@ -14,7 +14,7 @@ from tideline_console.model import ReadModel, Row
 from tideline_console.queries import aged
 from tideline_console.repairs import REPAIRS
 from tideline_console.table_page import KeptFiles, facts_of, kept_of
-from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw
+from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw, length_of
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
 from tideline_table.table import Table
@@ -58,7 +58,7 @@ def table_context(
             failure = f"unexpected {type(error).__name__}: {error}"
     instants = all_instants(row, table, known)
     window = given.get("window", "")
-    window = window if window in WINDOWS or window == ALL else ""
+    window = window if window == ALL or length_of(window) else ""
     try:
         until_s = float(given["until"]) if given.get("until") else None
         until_s = until_s if until_s is None or 0 < until_s < now_s else None
@@ -87,8 +87,10 @@ def table_context(
         "drawing": draw(instants, kept, span),
         "window": window,
         "windows": [*WINDOWS, ALL],
+        "span": span,
         "kept": kept,
         "instants": [one for one in reversed(instants) if one.begun_s <= span.end_s][:SHOWN],
+        "known_instants": instants,
         "instant_total": len(instants),
         "most_instants": MOST_INSTANTS,
         "chosen": chosen,

@@ -27,6 +27,7 @@ from tideline_console.action_pages import ActionPages
 from tideline_console.actions import Actions
 from tideline_console.api import api_routes
 from tideline_console.budgets import Budgets
+from tideline_console.costs import TableCosts
 from tideline_console.follower import Follower
 from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
@@ -75,7 +76,7 @@ class Pages:
     ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
         self._instants, self._files = instants, files
-        self._health = HealthWatch(settings)
+        self._health, self._costs = HealthWatch(settings), TableCosts(settings)
         self._shared = SharedAnswers(clock.monotonic_s)
         self._matches = Matches()
         self._budgets = Budgets(model, self._matches)
@@ -244,7 +245,8 @@ class Pages:
         row = self._row(request)
         found = table_context(row, self._instants, self._files, self._follower, request.query_params, self.now_s())
         pending = [{"uid": row["uid"], "instant": one["instant"]} for one in found["document"]["pending"]]
-        return {**found, "logs": applications(self._model, pending)}
+        cost = self._costs.of(row["base_path"], found["known_instants"], self.now_s())
+        return {**found, "logs": applications(self._model, pending), "cost": cost}
 
     def log(self, request: Request) -> Context:
         """Return the log of an attempt. Raises `HTTPException` 403 for a viewer, because it may hold secrets, and 404."""
