@@ -17,9 +17,9 @@ from tests.spark.test_application import children_of
 from tests.unit.services.fleet import Fleet, write
 
 from tideline_events import JOBS
-from tideline_launcher.job_logs import read_job_log
 from tideline_launcher.local_processes import LocalProcesses
 from tideline_launcher.local_records import left_behind
+from tideline_launcher.log_files import read_job_log
 from tideline_launcher.names import application_name
 from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.settings import LauncherSettings

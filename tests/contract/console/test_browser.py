@@ -128,6 +128,43 @@ def test_the_timeline_leads_to_an_instant(lake, browser):
         assert watch.wrong == []
 
 
+def test_the_pointer_zooms_the_timeline(lake, browser):
+    address, _ = lake
+
+    def span(page) -> tuple[float, float]:
+        drawing = page.locator("#drawing")
+        return float(drawing.get_attribute("data-begin")), float(drawing.get_attribute("data-end"))
+
+    with watched(browser, address) as watch:
+        page = watch.page
+        await_tables(watch, address, 5)
+        page.goto(f"{address}/tables/{keys(address)['orders']}?window=1h")
+        page.locator("#drawing").scroll_into_view_if_needed()
+        begin, end = span(page)
+        box = page.locator("#drawing").bounding_box()
+        y = box["y"] + box["height"] - 40
+        page.mouse.move(box["x"] + box["width"] * 0.5, y)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.75, y, steps=4)
+        page.mouse.up()
+        page.wait_for_url("**window=9**")
+        expect(page.locator("#drawing")).not_to_have_attribute("data-begin", str(begin))
+        near, far = span(page)
+        assert abs(near - (begin + (end - begin) * 0.5)) < 30
+        assert abs(far - (begin + (end - begin) * 0.75)) < 30
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -200)
+        page.keyboard.up("Control")
+        page.wait_for_url(lambda url: "window=9" not in url)
+        expect(page.locator("#drawing")).not_to_have_attribute("data-begin", str(near))
+        nearer, less_far = span(page)
+        assert near < nearer < less_far < far
+        page.mouse.dblclick(box["x"] + box["width"] * 0.5, y)
+        expect(page.locator("#drawing")).not_to_have_attribute("data-begin", str(nearer))
+        assert span(page)[1] - span(page)[0] > 3 * (less_far - nearer)
+        assert watch.wrong == []
+
+
 def test_times_are_those_of_the_viewer(lake, browser):
     address, _ = lake
     with watched(browser, address) as watch:

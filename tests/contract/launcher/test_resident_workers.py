@@ -20,7 +20,7 @@ from tests.unit.services.fleet import Fleet, update, write
 from tideline_events import DECISIONS, JOBS, VerdictEvent
 from tideline_launcher import worker_process
 from tideline_launcher.application import ApplicationSpec, EndKind, Place, PlanKey, PlanRequest
-from tideline_launcher.job_logs import read_job_log
+from tideline_launcher.log_files import read_job_log
 from tideline_launcher.metrics import WORKER_ENDS, WORKER_PLANS
 from tideline_launcher.plan_execution import LauncherService
 from tideline_launcher.resident_workers import ResidentWorkers

@@ -8,10 +8,12 @@ from tests.unit.console.conftest import ADDRESS
 from tests.unit.console.test_pages import Parsed, key_of
 from tests.unit.services.fleet import date_files_by, update, write
 
+from tideline_console.costs import usage_of
 from tideline_console.history import SLOTS, UPKEEP_DAYS, trends_of, upkeep_of
 from tideline_console.instants import KeptInstants
 from tideline_console.model import MOST_SIZES
 from tideline_console.web import console_app
+from tideline_runtime.planning.ledger import rewriting_of
 from tideline_table.action import SERVICES, TableService, run_clustering
 
 
@@ -118,6 +120,11 @@ def test_the_cost_of_maintenance_is_what_services_wrote_beside_writers(consoles)
     assert {name: one["runs"] for name, one in found.items()} == {"writers": 3, "clustering": 1}
     assert found["clustering"]["bytes"] == steps.pop(instant)["bytes_added"] > 0
     assert found["writers"]["bytes"] == sum(row["bytes_added"] for row in steps.values())
+    assert found["clustering"]["fewer"] == 2, "one file replaced three groups"
+    assert 0 < found["clustering"]["ran_s"] <= found["clustering"]["lasted_s"]
+    used = usage_of(instants, now_s)
+    assert used == {"rewritten_day_bytes": found["clustering"]["bytes"], "processor_day_s": found["clustering"]["ran_s"]}
+    assert used["processor_day_s"] == pytest.approx(rewriting_of(table, consoles.clock.now())[1], abs=0.002)
     assert upkeep_of(instants, now_s + UPKEEP_DAYS * 86_400) == {}
     client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
     text = Parsed(client.get(f"/tables/{table.uid}").text).text

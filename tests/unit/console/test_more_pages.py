@@ -8,19 +8,26 @@ import socket
 import time
 from contextlib import closing
 
+import pyarrow as pa
 import pytest
-from tests.unit.console.test_pages import Parsed
-from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, write
+from tests.unit.console.test_pages import Parsed, key_of
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, update, write
 
-from tideline_console import health, table_page
+from tideline_console import costs, health, table_page
 from tideline_console.text import bytes_text
-from tideline_events import Heartbeat, encode
+from tideline_events import Heartbeat, JobEvent, encode
+from tideline_launcher.job_logs import keep_job_log
+from tideline_launcher.log_files import local_file
+from tideline_launcher.names import application_name
 from tideline_runtime.health import Health
 from tideline_runtime.http import HttpServer, service_app
 from tideline_runtime.metrics import STORAGE_REQUESTS, TABLES, Metrics
 from tideline_runtime.planning.ledger import Ledgers
 from tideline_runtime.running import Running, announce, running_file
+from tideline_runtime.state_folder import open_log_file
 from tideline_table.action import SERVICES, TableService, pending_bytes, roll_back_dead, run_clustering, write_rows
+from tideline_table.action.write.transaction import WriteTransaction
+from tideline_table.table import Table
 from tideline_table.writer import Operation
 
 
@@ -132,6 +139,20 @@ def test_health_has_what_the_services_cost_a_month(consoles, served):
     assert float(head.rpartition(";")[2]) >= 30 * 3_000_000
 
 
+def test_a_table_has_the_requests_that_services_count_for_it(consoles, served, monkeypatch):
+    _, metrics = served
+    trips = consoles.create("trips")
+    write(trips, 0)
+    client = consoles.client(prices={"list": 1e6})
+    address = f"/tables/{key_of(client, 'trips')}"
+    metrics.requests_by_table[trips.storage.root] = {"list": 3}
+    monkeypatch.setattr(costs, "PATIENCE_S", 10.0)
+    text = " ".join(Parsed(client.get(address).text.partition('id="cost"')[2].partition("</p>")[0]).text.split())
+    asked = re.search(r"list ([\d,]+)", text)[1]
+    assert int(asked.replace(",", "")) >= 3
+    assert "read 0" in text
+
+
 def test_facts_of_files_are_found_once_for_each_state(consoles, monkeypatch):
     trips = consoles.create("trips")
     write(trips, 0)
@@ -230,3 +251,95 @@ def test_the_overview_does_not_wait_for_services_that_do_not_answer(consoles):
         assert 'id="services"' not in page
         client.get("/health")  # Which waits.
         assert "no answer" in client.get("/").text.partition('id="services"')[2]
+
+
+def lose_a_conflict(consoles, monkeypatch) -> tuple[str, str]:
+    """Let `slow <b>` lose its first attempt to `fast`, and write again: the instants that lost and won."""
+    write(consoles.create("trips"), 0)
+    slow, fast = (Table.open(consoles.path("trips"), clock=consoles.clock, writer_id=name) for name in ("slow <b>", "fast"))
+    began, commit = [], WriteTransaction.commit
+
+    def late(self, *given, **named):
+        began.append(self.instant)
+        won = update(fast, 0) if len(began) == 1 else None
+        began.extend([won.instant] if won is not None else [])
+        return commit(self, *given, **named)
+
+    monkeypatch.setattr(WriteTransaction, "commit", late)
+    update(slow, 0)
+    lost, won = began[0], began[2]
+    assert began[1] == won
+    assert len(began) == 4, "slow began again"
+    return lost, won
+
+
+def test_both_sides_of_a_conflict_are_shown(consoles, monkeypatch):
+    date_files_by(consoles.clock, monkeypatch)
+    lost, won = lose_a_conflict(consoles, monkeypatch)
+    client = consoles.client()
+    page = client.get("/writers").text
+    assert "slow &lt;b&gt;" in page
+    row = Parsed(page.partition('id="conflicts"')[2].partition("</tbody>")[0]).text
+    for text in ("fast", "oslo", lost, won):
+        assert text in row
+    shown = client.get(f"/tables/{key_of(client, 'trips')}?instant={lost}").text.partition('id="instant"')[2]
+    shown = Parsed(shown.partition("</dl></div>")[0]).text
+    assert f"{won} commit by fast" in " ".join(shown.split())
+    assert "both wrote file group" in shown
+
+
+def test_a_dead_writer_lost_no_conflict(consoles, monkeypatch):
+    date_files_by(consoles.clock, monkeypatch)
+    trips = consoles.create("trips")
+    die(trips)
+    write(consoles.open("trips"), 0)
+    consoles.clock.advance(HEARTBEAT_GONE_S)
+    trips.refresh()
+    assert roll_back_dead(trips)
+    assert "No write lost a conflict" in consoles.client().get("/writers").text
+
+
+def test_the_history_of_the_schema_says_what_each_write_changed(consoles):
+    trips = consoles.create("trips")
+    write(trips, 0)
+    assert 'id="schema-history"' not in consoles.client().get(f"/tables/{key_of(consoles.client(), 'trips')}").text
+    wider = rows(10).append_column("tip", pa.array([1.0] * 5))
+    changed = write_rows(trips, wider, Operation.INSERT, options={"tideline.write.schema.evolution": "evolve"}, parallelism=1)
+    client = consoles.client()
+    page = client.get(f"/tables/{key_of(client, 'trips')}").text
+    history = Parsed(page.partition('id="schema-history"')[2].partition("</section>")[0]).text
+    assert changed.instant in history
+    assert "+ tip" in history
+    found = client.get(f"/api/v1/tables/{key_of(client, 'trips')}").json()["facts"]["schema_changes"]
+    assert found[0]["added"] == ["tip double"]
+
+
+def job_of(consoles, table, name, state="running"):
+    now = consoles.clock.now()
+    with closing(consoles.event_log.publisher("launcher")) as publisher:
+        publisher.publish(encode(JobEvent(table.uid, name, PLAN, "clustering", state, now)))
+
+
+PLAN = "20260101120000000"
+
+
+def test_the_log_of_running_work_and_of_an_attempt_that_failed(consoles):
+    trips = consoles.create("trips")
+    write(trips, 0)
+    name = application_name("trips", trips.storage.root, PLAN, 2)
+    job_of(consoles, trips, name)
+    client = consoles.client(events=True, turns=2)
+    address = re.search(r'href="(/tables/[0-9a-f]+/log/[^"]+)"', client.get("/work").text)[1]
+    assert "No log is here" in client.get(address).text
+    keep_job_log(trips.storage, name, b"old lines\nfailed <script>", 3)
+    assert "failed &lt;script&gt;" in client.get(address).text
+    with open_log_file(local_file(consoles.folder / "state", name, "log")) as log:
+        log.write(b"x" * 100_000 + b"\nreads kafka://user:pass-word@broker:9092\n")
+    text = client.get(address).text
+    assert "@broker:9092" in text
+    assert "pass-word" not in text
+    assert "failed" not in text
+    assert text.count("x") < 70_000, "only its end"
+    other = application_name("trips", "/elsewhere/trips", PLAN, 2)
+    for wrong in (other, "..%2F..%2Fconsole.db", "x"):
+        assert client.get(address.rpartition("/")[0] + f"/{wrong}").status_code == 404

@@ -12,7 +12,7 @@ from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, writ
 
 from tideline_console import api, instants, one_table
 from tideline_console.instants import DONE, PLANNED, RUNNING, UNDONE, Instant, instants_of
-from tideline_console.timeline import ALL, Kept, Span, choose_span, draw
+from tideline_console.timeline import ALL, Kept, Span, choose_span, draw, length_of
 from tideline_table.action import create_savepoint, restore_to_savepoint, roll_back_dead
 
 NOW_S = 1_800_000_000.0
@@ -85,6 +85,8 @@ def test_range_is_the_shortest_that_shows_a_dozen():
     assert choose_span(recent, "", NOW_S)[0] == "5min"
     assert choose_span([instant(NOW_S - 500_000)], "", NOW_S)[0] == "7d"
     assert choose_span([], "", NOW_S)[0] == "5min"
+    assert choose_span([], "90", NOW_S, NOW_S - 60)[1].begin_s == NOW_S - 150
+    assert [length_of(text) for text in ("90", "0", "-5", "1e3", "٣", "9" * 40)] == [90.0, *[None] * 5]
     window, span = choose_span([instant(NOW_S - 90 * 86_400)], ALL, NOW_S)
     assert (window, span.begin_s < NOW_S - 90 * 86_400) == (ALL, True)
 

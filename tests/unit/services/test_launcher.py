@@ -21,9 +21,9 @@ from tideline_launcher.application import (
     PlanRequest,
 )
 from tideline_launcher.history import LOSSES_AT_ONCE
-from tideline_launcher.job_logs import read_job_log
 from tideline_launcher.kubernetes.pod_spec import applications_from
 from tideline_launcher.local_processes import LocalProcesses
+from tideline_launcher.log_files import read_job_log
 from tideline_launcher.metrics import APPLICATIONS, EXECUTORS, OBSTACLES, RUNNING
 from tideline_launcher.names import application_name
 from tideline_launcher.plan_ends import plan_ends

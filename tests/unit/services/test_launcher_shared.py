@@ -13,7 +13,7 @@ from tests.unit.services.test_launcher import EPOCH, HeldPlatform, jobs, launche
 from tideline_events import JOBS
 from tideline_events.errors import PublisherFenced
 from tideline_launcher.application import End, EndKind, LaunchRefused, PlanKey
-from tideline_launcher.job_logs import read_job_log
+from tideline_launcher.log_files import read_job_log
 from tideline_launcher.metrics import APPLICATIONS, PLANS, RUNNING
 from tideline_launcher.names import is_shared_name
 from tideline_spark.invocation import ExitCode

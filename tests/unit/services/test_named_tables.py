@@ -12,7 +12,7 @@ from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.metrics import FILES_DELETED
 from tideline_cleaner.settings import CleanerSettings
 from tideline_launcher.application import End, EndKind
-from tideline_launcher.job_logs import read_job_log
+from tideline_launcher.log_files import read_job_log
 from tideline_launcher.settings import GIB, MIB
 from tideline_mirror.mirroring import MirrorService
 from tideline_mirror.settings import MirrorSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 from tideline_cli.failure import report_failure
 from tideline_cli.report import print_line
-from tideline_launcher.job_logs import read_job_log
+from tideline_launcher.log_files import read_job_log
 from tideline_launcher.names import digest_in, is_shared_name, place_digest
 from tideline_launcher.settings import LauncherSettings
 from tideline_runtime.registry import TableRegistry

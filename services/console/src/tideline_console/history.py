@@ -25,13 +25,15 @@ def upkeep_of(instants: Sequence[Instant], now_s: float) -> dict[str, Row]:
     for one in instants:
         if one.ended_s is None or one.ended_s < now_s - UPKEEP_DAYS * 86_400 or not (one.is_write or one.action in SERVICES):
             continue
-        names = ("runs", "undone", "lasted_s", "bytes", "files_added", "files_deleted")
+        names = ("runs", "undone", "lasted_s", "ran_s", "bytes", "files_added", "files_deleted", "fewer")
         own = found.setdefault("writers" if one.is_write else one.action, dict.fromkeys(names, 0))
         own["undone" if one.outcome == UNDONE else "runs"] += 1
+        own["ran_s"] += one.ran_s
         own["lasted_s"] += max(0.0, one.ended_s - one.begun_s)
         if one.outcome == DONE:
             own["bytes"] += one.bytes_added
             own["files_added"] += one.files_added
+            own["fewer"] += one.groups_replaced - one.files_added if one.groups_replaced else 0
             own["files_deleted"] += one.files_deleted
     return found
 

@@ -42,6 +42,9 @@ class Instant:
     files_added: int = 0
     files_deleted: int = 0
     bytes_added: int = 0
+    groups_replaced: int = 0
+    ran_s: float = 0.0
+    """Seconds from the last start of its run to its end."""
     partitions: tuple[str, ...] = ()
     timeline_file: str = ""
 
@@ -106,6 +109,7 @@ def _instant(steps: list[Row], undone: set[str], rewound: list[tuple[str, int]])
     outcome = _outcome(last["to_state"], is_undone=is_undone)
     is_over = outcome in (DONE, UNDONE)
     ended_s = (last["completed_s"] or last["time_s"]) if is_over else None
+    started_s = max((step["time_s"] for step in steps if step["to_state"] == State.INFLIGHT.value), default=None)
     return Instant(
         instant=last["instant"],
         action=last["action"],
@@ -122,6 +126,8 @@ def _instant(steps: list[Row], undone: set[str], rewound: list[tuple[str, int]])
         files_added=last["files_added"],
         files_deleted=last["files_deleted"],
         bytes_added=last["bytes_added"],
+        groups_replaced=last["groups_replaced"],
+        ran_s=max(0.0, ended_s - started_s) if ended_s is not None and started_s is not None else 0.0,
         partitions=tuple(json.loads(last["partitions"])),
         timeline_file=last["timeline_file"],
     )

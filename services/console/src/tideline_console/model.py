@@ -161,6 +161,7 @@ def step_row(one: Transition) -> Row:
         **{name: getattr(one, name) for name in _COUNTED},
         "partitions": json.dumps(one.partitions[:100]),
         "timeline_file": one.timeline_file,
+        "groups_replaced": one.file_groups_replaced,
     }
 
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from tideline_console.conflicts import conflict_of, file_groups_of
 from tideline_console.follower import Follower
 from tideline_console.history import UPKEEP_DAYS, trends_of, upkeep_of
-from tideline_console.instants import MOST_INSTANTS, Instant, KeptInstants, instants_on_timeline
-from tideline_console.model import Row
+from tideline_console.instants import MOST_INSTANTS, UNDONE, Instant, KeptInstants, instants_on_timeline
+from tideline_console.model import ReadModel, Row
 from tideline_console.queries import aged
 from tideline_console.repairs import REPAIRS
 from tideline_console.table_page import KeptFiles, facts_of, kept_of
-from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw
+from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw, length_of
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
 from tideline_table.table import Table
@@ -57,7 +58,7 @@ def table_context(
             failure = f"unexpected {type(error).__name__}: {error}"
     instants = all_instants(row, table, known)
     window = given.get("window", "")
-    window = window if window in WINDOWS or window == ALL else ""
+    window = window if window == ALL or length_of(window) else ""
     try:
         until_s = float(given["until"]) if given.get("until") else None
         until_s = until_s if until_s is None or 0 < until_s < now_s else None
@@ -67,6 +68,7 @@ def table_context(
         until_s = instants[-1].begun_s + 60.0
     window, span = choose_span(instants, window, now_s, until_s)
     chosen = next((one for one in reversed(instants) if one.instant == given.get("instant", "")), None)
+    conflict, groups = conflict_with_files(known.model, row["uid"], chosen, table)
     passed_s, document = now_s - row["examined_s"], dict(row["document"])
     for name in ("findings", "pending"):
         document[name] = [aged(one, passed_s) for one in document[name]]
@@ -85,11 +87,15 @@ def table_context(
         "drawing": draw(instants, kept, span),
         "window": window,
         "windows": [*WINDOWS, ALL],
+        "span": span,
         "kept": kept,
         "instants": [one for one in reversed(instants) if one.begun_s <= span.end_s][:SHOWN],
+        "known_instants": instants,
         "instant_total": len(instants),
         "most_instants": MOST_INSTANTS,
         "chosen": chosen,
+        "conflict": conflict,
+        "conflict_groups": groups,
         "resource": follower.policies().requested.get(row["base_path"]),
         "chosen_text": given.get("instant", "") if chosen is None else "",
         "link": lambda **changes: _link(window, until_s, given, changes),
@@ -101,6 +107,17 @@ def table_context(
         "upkeep_days": UPKEEP_DAYS,
         "trends": trends_of(known.model, row, instants, now_s),
     }
+
+
+def conflict_with_files(
+    model: ReadModel, uid: str, chosen: Instant | None, table: Table | None
+) -> tuple[Row | None, dict[str, list[str]]]:
+    """Return the conflict that the chosen instant lost (None: none), and the file groups of both sides that are known."""
+    conflict = conflict_of(model, uid, chosen.instant) if uid and chosen is not None and chosen.outcome == UNDONE else None
+    try:
+        return conflict, file_groups_of(table, conflict) if conflict is not None and table is not None else {}
+    except TidelineError:
+        return conflict, {}
 
 
 def _link(window: str, until_s: float | None, given: Mapping[str, str], changes: dict[str, Any]) -> str:

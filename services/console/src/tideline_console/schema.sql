@@ -22,7 +22,8 @@ CREATE TABLE steps (
   uid TEXT NOT NULL, sequence INTEGER NOT NULL, instant TEXT NOT NULL, action TEXT NOT NULL, operation TEXT, from_state TEXT,
   to_state TEXT NOT NULL, time_s REAL NOT NULL, requested_s REAL NOT NULL, completed_s REAL, writer TEXT NOT NULL, undone TEXT,
   rows_inserted INTEGER, rows_updated INTEGER, rows_deleted INTEGER, files_added INTEGER NOT NULL, files_deleted INTEGER NOT NULL,
-  bytes_added INTEGER NOT NULL, partitions TEXT NOT NULL, timeline_file TEXT NOT NULL, PRIMARY KEY (uid, sequence)) WITHOUT ROWID;
+  bytes_added INTEGER NOT NULL, partitions TEXT NOT NULL, timeline_file TEXT NOT NULL,
+  groups_replaced INTEGER NOT NULL, PRIMARY KEY (uid, sequence)) WITHOUT ROWID;
 CREATE INDEX steps_by_time ON steps (time_s);
 CREATE INDEX steps_by_instant ON steps (uid, instant);
 CREATE INDEX steps_of_services ON steps (time_s, uid) WHERE to_state IN ('completed', 'rolledback') AND action IN ({services});
@@ -77,3 +78,4 @@ CREATE TABLE events (
   id TEXT PRIMARY KEY, uid TEXT NOT NULL, base_path TEXT NOT NULL, kind TEXT NOT NULL, what TEXT NOT NULL, instant TEXT NOT NULL,
   text TEXT NOT NULL, time_s REAL NOT NULL, document TEXT NOT NULL);
 CREATE INDEX events_by_time ON events (time_s);
+CREATE INDEX events_of_jobs ON events (instant, uid, time_s) WHERE kind = 'job';

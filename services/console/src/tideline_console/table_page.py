@@ -22,6 +22,7 @@ from tideline_console.timeline import Kept
 from tideline_table.config import MAX_FILE_SIZE, SMALL_FILE_LIMIT
 from tideline_table.file_group import FileSlice
 from tideline_table.hudi import time_from_instant
+from tideline_table.schema import arrow_from_avro
 from tideline_table.table import Lease, Table, TableView, leases_of
 
 MOST_PARTITIONS = 90
@@ -144,7 +145,28 @@ def _files_of(table: Table) -> dict[str, Any]:
         "partition_chart": _partition_chart(partitions),
         "most_logs": [slice_row(s) for s in most_logs],
         "log_chart": _log_chart(logs),
+        "schema_changes": schema_changes(table.state.schemas),
     }
+
+
+def schema_changes(schemas: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what changed in the columns of a table, the newest change first, from its schemas by the instants that set them.
+
+    Raises `CorruptMetadata`.
+    """
+    found: list[dict[str, Any]] = []
+    before: dict[str, str] = {}
+    for instant, text in sorted(schemas.items())[-LISTED - 1 :]:
+        columns = {
+            one["name"]: one["type"] + ("" if one["nullable"] else ", required") for one in column_documents(arrow_from_avro(text))
+        }
+        changes = [f"{name} {kind}" for name, kind in columns.items() if name not in before]
+        changed = [f"{name} {before[name]} → {kind}" for name, kind in columns.items() if before.get(name, kind) != kind]
+        gone = [name for name in before if name not in columns]
+        if changes or changed or gone:
+            found.append({"instant": instant, "columns": len(columns), "added": changes, "changed": changed, "dropped": gone})
+        before = columns
+    return found[::-1][:LISTED]
 
 
 def facts_document(facts: Mapping[str, Any]) -> dict[str, Any]:

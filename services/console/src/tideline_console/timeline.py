@@ -122,10 +122,16 @@ class Kept:
     instant: str
 
 
+def length_of(window: str) -> float | None:
+    """Return the length in seconds of a range that an address names: a key of `WINDOWS`, or seconds; None for another text."""
+    seconds = int(window) if window.isascii() and window.isdigit() and len(window) < 11 else 0
+    return WINDOWS.get(window, float(seconds) or None)
+
+
 def choose_span(instants: Sequence[Instant], window: str, now_s: float, until_s: float | None = None) -> tuple[str, Span]:
     """Return the window and the range of time to draw.
 
-    `window` is a key of `WINDOWS`, `ALL`, or empty: the shortest that shows the last dozen instants. It ends now, or at `until_s`.
+    `window` is `ALL`, what `length_of` reads, or empty: the shortest with the last dozen instants. It ends now or at `until_s`.
     """
     end_s = now_s if until_s is None else until_s
     begins = sorted(one.begun_s for one in instants if one.begun_s <= end_s)
@@ -136,7 +142,7 @@ def choose_span(instants: Sequence[Instant], window: str, now_s: float, until_s:
         begin_s = begins[0] if begins else end_s - 3600
         margin_s = max(1.0, (end_s - begin_s) * 0.02)
         return window, Span(max(0.0, begin_s - margin_s), end_s + margin_s * 3, now_s)
-    length_s = WINDOWS[window]
+    length_s = length_of(window) or WINDOWS["1h"]
     return window, Span(max(0.0, end_s - length_s), end_s + length_s * 0.06, now_s)
 
 

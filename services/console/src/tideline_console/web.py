@@ -27,11 +27,13 @@ from tideline_console.action_pages import ActionPages
 from tideline_console.actions import Actions
 from tideline_console.api import api_routes
 from tideline_console.budgets import Budgets
+from tideline_console.costs import TableCosts
 from tideline_console.follower import Follower
 from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
 from tideline_console.health import PATIENCE_S, HealthWatch, health_context
 from tideline_console.instants import KeptInstants
+from tideline_console.job_log import applications, log_context
 from tideline_console.many import ManyTables
 from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import table_context
@@ -74,7 +76,7 @@ class Pages:
     ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
         self._instants, self._files = instants, files
-        self._health = HealthWatch(settings)
+        self._health, self._costs = HealthWatch(settings), TableCosts(settings)
         self._shared = SharedAnswers(clock.monotonic_s)
         self._matches = Matches()
         self._budgets = Budgets(model, self._matches)
@@ -106,6 +108,7 @@ class Pages:
             "/": ("overview.html", self.overview),
             "/tables": ("tables.html", self.tables),
             "/tables/{key}": ("table.html", self.table),
+            "/tables/{key}/log/{name}": ("log.html", self.log),
             "/work": ("work.html", self.work),
             "/writers": ("writers.html", lambda _: writers_context(self._model, self.now_s())),
             "/policies": ("policies.html", self.policies),
@@ -239,23 +242,39 @@ class Pages:
 
     def table(self, request: Request) -> Context:
         """Return what the page of one table shows. Raises `HTTPException` 404 for a table that is not known."""
+        row = self._row(request)
+        found = table_context(row, self._instants, self._files, self._follower, request.query_params, self.now_s())
+        pending = [{"uid": row["uid"], "instant": one["instant"]} for one in found["document"]["pending"]]
+        cost = self._costs.of(row["base_path"], found["known_instants"], self.now_s())
+        return {**found, "logs": applications(self._model, pending), "cost": cost}
+
+    def log(self, request: Request) -> Context:
+        """Return the log of an attempt. Raises `HTTPException` 403 for a viewer, because it may hold secrets, and 404."""
+        person = person_of(request)
+        if person is None or not person.is_operator:
+            raise HTTPException(403, "Only operators see logs.")
+        return log_context(self._row(request), request.path_params["name"], self._settings.state_folder)
+
+    def _row(self, request: Request) -> Row:
         row = queries.table_by_key(self._model, request.path_params["key"])
         if row is None:
             raise HTTPException(404, "There is no such table among those that this console shows.")
-        return table_context(row, self._instants, self._files, self._follower, request.query_params, self.now_s())
+        return row
 
     def work(self, _request: Request) -> Context:
         """Return what the page of work shows."""
         now_s = self.now_s()
+        jobs, job_events = queries.work(self._model, now_s), queries.events(self._model, {"kind": "job"}, 50)
         return {
             "title": "Work",
-            "jobs": queries.work(self._model, now_s),
+            "jobs": jobs,
+            "logs": applications(self._model, (*jobs, *job_events)),
             "due": queries.due(self._model),
             "due_total": queries.total(self._model, "due"),
             "done": queries.done(self._model, now_s - 7 * 86_400),
             "most_counted": queries.MOST_COUNTED,
             "done_total": queries.done_total(self._model, now_s - 7 * 86_400),
-            "job_events": queries.events(self._model, {"kind": "job"}, 50),
+            "job_events": job_events,
         }
 
     def policies(self, _request: Request) -> Context:

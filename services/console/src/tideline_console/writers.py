@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tideline_console import queries
+from tideline_console.conflicts import pairs
 from tideline_console.model import ReadModel, Row
 
 DAYS = 7
@@ -25,6 +26,7 @@ def writers_context(model: ReadModel, now_s: float) -> dict[str, Any]:
             "SELECT count(*) AS n FROM steps WHERE action = 'rollback' AND to_state = 'completed' AND time_s >= ?",
             now_s - DAYS * 86_400,
         ),
+        "conflicts": pairs(model, now_s),
         "locks": queries.events(model, {"kind": "lock"}, 50),
     }
 

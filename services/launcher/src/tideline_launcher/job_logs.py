@@ -1,41 +1,26 @@
-"""Logs of attempts that failed, kept in each table's folder. `tideline job logs` reads them."""
+"""Logs of attempts that failed, kept in each table's folder. `log_files` reads them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
+from tideline_launcher.log_files import FOLDER, SUFFIX, job_log_path
 from tideline_spark.outcomes import PLAN_BEGINS, PLAN_ENDED, PLANS_BEGIN
-from tideline_table.errors import ObjectNotFound
 from tideline_table.storage import Storage
 
-FOLDER = ".hoodie/.tideline/jobs"
-_SUFFIX = ".log"
 _MARKS = (PLANS_BEGIN, PLAN_BEGINS, PLAN_ENDED)
 Plan = tuple[str, str]
 """Base path and instant of a plan, as in the marks that an application writes into its log."""
 
 
-def job_log_path(name: str) -> str:
-    """Return the path of the log of an attempt below the base path of its table."""
-    return f"{FOLDER}/{name}{_SUFFIX}"
-
-
 def keep_job_log(storage: Storage, name: str, content: bytes, kept: int) -> None:
     """Store the log of an attempt, and delete the oldest logs of the table beyond `kept`. Raises `StorageError`."""
     storage.put(job_log_path(name), content)
-    logs = [o for o in storage.list_folder(FOLDER).objects if o.path.endswith(_SUFFIX)]
+    logs = [o for o in storage.list_folder(FOLDER).objects if o.path.endswith(SUFFIX)]
     newest_first = sorted(logs, key=lambda o: (o.modified, o.path), reverse=True)
     for old in newest_first[kept:]:
         storage.delete(old.path)
-
-
-def read_job_log(storage: Storage, name: str) -> bytes | None:
-    """Return the stored log of an attempt, None if there is none."""
-    try:
-        return storage.read(job_log_path(name))
-    except ObjectNotFound:
-        return None
 
 
 def plan_logs(log: bytes, plans: Sequence[Plan]) -> list[bytes]:

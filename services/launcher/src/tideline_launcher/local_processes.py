@@ -16,18 +16,8 @@ from pathlib import Path
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, PlanKey
 from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.failure import exit_text, kind_of_exit, recovery_in
-from tideline_launcher.local_records import (
-    LOG,
-    OUTCOMES,
-    RECORD,
-    TAIL_BYTES,
-    left_behind,
-    local_file,
-    log_end,
-    unhandled,
-    with_ends,
-    write_record,
-)
+from tideline_launcher.local_records import left_behind, unhandled, with_ends, write_record
+from tideline_launcher.log_files import LOG, OUTCOMES, RECORD, TAIL_BYTES, local_file, log_end
 from tideline_locks.table_lock import LOCKS_VARIABLE
 from tideline_runtime import child_process
 from tideline_runtime.state_folder import open_log_file

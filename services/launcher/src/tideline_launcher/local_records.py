@@ -13,36 +13,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tideline_launcher.application import Application, End, PlanKey
+from tideline_launcher.log_files import OUTCOMES, RECORD, local_file
 from tideline_launcher.plan_ends import plan_ends
 from tideline_spark.outcomes import read_outcomes
 from tideline_table.action import TableService
 from tideline_table.storage import writing
 
-LOG, RECORD, OUTCOMES = "log", "json", "outcomes"
-TAIL_BYTES = 64 * 1024
-"""Bytes of the end of a log that are searched for the recovery of the last error."""
 _FORGOTTEN_AFTER = timedelta(days=1)
-
-
-def local_file(state_folder: Path, driver: str, kind: str) -> Path:
-    """Return the path of the log, the record or the outcomes of a local application."""
-    return state_folder / "applications" / f"{driver}.{kind}"
-
-
-def local_log_file(state_folder: Path, driver: str) -> Path:
-    """Return the path of the log of a local application."""
-    return local_file(state_folder, driver, LOG)
-
-
-def log_end(state_folder: Path, driver: str, max_bytes: int) -> bytes:
-    """Return the last `max_bytes` bytes of the log of a local application; empty if it has none."""
-    try:
-        with local_log_file(state_folder, driver).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - max_bytes))
-            return file.read(max_bytes)
-    except FileNotFoundError:
-        return b""
 
 
 def with_ends(state_folder: Path, applications: Sequence[Application], end: End) -> tuple[Application, ...]:

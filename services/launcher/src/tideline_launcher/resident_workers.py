@@ -13,18 +13,8 @@ from pathlib import Path
 from tideline_launcher.application import Application, ApplicationSpec, End, EndKind, Place, PlanKey
 from tideline_launcher.command import arguments_of, shared_name_of
 from tideline_launcher.failure import recovery_in
-from tideline_launcher.local_records import (
-    LOG,
-    OUTCOMES,
-    RECORD,
-    TAIL_BYTES,
-    left_behind,
-    local_file,
-    log_end,
-    unhandled,
-    with_ends,
-    write_record,
-)
+from tideline_launcher.local_records import left_behind, unhandled, with_ends, write_record
+from tideline_launcher.log_files import LOG, OUTCOMES, RECORD, TAIL_BYTES, local_file, log_end
 from tideline_launcher.metrics import WORKER_ENDS
 from tideline_launcher.settings import WorkerSettings
 from tideline_launcher.worker_process import Ran, WorkerNotStarted, WorkerProcess, start_worker

@@ -49,6 +49,78 @@ function closeMenu(menu) {
   if (hasFocus) menu.querySelector("summary").focus();
 }
 
+// Zoom of the timeline: a range that is dragged over, the wheel with Ctrl (as a pinch is), and a double click to zoom out.
+const LEAST_S = 1, MARGIN = 0.06;  // The server draws so much beyond the end of a range.
+let isZooming = false, hasDragged = false, wheeled = null, dragged = null;
+
+function zoom(plot, begin, end) {
+  const length = Math.max(LEAST_S, Math.round((end - begin) / (1 + MARGIN))), until = begin + length;
+  const given = new URLSearchParams(location.search);
+  given.set("window", length);
+  if (until < Number(plot.dataset.now)) given.set("until", until.toFixed(3));
+  else given.delete("until");
+  const address = `${location.pathname}?${given}`;
+  isZooming = true;
+  htmx.ajax("GET", address, { target: "#live", select: "#live", swap: "outerHTML" }).then(
+    () => { history.replaceState(null, "", address); }, () => { isZooming = false; });
+}
+
+const rangeOf = (plot) => [Number(plot.dataset.begin), Number(plot.dataset.end)];
+
+function shareOf(plot, event) {
+  const box = plot.getBoundingClientRect();
+  return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+}
+
+document.addEventListener("wheel", (event) => {
+  const plot = event.target.closest?.("#drawing");
+  if (!plot || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  const [begin, end] = wheeled?.range ?? rangeOf(plot);
+  const at = begin + (end - begin) * shareOf(plot, event), factor = 2 ** Math.max(-1, Math.min(1, event.deltaY / 200));
+  clearTimeout(wheeled?.timer);
+  const range = [at - (at - begin) * factor, at + (end - at) * factor];
+  wheeled = { range, timer: setTimeout(() => { wheeled = null; zoom(plot, ...range); }, 150) };
+}, { passive: false });
+
+document.addEventListener("pointerdown", (event) => {
+  const plot = event.button === 0 && event.pointerType !== "touch" ? event.target.closest("#drawing") : null;
+  hasDragged = false;
+  dragged = plot && { plot, from: shareOf(plot, event), x: event.clientX, mark: null };
+});
+
+document.addEventListener("pointermove", (event) => {
+  if (!dragged || (!dragged.mark && Math.abs(event.clientX - dragged.x) < 5)) return;
+  dragged.mark ??= dragged.plot.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
+  const shares = [dragged.from, shareOf(dragged.plot, event)].sort((a, b) => a - b);
+  const look = { class: "chosen-range", x: `${shares[0] * 100}%`, width: `${(shares[1] - shares[0]) * 100}%`, y: 0, height: "100%" };
+  for (const [name, value] of Object.entries(look)) dragged.mark.setAttribute(name, value);
+  dragged.shares = shares;
+});
+
+document.addEventListener("pointerup", () => {
+  if (dragged?.mark) {
+    const [begin, end] = rangeOf(dragged.plot);
+    zoom(dragged.plot, ...dragged.shares.map((share) => begin + (end - begin) * share));
+    dragged.mark.remove();
+    hasDragged = true;
+  }
+  dragged = null;
+});
+
+document.addEventListener("click", (event) => {
+  if (hasDragged && event.target.closest("#drawing")) event.preventDefault();  // The mark under the end of the range is not meant.
+}, { capture: true });
+
+document.addEventListener("dragstart", (event) => { if (event.target.closest?.("#drawing")) event.preventDefault(); });
+
+document.addEventListener("dblclick", (event) => {
+  const plot = event.target.closest("#drawing");
+  if (!plot) return;
+  const [begin, end] = rangeOf(plot), at = begin + (end - begin) * shareOf(plot, event);
+  zoom(plot, at - (at - begin) * 4, at + (end - at) * 4);
+});
+
 document.addEventListener("DOMContentLoaded", () => {
   showTimes(document);
   document.body.addEventListener("htmx:afterSettle", () => showTimes(document));
@@ -67,11 +139,12 @@ document.addEventListener("DOMContentLoaded", () => {
   let places = [];
   document.body.addEventListener("htmx:beforeSwap", (event) => {
     places = scrolled().map((each) => [each.scrollLeft, each.scrollTop]);
-    if (!isInUse()) return;
+    if (isZooming || !isInUse()) return;
     event.detail.shouldSwap = false;  // A person began to use the page while the answer was under way.
     sayHeld();
   });
   document.body.addEventListener("htmx:afterSwap", () => {
+    isZooming = false;
     scrolled().forEach((each, at) => { if (places[at]) [each.scrollLeft, each.scrollTop] = places[at]; });
   });
   setInterval(() => {
