@@ -42,6 +42,9 @@ def request_fields(options: HudiOptions) -> dict[str, Any]:
         fields["type"] = _type(given["type"])
     if "base_format" in given:
         fields["base_format"] = given["base_format"].value.upper()
+    if "changes" in given:
+        mode = given["changes_mode"].value.upper() if "changes_mode" in given else "DATA_BEFORE_AFTER"
+        fields["changes"] = mode if _flag(given["changes"]) else ""
     for target in ("hive_style", "url_encode", "meta_fields"):
         if target in given:
             fields[target] = _flag(given[target])
@@ -166,6 +169,7 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
         ("url_encode", asked.get("url_encode", keygen.url_encode), keygen.url_encode),
         ("key_generator", asked.get("key_generator", keygen.type.value), keygen.type.value),
         ("meta_fields", asked.get("meta_fields", found.has_meta_fields), found.has_meta_fields),
+        ("changes", asked.get("changes", found.changes), found.changes),
         ("base_format", asked.get("base_format", found.extension.upper()), found.extension.upper()),
     ]
     for target, wanted, present in held:

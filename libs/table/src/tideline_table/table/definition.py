@@ -60,6 +60,7 @@ _FLAGS = (
     p.URL_ENCODE,
     p.POPULATE_META_FIELDS,
     p.DROP_PARTITION_COLUMNS,
+    p.CHANGES,
     p.COMPLEX_NEW_ENCODING,
     p.LOGICAL_TIMESTAMPS,
 )
@@ -206,6 +207,12 @@ class TableDefinition:
     def extension(self) -> str:
         """The extension of the base files."""
         return self.properties.get(p.BASE_FORMAT, "PARQUET").lower()
+
+    @cached_property
+    def changes(self) -> str:
+        """What change files say of each change (`hoodie.table.cdc.supplemental.logging.mode`); empty for a table without them."""
+        is_on = self.properties.get(p.CHANGES, "false").lower() == "true"
+        return self.properties.get(p.CHANGES_MODE, "DATA_BEFORE_AFTER").upper() if is_on else ""
 
     @cached_property
     def has_meta_fields(self) -> bool:

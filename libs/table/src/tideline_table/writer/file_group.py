@@ -23,6 +23,7 @@ from tideline_table.schema.evolution import conform
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage
 from tideline_table.writer.base_file import write_base_file
+from tideline_table.writer.change_file import write_changes
 from tideline_table.writer.log_file import append_log_file
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, Operation, WriteContext, live_rows, result_of, stored_rows
@@ -55,6 +56,9 @@ def write_file_group(
     keeps_keys = base is not None and merged.updates and not len(merged.inserted) + merged.deletes
     known = base.schema.metadata if base is not None and keeps_keys else None
     written = write_base_file(storage, path, output, context.avro_schema, Options(context.options), known)
+    gone = base.filter(pa.array(merged.gone)) if base is not None and merged.gone is not None else None
+    # All rows of a new file group are inserts, as queries of changes know.
+    changed = write_changes(context, path, gone, merged.written, storage) if context.changes and base is not None else {}
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,
@@ -65,6 +69,7 @@ def write_file_group(
         num_inserts=len(merged.inserted),
         num_updates=merged.updates,
         num_deletes=merged.deletes,
+        changes=changed,
         record=written.record,
         statistics=written.statistics,
         keys=FileKeys(merged.inserted, written.bloom) if context.keeps_keys else None,
@@ -90,6 +95,8 @@ class _Merged:
     updates: int
     deletes: int
     inserted: pa.ChunkedArray
+    gone: np.ndarray | None = None
+    """Which base rows do not stay; None if all do."""
 
 
 def _merge(context: WriteContext, base: pa.Table | None, incoming: pa.Table) -> _Merged | None:
@@ -104,7 +111,7 @@ def _merge(context: WriteContext, base: pa.Table | None, incoming: pa.Table) -> 
     if context.operation is Operation.DELETE:
         if not len(targets):
             return None
-        return _Merged(base.filter(pa.array(~matched)), None, 0, int(matched.sum()), keys.slice(0, 0))
+        return _Merged(base.filter(pa.array(~matched)), None, 0, int(matched.sum()), keys.slice(0, 0), matched)
     rows = np.flatnonzero(matched)
     wins = lies_on_top(base, rows, incoming, targets, context.merging)
     incoming, wins = filled_rows(base, rows, incoming, targets, wins, context.merging)
@@ -124,6 +131,7 @@ def _merge(context: WriteContext, base: pa.Table | None, incoming: pa.Table) -> 
         updates=int((visible & existing).sum()),
         deletes=int((deleted & existing & ~lost).sum()),
         inserted=keys.filter(pa.array(visible & ~existing)),
+        gone=superseded,
     )
 
 

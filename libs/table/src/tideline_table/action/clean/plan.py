@@ -145,11 +145,14 @@ def plan_clean(
     saved: Saved = MappingProxyType({}),
     now: datetime | None = None,
     leases: Sequence[Lease] = (),
+    *,
+    with_changes: bool = False,
 ) -> Due | NotDue:
     """Decide whether there is anything to delete, and plan it (HoodieCleanerPlan). The cost grows with groups of excess slices.
 
-    Slices that the `saved` savepoints or the live `leases` keep are left out. `now` is needed for a policy by time. Raises
-    `CleanRefused` if the plan would delete more than `tideline.clean.max.deleted.share` allows.
+    Slices that the `saved` savepoints or the live `leases` keep are left out. `now` is needed for a policy by time. `with_changes`:
+    base files may have change files, which go with them. Raises `CleanRefused` if the plan would delete more than
+    `tideline.clean.max.deleted.share` allows.
     """
     forbidden = obstacle(state, Action.CLEAN) or _hidden_write(state)
     if forbidden is not None:
@@ -166,7 +169,10 @@ def plan_clean(
         )
     check_share(state, freed, options)
     why = f"{len(state.completed_writes())} completed writes, {kept.text}"
-    return Due(CleanPlanned(_document(state, root, kept, doomed, saved)), f"{why}; {kept.held_by.text}" if kept.held_by else why)
+    return Due(
+        CleanPlanned(_document(state, root, kept, doomed, saved, with_changes)),
+        f"{why}; {kept.held_by.text}" if kept.held_by else why,
+    )
 
 
 def _hidden_write(state: TableState) -> NotDue | None:
@@ -199,7 +205,12 @@ def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> tuple[dict
 
 
 def _document(
-    state: TableState, root: str, kept: Retained, doomed: Mapping[str, Sequence[FileSlice]], saved: Saved
+    state: TableState,
+    root: str,
+    kept: Retained,
+    doomed: Mapping[str, Sequence[FileSlice]],
+    saved: Saved,
+    with_changes: bool,  # noqa: FBT001 - as of the plan
 ) -> dict[str, Any]:
     earliest, completed = kept.earliest, state.completed_writes()
     return {
@@ -211,7 +222,11 @@ def _document(
         "filesToBeDeletedPerPartition": {},
         "version": 2,
         "filePathsToBeDeletedPerPartition": {
-            partition: [{"filePath": f"{hudi_root(root)}/{path}", "isBootstrapBaseFile": False} for s in slices for path in s.paths]
+            partition: [
+                {"filePath": f"{hudi_root(root)}/{path}", "isBootstrapBaseFile": False}
+                for s in slices
+                for path in (*s.paths, *(s.change_paths if with_changes else ()))
+            ]
             for partition, slices in doomed.items()
         },
         "partitionsToBeDeleted": [],

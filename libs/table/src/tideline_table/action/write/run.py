@@ -400,6 +400,7 @@ def write_context(
         options=options.given(),
         has_logs=definition.has_logs,
         has_meta_fields=definition.has_meta_fields,
+        changes=definition.changes,
         buckets=buckets if buckets is not None else definition.buckets,
     )
 
