@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.conformance.both_in_turn import SHARING
 from tests.conformance.matrix import Kind
-from tests.conformance.peers.apache_hudi import ApacheHudi
+from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.environment import prepare
 
 import tideline
@@ -38,19 +38,23 @@ def rows(numbers: Sequence[int], ts: int) -> pa.Table:
     return pa.Table.from_pylist([{"id": f"k{n}", "ts": ts, "part": f"p{n % 2}", "fare": n + ts / 4} for n in numbers], SCHEMA)
 
 
+def text_of(image: str | dict[str, object] | None) -> str:
+    """The image of a row without meta fields, which Apache Hudi shows if it finds the row in a base file."""
+    row = json.loads(image) if isinstance(image, str) else image
+    return json.dumps({name: row[name] for name in SCHEMA.names}) if row else ""
+
+
 def shown_there(peer: ApacheHudi, base: Path) -> list[Change]:
     found = peer.read(base, "incremental", begin="000", options={"hoodie.datasource.query.incremental.format": "cdc"}).to_pylist()
-    texts = [[json.dumps(json.loads(c[name]), sort_keys=True) if c[name] else "" for name in ("before", "after")] for c in found]
-    return sorted((c["ts_ms"], c["op"], before, after) for c, (before, after) in zip(found, texts, strict=True))
+    return sorted((c["ts_ms"], c["op"], text_of(c["before"]), text_of(c["after"])) for c in found)
 
 
 def shown_here(table: tideline.Table) -> list[Change]:
     found: list[Change] = []
     since = ""
     for at in [a.instant for a in Table.open(table.path).state.completed_writes()]:
-        for change in table.changes(since, at).read().to_pylist():
-            texts = [json.dumps(change[name], sort_keys=True) if change[name] else "" for name in ("before", "after")]
-            found.append((at, change["op"], texts[0], texts[1]))
+        changes = table.changes(since, at).read().to_pylist()
+        found += [(at, c["op"], text_of(c["before"]), text_of(c["after"])) for c in changes]
         since = at
     return sorted(found)
 
@@ -77,26 +81,30 @@ def test_written_here(kind: Kind, mode: str, apache_hudi: ApacheHudi, older: Apa
     if kind is Kind.MOR:
         table.maintenance.compact(options={"hoodie.compact.inline.max.delta.commits": 1})
         table.upsert(rows([2], 5))
-    table.insert_overwrite(rows([3], 6))
+    table.insert_overwrite(rows([13], 6))
     expected = shown_here(table)
     assert {change[1] for change in expected} == {"i", "u", "d"}
-    assert shown_there(apache_hudi, base) == expected
-    assert shown_there(older, base) == expected
     for peer in (apache_hudi, older):
         assert peer.read(base).num_rows == table.read().num_rows
+        if kind is Kind.MOR and peer is apache_hudi:
+            # Not of its own tables of version 6, either: it takes the file of a delta commit for Avro.
+            with pytest.raises(PeerFailed, match="Fail to parse the base file and log files from DeltaCommit"):
+                shown_there(peer, base)
+        else:
+            assert shown_there(peer, base) == expected
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_written_there_then_in_turn(kind: Kind, apache_hudi: ApacheHudi, workdir: Path) -> None:
+def test_written_there_then_in_turn(kind: Kind, older: ApacheHudi, workdir: Path) -> None:
     base, job = workdir / "trips", {**OPTIONS, W + "table.type": kind.value, "hoodie.clean.automatic": "false"}
     for operation, numbers, ts in (("upsert", range(6), 1), ("upsert", [1, 2, 9], 2), ("delete", [0], 3)):
-        apache_hudi.write(base, rows(numbers, ts), {**job, W + "operation": operation})
-    expected = shown_there(apache_hudi, base)
+        older.write(base, rows(numbers, ts), {**job, W + "operation": operation})
+    expected = shown_there(older, base)
     assert len(expected) == 10
     assert shown_here(tideline.open(base)) == expected
     share_table(Table.open(str(base)), SHARING, open_hudi_lock)
     table = tideline.open(base)
     table.upsert(rows([2, 11], 4))
     table.delete(["k9"])
-    assert shown_there(apache_hudi, base)[: len(expected)] == expected
-    assert [change[1] for change in shown_there(apache_hudi, base)[len(expected) :]] == ["i", "u", "d"]
+    assert shown_there(older, base)[: len(expected)] == expected
+    assert [change[1] for change in shown_there(older, base)[len(expected) :]] == ["i", "u", "d"]

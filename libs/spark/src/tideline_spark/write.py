@@ -59,7 +59,7 @@ from tideline_table.action import (
     write_rows,
     write_with_retries,
 )
-from tideline_table.config import INSERT_DUP_POLICY, Options, bulk_sort_columns
+from tideline_table.config import INSERT_DUP_POLICY, Options, bulk_order
 from tideline_table.coordination import Committed
 from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
 from tideline_table.file_group import FileSlice
@@ -195,7 +195,7 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
     if operation is Operation.BULK_INSERT:
         check_sort_columns(target.schema, options)
         # A column that the source lacks is null in every row and does not affect the order.
-        chosen = bulk_sort_columns(options, tuple(keygen.key_fields) if keys.is_plain else (KEY,))
+        chosen = bulk_order(options, tuple(keygen.key_fields) if keys.is_plain else (KEY,))
         sort_columns = tuple(n for n in chosen if n in (*columns, KEY))
     return Routing(
         operation=operation,
@@ -276,7 +276,7 @@ class _Attempt:
         rings = self.table.rings()
         state = self.table.state
         cores = self.df.sparkSession.sparkContext.defaultParallelism
-        has_logs = self.table.definition.has_logs
+        has_logs = self.table.definition.writes_logs
         if index is not None:
             return bucket_layout(
                 state.latest_slices(),

@@ -96,7 +96,8 @@ def table_request(options: HudiOptions, name: str, schema: pa.Schema, partition_
 def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str, schema: pa.Schema) -> TableRequest:
     """Return the table that `arguments` (fields of a `TableRequest`; empty ones count as not given) and `options` define.
 
-    Raises `InvalidOption` if both name one thing with different values, and if neither names a record key.
+    Raises `InvalidOption` if both name one thing with different values, and if neither names a record key, unless the argument is
+    None: then the table has none.
     """
     given = {field: value for field, value in arguments.items() if value or field == "meta_fields"}
     if "merge" in given:
@@ -113,7 +114,7 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
                 expected="one of them",
             )
     request = TableRequest(**{"name": name, "key_fields": (), **fields, **given, "schema": schema})
-    if not request.key_fields:
+    if not request.key_fields and arguments.get("key_fields", ()) is not None:
         raise InvalidOption(
             "no record key columns",
             expected="the argument key (--key), or the option hoodie.datasource.write.recordkey.field",

@@ -63,6 +63,8 @@ _LOGGER = logging.getLogger(__name__)
 class TableRequest:
     """The definition of a table to create. `key_fields` form the record key; without `ordering_field`, the later write wins.
 
+    Without key fields, rows can be added, read and clustered, but not updated or deleted by key.
+
     Several ordering fields are separated by commas; the first one that differs decides.
 
     Key, partition and ordering fields may be fields of structs, named by their dotted paths.
@@ -159,8 +161,8 @@ def folder_name(path: str) -> str:
 def _checked(request: TableRequest) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", request.name):
         raise InvalidOption(f"table name {request.name!r}", expected="letters, digits, '_', '-' and '.'")
-    if not request.key_fields:
-        raise InvalidOption("no record key columns", expected="at least one")
+    if not request.key_fields and (request.index is not None or not request.meta_fields):
+        raise InvalidOption("no record key columns", expected="at least one, or meta fields, which hold made-up keys, and no index")
     if not request.schema.names:
         raise SchemaMismatch("a schema without columns", expected="at least the record key columns")
     taken = [n for n in request.schema.names if n in META_FIELDS]

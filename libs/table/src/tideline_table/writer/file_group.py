@@ -23,7 +23,6 @@ from tideline_table.schema.evolution import conform
 from tideline_table.schema.meta_fields import MetaField, with_meta_fields
 from tideline_table.storage import Storage
 from tideline_table.writer.base_file import write_base_file
-from tideline_table.writer.change_file import write_changes
 from tideline_table.writer.log_file import append_log_file
 from tideline_table.writer.marker import MarkerType, create_marker
 from tideline_table.writer.task import FileGroupResult, FileGroupTask, Operation, WriteContext, live_rows, result_of, stored_rows
@@ -56,9 +55,12 @@ def write_file_group(
     keeps_keys = base is not None and merged.updates and not len(merged.inserted) + merged.deletes
     known = base.schema.metadata if base is not None and keeps_keys else None
     written = write_base_file(storage, path, output, context.avro_schema, Options(context.options), known)
-    gone = base.filter(pa.array(merged.gone)) if base is not None and merged.gone is not None else None
-    # All rows of a new file group are inserts, as queries of changes know.
-    changed = write_changes(context, path, gone, merged.written, storage) if context.changes and base is not None else {}
+    changed: dict[str, int] = {}
+    if context.changes and base is not None:  # all rows of a new file group are inserts, as queries of changes know
+        from tideline_table.writer.change_file import write_changes  # noqa: PLC0415 - few tables have them
+
+        gone = base.filter(pa.array(merged.gone)) if merged.gone is not None else None
+        changed = write_changes(context, path, gone, merged.written, storage)
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,

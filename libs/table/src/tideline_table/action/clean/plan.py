@@ -168,9 +168,10 @@ def plan_clean(
             f"a write that replaces files, or the end of pending work, or a smaller retention ({CLEAN_POLICY.key})",
         )
     check_share(state, freed, options)
+    paths = {at: [p for s in found for p in (*s.paths, *(s.change_paths if with_changes else ()))] for at, found in doomed.items()}
     why = f"{len(state.completed_writes())} completed writes, {kept.text}"
     return Due(
-        CleanPlanned(_document(state, root, kept, doomed, saved, with_changes)),
+        CleanPlanned(_document(state, root, kept, paths, saved)),
         f"{why}; {kept.held_by.text}" if kept.held_by else why,
     )
 
@@ -204,14 +205,7 @@ def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> tuple[dict
     return doomed, freed
 
 
-def _document(
-    state: TableState,
-    root: str,
-    kept: Retained,
-    doomed: Mapping[str, Sequence[FileSlice]],
-    saved: Saved,
-    with_changes: bool,  # noqa: FBT001 - as of the plan
-) -> dict[str, Any]:
+def _document(state: TableState, root: str, kept: Retained, doomed: Mapping[str, Sequence[str]], saved: Saved) -> dict[str, Any]:
     earliest, completed = kept.earliest, state.completed_writes()
     return {
         "earliestInstantToRetain": None
@@ -222,12 +216,8 @@ def _document(
         "filesToBeDeletedPerPartition": {},
         "version": 2,
         "filePathsToBeDeletedPerPartition": {
-            partition: [
-                {"filePath": f"{hudi_root(root)}/{path}", "isBootstrapBaseFile": False}
-                for s in slices
-                for path in (*s.paths, *(s.change_paths if with_changes else ()))
-            ]
-            for partition, slices in doomed.items()
+            partition: [{"filePath": f"{hudi_root(root)}/{path}", "isBootstrapBaseFile": False} for path in paths]
+            for partition, paths in doomed.items()
         },
         "partitionsToBeDeleted": [],
         "extraMetadata": {SAVED_KEY: ",".join(sorted(saved))} if saved else {},
