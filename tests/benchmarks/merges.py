@@ -126,7 +126,9 @@ def run_hudi(place: str, paths: list[str]) -> dict[str, object]:
     named = {"hoodie.table.name": "sales", "hoodie.datasource.write.recordkey.field": ",".join(KEYS)}
     plain = {**named, "hoodie.datasource.write.partitionpath.field": "", "hoodie.datasource.write.operation": "bulk_insert"}
     on = " and ".join(f"t.{name} = s.{name}" for name in KEYS)
-    then = f"when matched and s.{QUANTITY} = 0 then delete when matched then update set * when not matched then insert *"
+    # Apache Hudi looks at updates before deletions, whatever their order: an update without a condition would hide the deletion.
+    gone = f"s.{QUANTITY} = 0"
+    then = f"when matched and {gone} then delete when matched and not ({gone}) then update set * when not matched then insert *"
     with ApacheHudi(timeout_s=3000) as hudi:
         found = []
         steps: list[Callable[[], object]] = [lambda: hudi.write(place, pq.read_table(paths[0]), plain)]

@@ -29,6 +29,7 @@ class Strategy(enum.StrEnum):
     BY_BYTES = "clustering group order: bytes"
     BY_FILES = "clustering group order: files"
     BY_OLDEST = "clustering group order: oldest"
+    BY_CHANCE = "clustering group order: random"
     LINEAR = "clustering layout: linear"
     Z_ORDER = "clustering layout: z-order"
     HILBERT = "clustering layout: hilbert"
@@ -104,6 +105,7 @@ NOT_THERE = {
     Strategy.BY_BYTES: _NONE_THERE,
     Strategy.BY_FILES: _NONE_THERE,
     Strategy.BY_OLDEST: _NONE_THERE,
+    Strategy.BY_CHANCE: _NONE_THERE,
     Strategy.IN_FILES: _NONE_THERE,
     Strategy.SPLIT: "Apache Hudi 1.2.0 writes a group as small as those of this table by one task",
     Strategy.YIELD: "Apache Hudi's SparkAllowUpdateStrategy, which also lets writers win, is not compared",

@@ -70,6 +70,7 @@ CLUSTERINGS: dict[Strategy, Clustering] = {
     Strategy.BY_BYTES: Clustering({ORDER: "bytes", **ONE_GROUP}, 2, (1,)),
     Strategy.BY_FILES: Clustering({ORDER: "files", **ONE_GROUP}, 2, (1,)),
     Strategy.BY_OLDEST: Clustering({ORDER: "oldest", **ONE_GROUP}, 2, (2,)),
+    Strategy.BY_CHANCE: Clustering({ORDER: "random"}, 2, (1, 2)),
     Strategy.LINEAR: Clustering({LAYOUT: "linear", SORT: "price,id"}),
     Strategy.Z_ORDER: Clustering({LAYOUT: "z-order", SORT: "price,id"}),
     Strategy.HILBERT: Clustering({LAYOUT: "hilbert", SORT: "price,id"}),

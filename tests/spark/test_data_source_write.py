@@ -108,7 +108,7 @@ def test_an_append_is_one_upsert_and_an_overwrite_replaces_everything(source: Sp
             {"hoodie.datasource.write.payload.class": "com.example.Mine"},
             "merge rule .com.example.Mine.",
         ),
-        ("append", {"hoodie.table.cdc.enabled": "true"}, "expected false"),
+        ("append", {"hoodie.table.cdc.enabled": "true"}, "expected none, as the table was created"),
         ("append", {"hoodie.index.type": "BUCKET"}, "table without a bucket index"),
     ],
 )

@@ -172,3 +172,29 @@ def test_numbers_that_a_column_cannot_hold_fail_the_statement(spark: SparkSessio
         ("a", 7, "1.50", float("inf")),
         ("b", None, "2.00", 2.5),
     ]
+
+
+def test_functions_show_changes_history_files_and_partitions(spark: SparkSession, base: str) -> None:
+    first = tideline.open(base).inspect.history().to_pylist()[0]["sequence"]
+    sql(spark, f"delete from `{base}` where id = 'a'")
+    changed = sql(spark, f"select op, before.id from tideline_changes('{base}', {first}) where op = 'd'")
+    assert rows(changed) == [("d", "a")]
+    named = {"trips": base}
+    assert rows(sql(spark, "select count(*) from tideline_history('trips') h where h.action = 'deltacommit'", named)) == [(2,)]
+    assert rows(sql(spark, "select partition, rows from tideline_partitions('trips')", named))[1] == ("day=tue", 2)
+    files = sql(spark, f"select partition, size(log_files) from tideline_files('{base}')")
+    assert {row[0] for row in rows(files)} == {"day=mon", "day=tue"}
+    with pytest.raises(InvalidStatement, match="path or name of a table"):
+        sql(spark, "select * from tideline_history()")
+
+
+def test_procedures_run_table_services(spark: SparkSession, base: str) -> None:
+    sql(spark, f"update `{base}` set fare = 9 where id = 'b'")
+    done = sql(spark, f"call compact('{base}')", options={"hoodie.compact.inline.max.delta.commits": 1})
+    assert ("log_files_merged", "1") in rows(done)
+    saved = dict(rows(sql(spark, "CALL create_savepoint('trips');", {"trips": base})))
+    sql(spark, f"delete from `{base}`")
+    sql(spark, f"call restore('{base}', '{saved['instant']}')")
+    assert rows(sql(spark, f"select id, fare from `{base}`")) == [("a", 1.0), ("b", 9.0), ("c", 3.0)]
+    with pytest.raises(InvalidStatement, match="one of compact, log_compact"):
+        sql(spark, "call vacuum('x')")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 from tests.unit.tideline.conftest import FIRST, SCHEMA, ids, sorted_rows, trips_of
 
 import tideline
@@ -384,3 +385,31 @@ def test_keys_inside_of_structs(tmp_path: Path) -> None:
 def test_a_lookup_of_no_column_counts_rows(table: tideline.Table) -> None:
     assert [table.lookup(["a", "b", "x"], columns=[], where=where).num_rows for where in (None, "fare > 100")] == [2, 1]
     assert table.lookup(["x"], columns=[]).num_rows == 0
+
+
+def test_a_table_without_a_key_takes_rows_and_is_serviced(tmp_path):
+    made = tideline.create(tmp_path / "t", schema=SCHEMA, key=None, partition="day", type="mor")
+    assert "recordkey.fields" not in (tmp_path / "t" / ".hoodie" / "hoodie.properties").read_text()
+    apart = {"hoodie.parquet.small.file.limit": 0, "tideline.insert.to.log": True}
+    first = made.insert(trips_of(*FIRST), options=apart)
+    made.insert(trips_of(*FIRST), options=apart)
+    keys = made.read(meta_fields=True).column("_hoodie_record_key").to_pylist()
+    assert len(set(keys)) == len(keys) == 2 * len(FIRST)
+    assert made.maintenance.compact(options={"hoodie.compact.inline.max.delta.commits": 1}).files_written
+    assert made.maintenance.cluster().rows_rewritten == len(keys)
+    assert sorted(made.read(meta_fields=True).column("_hoodie_record_key").to_pylist()) == sorted(keys)
+    assert made.incremental(first.sequence).read().num_rows == len(FIRST)
+    for refused in (lambda: made.upsert(trips_of(*FIRST)), lambda: made.lookup(["a"]), lambda: made.delete(where="id = 'a'")):
+        with pytest.raises(TidelineError, match="no record key columns"):
+            refused()
+
+
+def test_a_schema_may_be_text_or_a_struct_type_of_spark(tmp_path):
+
+    text = tideline.create(tmp_path / "a", schema="id VARCHAR, tags VARCHAR[], t TIMESTAMPTZ, price DECIMAL(9, 2)", key="id").schema
+    assert [str(field.type) for field in text][::2] == ["string", "timestamp[us, tz=UTC]"]
+    fields = [StructField("id", StringType()), StructField("n", LongType()), StructField("at", TimestampType())]
+    spark = tideline.create(tmp_path / "b", schema=StructType(fields), key="id").schema
+    assert [str(field.type) for field in spark] == ["string", "int64", "timestamp[us, tz=UTC]"]
+    with pytest.raises(SchemaMismatch, match="nosuch"):
+        tideline.create(tmp_path / "c", schema="id nosuch", key="id")

@@ -11,7 +11,7 @@ import tideline_spark.requirement  # noqa: F401 isort: skip - before PySpark
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 DIALECT, INNER = "spark", "duckdb"
-POSSIBLE = "SELECT, INSERT, UPDATE, DELETE FROM, MERGE INTO, CREATE TABLE or SHOW PARTITIONS"
+POSSIBLE = "SELECT, INSERT, UPDATE, DELETE FROM, MERGE INTO, CREATE TABLE, SHOW PARTITIONS or CALL"
+FUNCTIONS = ("tideline_changes", "tideline_history", "tideline_files", "tideline_partitions")
+PROCEDURES = ("compact", "log_compact", "cluster", "clean", "archive", "create_savepoint", "delete_savepoint", "restore")
+_CALL = re.compile(r"^\s*call\s+(.+?)\s*;?\s*\Z", re.IGNORECASE | re.DOTALL)
 _SHOW = re.compile(r"^\s*show\s+partitions\s+(.+?)\s*;?\s*\Z", re.IGNORECASE | re.DOTALL)
 _WRITE = "hoodie.datasource.write."
 _OWN_NAMES = {
@@ -70,6 +73,8 @@ def sql(
     Raises `InvalidStatement` for what is no such statement, and what `tideline.sql`, `read` and `write_dataframe` raise.
     """
     found = _Session(spark, {name.casefold(): path for name, path in (tables or {}).items()}, catalog, dict(options or {}), locks)
+    if called := _CALL.match(statement):
+        return found.call(called.group(1))
     shown = _SHOW.match(statement)
     return found.partitions(shown.group(1)) if shown else found.run(parsed_statement(statement, DIALECT, POSSIBLE))
 
@@ -141,6 +146,11 @@ class _Session:
         copied = statement.copy()
         within = {cte.alias.casefold() for cte in copied.find_all(exp.CTE)}
         for found in list(copied.find_all(exp.Table)):
+            if isinstance(found.this, exp.Anonymous) and found.this.name.casefold() in FUNCTIONS:
+                view = f"tideline_view_{next(_views)}"
+                self.function(found.this).createOrReplaceTempView(view)
+                found.replace(exp.alias_(exp.to_table(view), found.alias or found.this.name, table=True))
+                continue
             if found.name.casefold() in within and not found.db:
                 continue
             path = self.path(found)
@@ -151,6 +161,41 @@ class _Session:
             alias = found.alias or ("" if "/" in found.name else found.name)
             found.replace(exp.alias_(exp.to_table(view), alias or view, table=True))
         return copied
+
+    def _named(self, call: exp.Anonymous) -> tuple[tideline.Table, list[str]]:
+        """Return the table that the first argument of a function or procedure names, and the other arguments."""
+        values = [part.name for part in call.expressions]
+        if not values or not all(values):
+            raise InvalidStatement(call.sql(DIALECT)[:80], expected="the path or name of a table, then texts or numbers")
+        place = self.named.get(values[0].casefold(), values[0])
+        is_path = "/" in place or not self.catalog
+        return tideline.open(place, catalog="" if is_path else self.catalog, options=self.options, locks=self.locks), values[1:]
+
+    def function(self, call: exp.Anonymous) -> DataFrame:
+        """Return the rows of a table-valued function: changes (after a point, up to a point), history, files or partitions."""
+        table, values = self._named(call)
+        name = call.name.casefold()
+        if name == FUNCTIONS[0]:
+            from tideline_spark.data_source import TidelineDataSource  # noqa: PLC0415
+
+            self.spark.dataSource.register(TidelineDataSource)
+            points = dict(zip(("since", "until"), values, strict=False))
+            return self.spark.read.format("tideline").options(**points, changes="true").load(table.path)
+        found = getattr(table.inspect, name.removeprefix("tideline_"))()
+        rows = found if isinstance(found, pa.Table) else pa.Table.from_pylist([asdict(file) for file in found])
+        return self.spark.createDataFrame(rows)
+
+    def call(self, text: str) -> DataFrame:
+        """Run a procedure, `name(table, …)`: a table service, with the options of the statement. Return its result by names."""
+        from sqlglot import exp  # noqa: PLC0415
+
+        called = parsed_statement(f"select {text}", DIALECT, POSSIBLE).find(exp.Anonymous)
+        if called is None or called.name.casefold() not in PROCEDURES:
+            raise InvalidStatement(f"CALL {text[:80]}", expected=f"one of {', '.join(PROCEDURES)}, such as CALL clean('path')")
+        table, values = self._named(called)
+        done = getattr(table.maintenance, called.name.casefold())(*values)
+        told = [(key, str(value)) for key, value in asdict(done).items()] if done is not None else []
+        return self.spark.createDataFrame(told, "name string, value string")
 
     def insert(self, statement: exp.Insert) -> tideline.Commit:
         """Write the rows of a query or of VALUES; columns without a value are null."""

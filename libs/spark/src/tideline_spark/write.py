@@ -34,7 +34,7 @@ from tideline_spark.planning import planning_settings, write_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
 from tideline_spark.session import use_this_python
 from tideline_spark.small_source import DriverAndTasks, estimated_bytes, goes_through_driver, small_rows
-from tideline_spark.tagging import LogKeys, Routing, arrow_schema, evolved_by, log_key_table, routed_rows, source_columns
+from tideline_spark.tagging import KEY, LogKeys, Routing, arrow_schema, evolved_by, log_key_table, routed_rows, source_columns
 from tideline_spark.task import RESULT_SCHEMA, UnitWriter, read_results
 from tideline_table.action import (
     Contention,
@@ -59,7 +59,7 @@ from tideline_table.action import (
     write_rows,
     write_with_retries,
 )
-from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
+from tideline_table.config import INSERT_DUP_POLICY, Options, bulk_order
 from tideline_table.coordination import Committed
 from tideline_table.errors import InvalidOption, ObjectNotFound, WriteConflict
 from tideline_table.file_group import FileSlice
@@ -188,14 +188,15 @@ def refuse_speculation(conf: SparkConf) -> None:
 def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Operation, options: Options) -> Routing:
     keygen = table.definition.keygen
     columns = source_columns(df, target.schema, keygen, operation)
+    minds = minds_known_keys(operation, options) and not operation.looks_up_keys
+    keys = NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, target.schema)
+    keys.check_paths()
     sort_columns: tuple[str, ...] = ()
     if operation is Operation.BULK_INSERT:
         check_sort_columns(target.schema, options)
         # A column that the source lacks is null in every row and does not affect the order.
-        sort_columns = tuple(n for n in column_list(options[BULK_INSERT_SORT_COLUMNS]) if n in columns)
-    minds = minds_known_keys(operation, options) and not operation.looks_up_keys
-    keys = NativeKeys(keygen, df.select(*(f"`{n}`" for n in columns)).schema, target.schema)
-    keys.check_paths()
+        chosen = bulk_order(options, tuple(keygen.key_fields) if keys.is_plain else (KEY,))
+        sort_columns = tuple(n for n in chosen if n in (*columns, KEY))
     return Routing(
         operation=operation,
         keys=keys,
@@ -275,7 +276,7 @@ class _Attempt:
         rings = self.table.rings()
         state = self.table.state
         cores = self.df.sparkSession.sparkContext.defaultParallelism
-        has_logs = self.table.definition.has_logs
+        has_logs = self.table.definition.writes_logs
         if index is not None:
             return bucket_layout(
                 state.latest_slices(),

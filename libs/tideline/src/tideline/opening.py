@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tideline.opened import Options
+from tideline.query import Columns
 from tideline.rows import Schema, column_list, schema_from
 from tideline.table import Table
 from tideline_catalogs import locate
@@ -27,7 +28,7 @@ def create(
     path: str | os.PathLike[str],
     *,
     schema: Schema,
-    key: str | Iterable[str] = (),
+    key: Columns = (),
     partition: str | Iterable[str] = (),
     ordering: str | Iterable[str] = "",
     merge: str = "",
@@ -45,12 +46,13 @@ def create(
 ) -> Table:
     """Create an empty table at `path` (a local folder, `file:` or `s3://bucket/prefix`) and open it as `open` does.
 
-    `schema` is an Arrow schema, or rows whose schema is taken; no rows are written. Any library with the Arrow PyCapsule interface
-    can make it. `key` names the columns of the record key, `partition` those of the partition path. Of two versions of a row, the
-    one with the larger value in the column `ordering` wins (of several columns, which tables of version 9 may have, the first one
-    that differs decides); without `ordering`, the later write wins. `merge` names another rule by which versions become one, such
-    as `"partial_update"` or `"aws_dms"` (docs/merging.md). `type` is `"cow"` (copy-on-write) or `"mor"` (merge-on-read). `name` is
-    by default the last part of `path`.
+    `schema` is an Arrow schema, rows whose schema is taken (no rows are written), a StructType of Spark, or text such as
+    `"id VARCHAR, tags VARCHAR[]"`, which DuckDB reads. Any library with the Arrow PyCapsule interface can make the first two.
+    `key` names the columns of the record key (None: rows are only added and read), `partition` those of the partition path. Of two
+    versions of a row, the one with the larger value in the column `ordering` wins (of several columns, which tables of version 9
+    may have, the first one that differs decides); without `ordering`, the later write wins. `merge` names another rule by which
+    versions become one, such as `"partial_update"` or `"aws_dms"` (docs/merging.md). `type` is `"cow"` (copy-on-write) or `"mor"`
+    (merge-on-read). `name` is by default the last part of `path`.
 
     `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without
     it, each writer chooses by `hoodie.index.type`.
@@ -71,7 +73,7 @@ def create(
     base_path = os.fspath(path)
     arguments: dict[str, Any] = {
         "name": name,
-        "key_fields": column_list(key),
+        "key_fields": None if key is None else column_list(key),
         "partition_fields": column_list(partition),
         "ordering_field": ",".join(column_list(ordering)),
         "merge": merge,

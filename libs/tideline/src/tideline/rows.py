@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime, time
 from decimal import Decimal
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from tideline_table.checked import is_rows
 from tideline_table.errors import SchemaMismatch, SourceFailed
+from tideline_table.extras import extra
 from tideline_table.schema import named_field, storable_rows, storable_schema
 
 
@@ -36,7 +38,7 @@ class ArrowSchema(Protocol):
 
 
 Rows = ArrowStream | ArrowArray
-Schema = ArrowSchema | ArrowStream
+Schema = ArrowSchema | ArrowStream | str
 Keys = Rows | Iterable[object]
 
 
@@ -75,17 +77,24 @@ def _read_all(rows: Rows) -> pa.Table:
 
 def schema_from(schema: Schema) -> pa.Schema:
     """Return the columns of a table for such rows: storable types, without meta fields and without an unnamed pandas index."""
+    unreadable: tuple[type[Exception], ...] = (pa.ArrowException, TypeError)
+    expected = "an Arrow schema, rows with the Arrow PyCapsule interface, a StructType, or columns as text"
     try:
         if hasattr(schema, "__arrow_c_schema__"):
             found = pa.schema(schema)
         elif hasattr(schema, "__arrow_c_stream__"):
             found = pa.RecordBatchReader.from_stream(schema).schema
+        elif isinstance(schema, str):
+            with extra("sql"):
+                import duckdb
+            unreadable = (duckdb.Error,)
+            found = duckdb.connect().execute(f"create table rows ({schema})").table("rows").arrow().schema
+        elif hasattr(schema, "fieldNames"):
+            found = importlib.import_module("pyspark.sql.pandas.types").to_arrow_schema(schema, timezone="UTC")
         else:
-            raise SchemaMismatch(
-                f"a schema of type {type(schema).__name__}", expected="an Arrow schema, or rows with the Arrow PyCapsule interface"
-            )
-    except (pa.ArrowException, TypeError) as error:
-        raise SchemaMismatch(f"a schema that Arrow cannot read ({_first_line(error)})", expected="an Arrow schema") from None
+            raise SchemaMismatch(f"a schema of type {type(schema).__name__}", expected=expected)
+    except unreadable as error:
+        raise SchemaMismatch(f"a schema that cannot be read ({_first_line(error)})", expected=expected) from None
     return storable_schema(found)
 
 

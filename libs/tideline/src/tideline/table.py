@@ -273,6 +273,8 @@ class Table:
 
     def _keys(self, keys: Keys, schema: pa.Schema, *, of_rows: bool = False) -> pa.Table:
         keygen = self._table.definition.keygen
+        if not keygen.key_fields:
+            self._table.definition.check_writable()
         given = keys_from(keys, schema, tuple(keygen.key_fields), tuple(keygen.partition_fields))
         needed = (*keygen.key_fields, *(keygen.partition_fields if of_rows else ()))
         if twice := sorted({name for name in given.column_names if given.column_names.count(name) > 1}):

@@ -44,6 +44,17 @@ def test_a_writer_clusters_after_n_commits(tmp_path):
     assert len(contents(table._table)) == 7
 
 
+def test_in_a_table_with_buckets_a_writer_sorts_them_or_says_why_not(tmp_path, caplog):
+    options = {**CLUSTER, "hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 2}
+    table = table_of(tmp_path, "cow", options)
+    rows = rows_of([(f"k{n}", "p", 9 - n, "x") for n in range(9)])
+    assert not any(table.upsert(rows).inline for _ in range(3))
+    assert "hoodie.clustering.plan.strategy.sort.columns names no columns to sort by" in caplog.text
+    (run,) = table.upsert(rows, options={"hoodie.clustering.plan.strategy.sort.columns": "ts"}).inline
+    assert run.is_run
+    assert sorted(table.read().column("ts").to_pylist()) == list(range(1, 10))
+
+
 def test_the_options_of_a_call_count_and_without_any_nothing_runs(tmp_path):
     table = table_of(tmp_path, "mor", {})
     assert [table.upsert(rows_of([("a", "p", n, "x")])).inline for n in range(6)] == [()] * 6

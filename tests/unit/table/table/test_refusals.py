@@ -27,7 +27,7 @@ from tideline_table.hudi.properties import CHECKSUM, PROPERTIES_PATH, format_pro
 from tideline_table.log.checkpoint import POINTER
 from tideline_table.log.entry import entry_path
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import Table, TableRequest, TableType, create_table
+from tideline_table.table import BloomIndex, Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
 
 
@@ -298,7 +298,8 @@ REQUESTS = [
     ({"name": "a/b"}, InvalidOption, "table name"),
     ({"name": ""}, InvalidOption, "table name"),
     ({"name": "-x"}, InvalidOption, "table name"),
-    ({"key_fields": ()}, InvalidOption, "no record key"),
+    ({"key_fields": (), "meta_fields": False}, InvalidOption, "no record key"),
+    ({"key_fields": (), "index": BloomIndex()}, InvalidOption, "no record key"),
     ({"key_fields": ("zz",)}, SchemaMismatch, "'zz'"),
     ({"partition_fields": ("zz",)}, SchemaMismatch, "'zz'"),
     ({"ordering_field": "zz"}, SchemaMismatch, "'zz'"),

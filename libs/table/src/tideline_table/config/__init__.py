@@ -10,6 +10,6 @@ from tideline_table.config.compaction import *
 from tideline_table.config.coordination import *
 from tideline_table.config.files import *
 from tideline_table.config.index import *
-from tideline_table.config.options import ALL_OPTIONS, AnyOption, Options, column_list, declare_options, is_declared
+from tideline_table.config.options import ALL_OPTIONS, AnyOption, Options, bulk_order, column_list, declare_options, is_declared
 from tideline_table.config.retention import *
 from tideline_table.config.writing import *

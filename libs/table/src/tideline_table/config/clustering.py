@@ -131,8 +131,9 @@ CLUSTERING_GROUP_ORDER = Option(
     "partition",
     "Which groups a plan takes first if there are more than `hoodie.clustering.plan.strategy.max.num.groups`: those of the "
     "partition with "
-    "most candidates (partition), with most input bytes (bytes), with most input files (files), or with the oldest slice (oldest).",
-    choices=("partition", "bytes", "files", "oldest"),
+    "most candidates (partition), with most input bytes (bytes), with most input files (files), with the oldest slice (oldest), or "
+    "any (random).",
+    choices=("partition", "bytes", "files", "oldest", "random"),
 )
 CLUSTERING_GROUP_MIN_BYTES = Option(
     "tideline.clustering.plan.group.min.bytes",

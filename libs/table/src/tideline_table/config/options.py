@@ -102,6 +102,12 @@ class Options:
         return {**defaults, **wanted._given}
 
 
+def bulk_order(options: Options, key: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns by which a bulk insert sorts the rows of a partition: named ones, `key` or none."""
+    by_key = options[writing.BULK_INSERT_SORT_MODE] in ("GLOBAL_SORT", "PARTITION_SORT")
+    return column_list(options[writing.BULK_INSERT_SORT_COLUMNS]) or (key if by_key else ())
+
+
 def column_list(text: str) -> tuple[str, ...]:
     """Return the column names in a comma-separated list."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

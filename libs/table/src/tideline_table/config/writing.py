@@ -21,6 +21,13 @@ BULK_INSERT_SORT_COLUMNS = Option(
     "",
     "Comma-separated columns by which bulk_insert sorts the rows of a partition.",
 )
+BULK_INSERT_SORT_MODE = Option(
+    "hoodie.bulkinsert.sort.mode",
+    "NONE",
+    "GLOBAL_SORT and PARTITION_SORT: bulk_insert sorts the rows of a partition by record key, unless columns are named. The others "
+    "leave them in their order. No file has rows of two partitions, whatever the mode.",
+    choices=("NONE", "GLOBAL_SORT", "PARTITION_SORT", "PARTITION_PATH_REPARTITION", "PARTITION_PATH_REPARTITION_AND_SORT"),
+)
 SCHEMA_EVOLUTION = Option(
     "tideline.write.schema.evolution",
     "refuse",

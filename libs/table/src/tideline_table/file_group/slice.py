@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id, is_ring_file_id, parse_log_file_name
+from tideline_table.hudi.file_names import MAX_BUCKETS, bucket_of_file_id, change_file_name, is_ring_file_id, parse_log_file_name
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.storage.data_path import DataPath
 
@@ -83,6 +83,11 @@ class FileSlice:
     def paths(self) -> tuple[DataPath, ...]:
         """The paths of all files relative to the base path."""
         return ((self.path,) if self.base_file else ()) + self.log_paths
+
+    @property
+    def change_paths(self) -> tuple[str, ...]:
+        """The path that the change file of the base file has if there is one."""
+        return (join_path(self.group.partition_path, change_file_name(self.base_file)),) if self.base_file else ()
 
     @property
     def total_bytes(self) -> int:

@@ -60,6 +60,13 @@ def parse_log_file_name(name: str) -> LogFileName | None:
     return LogFileName(file_id, base, int(version), token or "", bool(cdc))
 
 
+def change_file_name(base_name: str) -> str:
+    """Return the name of the change file beside a base file that replaced another one."""
+    base = parse_base_file_name(base_name)
+    assert base is not None
+    return f".{base.file_id}_{base.instant}.log.1_{base.write_token}.cdc"
+
+
 def is_log_path(path: str) -> bool:
     """Return whether a data file is a log file, or belongs to one."""
     return ".log." in path.rsplit("/", 1)[-1]

@@ -50,6 +50,14 @@ LEGACY_PAYLOAD_CLASS = "hoodie.table.legacy.payload.class"
 ARCHIVE_FOLDER = "hoodie.archivelog.folder"
 TIMELINE_PATH = "hoodie.timeline.path"
 HISTORY_PATH = "hoodie.timeline.history.path"
+CHANGES = "hoodie.table.cdc.enabled"
+CHANGES_MODE = "hoodie.table.cdc.supplemental.logging.mode"
+CHANGES_MODES = {
+    "DATA_BEFORE_AFTER": ("op", "ts_ms", "before", "after"),
+    "DATA_BEFORE": ("op", "record_key", "before"),
+    "OP_KEY_ONLY": ("op", "record_key"),
+}
+"""What change files say of each change. The first one is the default."""
 TIMEZONE = "hoodie.table.timeline.timezone"
 POPULATE_META_FIELDS = "hoodie.populate.meta.fields"
 HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"

@@ -42,6 +42,9 @@ def request_fields(options: HudiOptions) -> dict[str, Any]:
         fields["type"] = _type(given["type"])
     if "base_format" in given:
         fields["base_format"] = given["base_format"].value.upper()
+    if "changes" in given:
+        mode = given["changes_mode"].value.upper() if "changes_mode" in given else "DATA_BEFORE_AFTER"
+        fields["changes"] = mode if _flag(given["changes"]) else ""
     for target in ("hive_style", "url_encode", "meta_fields"):
         if target in given:
             fields[target] = _flag(given[target])
@@ -93,7 +96,8 @@ def table_request(options: HudiOptions, name: str, schema: pa.Schema, partition_
 def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str, schema: pa.Schema) -> TableRequest:
     """Return the table that `arguments` (fields of a `TableRequest`; empty ones count as not given) and `options` define.
 
-    Raises `InvalidOption` if both name one thing with different values, and if neither names a record key.
+    Raises `InvalidOption` if both name one thing with different values, and if neither names a record key, unless the argument is
+    None: then the table has none.
     """
     given = {field: value for field, value in arguments.items() if value or field == "meta_fields"}
     if "merge" in given:
@@ -110,7 +114,7 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
                 expected="one of them",
             )
     request = TableRequest(**{"name": name, "key_fields": (), **fields, **given, "schema": schema})
-    if not request.key_fields:
+    if not request.key_fields and arguments.get("key_fields", ()) is not None:
         raise InvalidOption(
             "no record key columns",
             expected="the argument key (--key), or the option hoodie.datasource.write.recordkey.field",
@@ -166,6 +170,7 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
         ("url_encode", asked.get("url_encode", keygen.url_encode), keygen.url_encode),
         ("key_generator", asked.get("key_generator", keygen.type.value), keygen.type.value),
         ("meta_fields", asked.get("meta_fields", found.has_meta_fields), found.has_meta_fields),
+        ("changes", asked.get("changes", found.changes), found.changes),
         ("base_format", asked.get("base_format", found.extension.upper()), found.extension.upper()),
     ]
     for target, wanted, present in held:

@@ -83,6 +83,16 @@ TABLE_OPTIONS = (
         "`PARQUET` (default) or `ORC` ([types](types.md)).",
         "hoodie.base.file.format",
     ),
+    _table(
+        "hoodie.table.cdc.enabled",
+        "changes",
+        "Writes leave change files for Apache Hudi's queries of changes. Tideline's own (read option `changes`) need none.",
+    ),
+    _table(
+        "hoodie.table.cdc.supplemental.logging.mode",
+        "changes_mode",
+        "`DATA_BEFORE_AFTER` (default), `DATA_BEFORE` or `OP_KEY_ONLY`: what change files say.",
+    ),
     _table("hoodie.populate.meta.fields", "meta_fields", "Rows have the meta fields of Hudi."),
     _table(
         "hoodie.write.table.version",
@@ -179,7 +189,6 @@ FIXED_OPTIONS = (
         "hoodie.read.timeline.holes.resolution.policy",
     ),
     _fixed(WRITE + "drop.partition.columns", _FALSE, "Files keep the partition columns; use hive-style folders for other readers."),
-    _fixed("hoodie.table.cdc.enabled", _FALSE, "Changes of each table can be read without it: read option `changes`."),
     _fixed("hoodie.table.log.file.format", ("hoodie_log",), "The log format of Hudi."),
     _fixed("hoodie.errortable.enable", _FALSE, "A row that does not fit fails the write; filter rows before it."),
     _fixed("hoodie.combine.before.delete", _TRUE, "A key is deleted once."),

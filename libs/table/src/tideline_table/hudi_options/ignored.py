@@ -2,150 +2,67 @@
 
 from __future__ import annotations
 
-from tideline_table.hudi_options.option import READ, WRITE, Effect, HudiOption
+from tideline_table.hudi_options.option import Effect, HudiOption
 
 
-def _ignored(because: str, *keys: str) -> tuple[HudiOption, ...]:
-    return tuple(HudiOption(key, Effect.IGNORED, because) for key in keys)
+def _ignored(because: str, keys: str) -> tuple[HudiOption, ...]:
+    """Return the options with these keys, which are given without the beginning `hoodie.`."""
+    return tuple(HudiOption(f"hoodie.{key}", Effect.IGNORED, because) for key in keys.split())
 
 
-_CODE = "parallelism and memory are Spark's and the engine's own"
-_SERVICES = "table services plan and run by their own policy (docs/policies.md)"
-_CATALOG = "a write syncs no catalog: sync it after the write"
-_METADATA = "the metadata table is made by `tideline metadata create` and kept by every commit"
 IGNORED_OPTIONS = (
     *_ignored(
-        _CODE,
-        "hoodie.*.parallelism",
-        "hoodie.*.parallelism.*",
-        "hoodie.memory.*",
-        "hoodie.*.storage.level",
-        "hoodie.*.use.caching",
-        "hoodie.common.spillable.*",
-        "hoodie.common.diskmap.*",
-        "hoodie.write.buffer.*",
-        "hoodie.write.executor.*",
-        "hoodie.write.handle.*",
-        "hoodie.copyonwrite.insert.*",
-        "hoodie.bloom.index.keys.per.bucket",
-        "hoodie.bloom.index.bucketized.checking",
-        "hoodie.bloom.index.use.metadata",
-        "hoodie.bloom.index.prune.by.ranges",
-        "hoodie.bloom.index.use.treebased.filter",
-        "hoodie.bloom.index.input.storage.level",
-        "hoodie.simple.index.*",
-        "hoodie.global.simple.index.*",
-        "hoodie.record.index.*",
-        WRITE + "row.writer.enable",
-        "hoodie.embed.timeline.server",
-        "hoodie.embed.timeline.server.*",
-        "hoodie.filesystem.*",
-        "hoodie.storage.layout.*",
-        "hoodie.markers.*",
-        "hoodie.write.markers.*",
-        "hoodie.consistency.check.enabled",
-        "hoodie.fs.*",
-        "hoodie.bulkinsert.sort.mode",
-        "hoodie.optimized.log.blocks.scan.enable",
-        "hoodie.client.init.*",
-        "hoodie.timeline.*",
-        "hoodie.datasource.overwrite.mode",
-        "hoodie.datasource.write.streaming.*",
-        WRITE + "commitmeta.key.prefix",
-        "hoodie.spark.*",
-        "hoodie.base.path",
-        "hoodie.avro.schema*",
-        "hoodie.allow.empty.commit",
-        "hoodie.errortable.*",
-        "hoodie.fail.job.on.duplicate.data.file.detection",
-        "hoodie.partition.metafile.use.base.format",
-        "hoodie.table.timeline.timezone",
-        "hoodie.table.cdc.supplemental.logging.mode",
-        "hoodie.write.status.*",
-        "hoodie.skip.default.partition.validation",
-        "hoodie.avro.write.support.class",
-        "hoodie.merge.data.*",
-        "hoodie.merge.small.file.*",
-        "hoodie.merge.use.*",
-        "hoodie.merge.handle.*",
+        "parallelism and memory are Spark's and the engine's own",
+        "*.parallelism *.parallelism.* memory.* *.storage.level *.use.caching common.spillable.* common.diskmap.* "
+        "write.buffer.* write.executor.* write.handle.* copyonwrite.insert.* bloom.index.keys.per.bucket "
+        "bloom.index.bucketized.checking bloom.index.use.metadata bloom.index.prune.by.ranges "
+        "bloom.index.use.treebased.filter bloom.index.input.storage.level simple.index.* global.simple.index.* "
+        "record.index.* datasource.write.row.writer.enable embed.timeline.server embed.timeline.server.* filesystem.* "
+        "storage.layout.* markers.* write.markers.* consistency.check.enabled fs.* optimized.log.blocks.scan.enable "
+        "client.init.* timeline.* datasource.overwrite.mode datasource.write.streaming.* "
+        "datasource.write.commitmeta.key.prefix spark.* base.path avro.schema* allow.empty.commit errortable.* "
+        "fail.job.on.duplicate.data.file.detection partition.metafile.use.base.format table.timeline.timezone "
+        "write.status.* skip.default.partition.validation avro.write.support.class merge.data.* merge.small.file.* "
+        "merge.use.* merge.handle.*",
     ),
     *_ignored(
         "the engine sizes row groups, pages and blocks",
-        "hoodie.parquet.block.size",
-        "hoodie.parquet.page.size",
-        "hoodie.parquet.compression.ratio",
-        "hoodie.parquet.dictionary.enabled",
-        "hoodie.parquet.writelegacyformat.enabled",
-        "hoodie.parquet.outputtimestamptype",
-        "hoodie.parquet.field_id.write.enabled",
-        "hoodie.logfile.max.size",
-        "hoodie.logfile.to.parquet.compression.ratio",
-        "hoodie.logfile.data.block.*",
-        "hoodie.hfile.*",
-        "hoodie.orc.*",
+        "parquet.block.size parquet.page.size parquet.compression.ratio parquet.dictionary.enabled "
+        "parquet.writelegacyformat.enabled parquet.outputtimestamptype parquet.field_id.write.enabled logfile.max.size "
+        "logfile.to.parquet.compression.ratio logfile.data.block.* hfile.* orc.*",
     ),
     *_ignored(
         "the table log decides between writers; see docs/conflicts.md",
-        "hoodie.write.lock.*",
-        "hoodie.write.num.retries.on.conflict.failures",
-        "hoodie.write.conflict.*",
-        "hoodie.write.concurrency.*",
-        "hoodie.clean.failed.writes.policy",
-        "hoodie.cleaner.policy.failed.writes",
-        "hoodie.rollback.*",
-        "hoodie.rollback.using.markers",
+        "write.lock.* write.num.retries.on.conflict.failures write.conflict.* write.concurrency.* "
+        "clean.failed.writes.policy cleaner.policy.failed.writes rollback.* rollback.using.markers",
     ),
     *_ignored(
-        _SERVICES,
-        "hoodie.clean.*",
-        "hoodie.cleaner.*",
-        "hoodie.archive.*",
-        "hoodie.commits.archival.*",
-        "hoodie.compact.*",
-        "hoodie.compaction.*",
-        "hoodie.clustering.*",
-        "hoodie.layout.optimize.*",
-        "hoodie.log.compaction.*",
-        "hoodie.datasource.compaction.async.enable",
-        "hoodie.datasource.clustering.*",
-        "hoodie.table.services.enabled",
-        "hoodie.partition.ttl.*",
+        "table services plan and run by their own policy (docs/policies.md)",
+        "clean.* cleaner.* archive.* commits.archival.* compact.* compaction.* clustering.* layout.optimize.* "
+        "log.compaction.* datasource.compaction.async.enable datasource.clustering.* table.services.enabled "
+        "partition.ttl.*",
     ),
     *_ignored(
-        _CATALOG,
-        "hoodie.datasource.hive_sync.*",
-        "hoodie.datasource.meta.sync.*",
-        "hoodie.datasource.meta_sync.*",
-        "hoodie.meta.sync.*",
-        "hoodie.meta_sync.*",
-        "hoodie.gcp.bigquery.sync.*",
-        "hoodie.aws.*",
-        "hoodie.datahub.*",
+        "a write syncs no catalog: sync it after the write",
+        "datasource.hive_sync.* datasource.meta.sync.* datasource.meta_sync.* meta.sync.* meta_sync.* gcp.bigquery.sync.* "
+        "aws.* datahub.*",
     ),
     *_ignored(
-        _METADATA,
-        "hoodie.metadata.*",
-        "hoodie.expression.index.*",
-        "hoodie.secondary.index.*",
-        "hoodie.index.name",
-        WRITE + "secondarykey.column",
+        "the metadata table is made by `tideline metadata create` and kept by every commit",
+        "metadata.* expression.index.* secondary.index.* index.name datasource.write.secondarykey.column",
     ),
     *_ignored(
         "services publish metrics and events (docs/metrics.md, docs/webhooks.md)",
-        "hoodie.metrics.*",
-        "hoodie.write.commit.callback.*",
+        "metrics.* write.commit.callback.*",
     ),
-    *_ignored("a write never changes the version of a table", "hoodie.write.auto.upgrade"),
+    *_ignored(
+        "a write never changes the version of a table",
+        "write.auto.upgrade",
+    ),
     *_ignored(
         "readers always skip files and columns that a query does not need",
-        "hoodie.enable.data.skipping",
-        "hoodie.file.index.enable",
-        "hoodie.file.group.reader.enabled",
-        "hoodie.schema.on.read.enable",
-        READ + "file.index.*",
-        READ + "incr.fallback.fulltablescan.enable",
-        READ + "*.table.version",
-        "hoodie.read.*",
-        "hoodie.datasource.streaming.*",
+        "enable.data.skipping file.index.enable file.group.reader.enabled schema.on.read.enable "
+        "datasource.read.file.index.* datasource.read.incr.fallback.fulltablescan.enable datasource.read.*.table.version "
+        "read.* datasource.streaming.*",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ class KeyGeneratorType(enum.StrEnum):
         """Return the type that Hudi uses for a table that declares none."""
         if not partition_fields:
             return cls.NON_PARTITION
-        return cls.SIMPLE if len(key_fields) == 1 and len(partition_fields) == 1 else cls.COMPLEX
+        return cls.SIMPLE if len(key_fields) <= 1 and len(partition_fields) == 1 else cls.COMPLEX
 
 
 class PartitionType(enum.StrEnum):
@@ -155,7 +156,13 @@ class KeyGenerator:
             )
 
     def record_keys(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Return one key text per row. Raises `InvalidRecord`, which names the columns, if a key is null or empty."""
+        """Return one key text per row: without key fields a new one, as Apache Hudi makes them up for such a table.
+
+        Raises `InvalidRecord`, which names the columns, if a key is null or empty.
+        """
+        if not self.key_fields:
+            numbers = pa.chunked_array([pa.array(range(rows.num_rows), pa.int64())]).cast(pa.string())
+            return pc.binary_join_element_wise(pa.scalar(uuid.uuid4().hex), numbers, "_")
         if self.has_prefixed_keys:
             return self._prefixed_keys(rows)
         name = self.key_fields[0]

@@ -160,15 +160,17 @@ def _batches(begins: Ints, ends: Ints) -> Iterator[tuple[slice, int, int]]:
         first = last
 
 
-def avro_block(rows: pa.Table, avro_schema_json: str, instant: str, merged: Sequence[str] = ()) -> bytes:
-    """Return an Avro data block of `rows`, written by `instant`.
+def avro_block(
+    rows: pa.Table, avro_schema_json: str, instant: str, merged: Sequence[str] = (), kind: BlockType = BlockType.AVRO
+) -> bytes:
+    """Return an Avro data block (or one of change data) of `rows`, written by `instant`.
 
     `merged` are the instants whose blocks a log compaction merged into this one. Raises `SchemaMismatch` unless `rows` have
     exactly the columns of the schema, with fitting types.
     """
     records = encode_datums(exactly(rows, row_schema(avro_schema_json)), parse_schema(avro_schema_json))
     content = b"".join((_PREFIX.pack(BLOCK_VERSION, rows.num_rows), *records))
-    return frame_block(BlockType.AVRO, block_header(instant, merged, avro_schema_json), content)
+    return frame_block(kind, block_header(instant, merged, avro_schema_json), content)
 
 
 def parquet_block(

@@ -84,7 +84,8 @@ def _published(metadata: CommitMetadata) -> FilesRecords:
     written = [stat for stat in metadata.stats if stat.path]
     found = FilesRecords(dict.fromkeys((stat.partition_path for stat in written), 0))
     for stat in written:
-        found.list_file(stat.partition_path, stat.path.rpartition("/")[2], stat.file_size_bytes)
+        for path, size_bytes in ((stat.path, stat.file_size_bytes), *stat.changes.items()):
+            found.list_file(stat.partition_path, path.rpartition("/")[2], size_bytes)
     return found
 
 

@@ -21,6 +21,9 @@ from tideline_table.hudi.merge_rules import MergeRule
 from tideline_table.hudi.properties import (
     BASE_FORMAT,
     BASE_FORMATS,
+    CHANGES,
+    CHANGES_MODE,
+    CHANGES_MODES,
     HIVE_STYLE,
     KEY_FIELDS,
     KEYGEN_TYPE,
@@ -60,6 +63,8 @@ _LOGGER = logging.getLogger(__name__)
 class TableRequest:
     """The definition of a table to create. `key_fields` form the record key; without `ordering_field`, the later write wins.
 
+    Without key fields, rows can be added, read and clustered, but not updated or deleted by key.
+
     Several ordering fields are separated by commas; the first one that differs decides.
 
     Key, partition and ordering fields may be fields of structs, named by their dotted paths.
@@ -83,6 +88,8 @@ class TableRequest:
     """False: rows carry no record keys, so they can be added and read, but not updated or deleted."""
     base_format: str = BASE_FORMATS[0]
     """The format of base files: PARQUET or ORC."""
+    changes: str = ""
+    """What change files say of each change, by Hudi's names; empty for none."""
     index: KeyIndex | None = None
     """Kept with the table; None if each writer names its index."""
     version: int = 0
@@ -113,6 +120,8 @@ def create_table(base_path: str, request: TableRequest, clock: Clock | None = No
         form, request.name, request.type, requested_keygen(request), rule, ordering, schema_json, request.database
     )
     properties[BASE_FORMAT], properties[POPULATE_META_FIELDS] = request.base_format, str(request.meta_fields).lower()
+    if request.changes:
+        properties |= {CHANGES: "true", CHANGES_MODE: request.changes}
     if kept:
         properties[INDEX_TYPE.key] = kept
     if index is not None:
@@ -152,8 +161,8 @@ def folder_name(path: str) -> str:
 def _checked(request: TableRequest) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", request.name):
         raise InvalidOption(f"table name {request.name!r}", expected="letters, digits, '_', '-' and '.'")
-    if not request.key_fields:
-        raise InvalidOption("no record key columns", expected="at least one")
+    if not request.key_fields and (request.index is not None or not request.meta_fields):
+        raise InvalidOption("no record key columns", expected="at least one, or meta fields, which hold made-up keys, and no index")
     if not request.schema.names:
         raise SchemaMismatch("a schema without columns", expected="at least the record key columns")
     taken = [n for n in request.schema.names if n in META_FIELDS]
@@ -178,6 +187,8 @@ def _checked(request: TableRequest) -> str:
     _merging(request)
     if request.base_format not in BASE_FORMATS:
         raise InvalidOption(f"base files in {request.base_format}", expected=" or ".join(BASE_FORMATS))
+    if request.changes not in ("", *CHANGES_MODES):
+        raise InvalidOption(f"change files with {request.changes}", expected=" or ".join(CHANGES_MODES))
     if request.base_format == "ORC":
         orc_schema(request.schema)
     text = avro_from_arrow(request.schema, request.name)

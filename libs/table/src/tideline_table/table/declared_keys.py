@@ -64,7 +64,7 @@ def read_keygen(properties: Mapping[str, str]) -> KeyGenerator:
 def keygen_properties(keygen: KeyGenerator) -> dict[str, str]:
     """Return the properties of a new table that describe its key generator. `read_keygen` is the inverse."""
     properties = {
-        p.KEY_FIELDS: ",".join(keygen.key_fields),
+        **({p.KEY_FIELDS: ",".join(keygen.key_fields)} if keygen.key_fields else {}),
         p.KEYGEN_CLASS: keygen.class_name,
         p.HIVE_STYLE: str(keygen.hive_style).lower(),
         p.URL_ENCODE: str(keygen.url_encode).lower(),
@@ -120,9 +120,7 @@ def _problem(kind: KeyGeneratorType, keys: tuple[str, ...], partitions: tuple[st
         return f"the key generator {properties.get(p.KEYGEN_CLASS) or properties.get(p.KEYGEN_TYPE)}"
     if kind is KeyGeneratorType.GLOBAL_DELETE:
         return f"the key generator {kind}, which derives keys of deletions only"
-    if not keys:
-        return f"a table without {p.KEY_FIELDS}: its keys were made up by its writer"
-    if kind in (KeyGeneratorType.SIMPLE, KeyGeneratorType.TIMESTAMP) and (len(keys) != 1 or len(partitions) != 1):
+    if kind in (KeyGeneratorType.SIMPLE, KeyGeneratorType.TIMESTAMP) and (len(keys) > 1 or len(partitions) != 1):
         return f"the key generator {kind} with {len(keys)} key and {len(partitions)} partition field(s), not one of each"
     if kind is KeyGeneratorType.NON_PARTITION and partitions:
         return f"the key generator {kind} with partition fields"

@@ -60,6 +60,7 @@ _FLAGS = (
     p.URL_ENCODE,
     p.POPULATE_META_FIELDS,
     p.DROP_PARTITION_COLUMNS,
+    p.CHANGES,
     p.COMPLEX_NEW_ENCODING,
     p.LOGICAL_TIMESTAMPS,
 )
@@ -170,6 +171,11 @@ class TableDefinition:
         """Whether rows may be appended to log files, which readers merge with base files."""
         return self.type is TableType.MOR
 
+    @property
+    def writes_logs(self) -> bool:
+        """Whether writers append rows to log files: rows without meta fields could not be told apart there."""
+        return self.type is TableType.MOR and self.has_meta_fields
+
     @cached_property
     def kept_index(self) -> str:
         """`BLOOM` or `GLOBAL_BLOOM` if the properties declare it, else empty."""
@@ -206,6 +212,12 @@ class TableDefinition:
     def extension(self) -> str:
         """The extension of the base files."""
         return self.properties.get(p.BASE_FORMAT, "PARQUET").lower()
+
+    @cached_property
+    def changes(self) -> str:
+        """What change files say of each change (`hoodie.table.cdc.supplemental.logging.mode`); empty for a table without them."""
+        is_on = self.properties.get(p.CHANGES, "false").lower() == "true"
+        return self.properties.get(p.CHANGES_MODE, "DATA_BEFORE_AFTER").upper() if is_on else ""
 
     @cached_property
     def has_meta_fields(self) -> bool:
@@ -265,6 +277,12 @@ class TableDefinition:
                 f"table {self.name!r} has no meta fields, so that no row is found by its key",
                 expected="insert or bulk_insert without a duplicate policy",
                 remedy=f"create the table with {p.POPULATE_META_FIELDS}=true",
+            )
+        if keyed and not self.keygen.key_fields:
+            raise UnsupportedTable(
+                f"table {self.name!r} has no record key columns, so that no row is found by its key",
+                expected="insert or bulk_insert without a duplicate policy, in process",
+                remedy="create the table with a key",
             )
         self.keygen.check_usable()
         self._check_merging()

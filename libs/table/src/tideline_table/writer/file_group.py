@@ -55,6 +55,12 @@ def write_file_group(
     keeps_keys = base is not None and merged.updates and not len(merged.inserted) + merged.deletes
     known = base.schema.metadata if base is not None and keeps_keys else None
     written = write_base_file(storage, path, output, context.avro_schema, Options(context.options), known)
+    changed: dict[str, int] = {}
+    if context.changes and base is not None:  # all rows of a new file group are inserts, as queries of changes know
+        from tideline_table.writer.change_file import write_changes  # noqa: PLC0415 - few tables have them
+
+        gone = base.filter(pa.array(merged.gone)) if merged.gone is not None else None
+        changed = write_changes(context, path, gone, merged.written, storage)
     stat = WriteStat(
         file_id=task.file_id,
         partition_path=task.partition_path,
@@ -65,6 +71,7 @@ def write_file_group(
         num_inserts=len(merged.inserted),
         num_updates=merged.updates,
         num_deletes=merged.deletes,
+        changes=changed,
         record=written.record,
         statistics=written.statistics,
         keys=FileKeys(merged.inserted, written.bloom) if context.keeps_keys else None,
@@ -90,6 +97,8 @@ class _Merged:
     updates: int
     deletes: int
     inserted: pa.ChunkedArray
+    gone: np.ndarray | None = None
+    """Which base rows do not stay; None if all do."""
 
 
 def _merge(context: WriteContext, base: pa.Table | None, incoming: pa.Table) -> _Merged | None:
@@ -104,7 +113,7 @@ def _merge(context: WriteContext, base: pa.Table | None, incoming: pa.Table) -> 
     if context.operation is Operation.DELETE:
         if not len(targets):
             return None
-        return _Merged(base.filter(pa.array(~matched)), None, 0, int(matched.sum()), keys.slice(0, 0))
+        return _Merged(base.filter(pa.array(~matched)), None, 0, int(matched.sum()), keys.slice(0, 0), matched)
     rows = np.flatnonzero(matched)
     wins = lies_on_top(base, rows, incoming, targets, context.merging)
     incoming, wins = filled_rows(base, rows, incoming, targets, wins, context.merging)
@@ -124,6 +133,7 @@ def _merge(context: WriteContext, base: pa.Table | None, incoming: pa.Table) -> 
         updates=int((visible & existing).sum()),
         deletes=int((deleted & existing & ~lost).sum()),
         inserted=keys.filter(pa.array(visible & ~existing)),
+        gone=superseded,
     )
 
 

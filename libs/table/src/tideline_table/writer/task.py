@@ -104,6 +104,8 @@ class WriteContext:
     """The bucket index of the table, if it has one."""
     log_rule: LogRule = field(default_factory=LogRule)
     """The rule by which readers merge the log files that a write appends to."""
+    changes: str = ""
+    """As `TableDefinition.changes`."""
     keeps_keys: bool = False
     """Whether results hold the keys of base files (`WriteStat.keys`): only where they stay in the process that commits."""
 

@@ -184,6 +184,17 @@ def test_order_and_filter_of_groups(history, order, first):
     assert groups(history, **options)[0][0] == first
 
 
+def test_by_chance_each_group_comes_first_some_day(history):
+    first = set()
+    for number in range(20):
+        found = groups(history, **{ORDER: "random"})
+        assert found == groups(history, **{ORDER: "random"})
+        assert sorted(found) == sorted(groups(history))
+        first.add(found[0][0])
+        history.commit(instant(7 + number), base_stat("r0-0", instant(7 + number), "r", 4000))
+    assert first == {"s0", "q0"}
+
+
 def test_groups_by_bytes_and_of_few_bytes(history):
     history.commit(instant(7), *(base_stat(f"z{n}-0", instant(7), "z", 4000) for n in range(2)))
     assert groups(history, **{ORDER: "bytes"})[0] == ["z0", "z1"]

@@ -330,6 +330,23 @@ def test_rows_without_keys_are_not_found_again(bare, operation, options):
         write(table, [("a", "p", 1, "x")], operation, **options)
 
 
+@pytest.mark.parametrize("kind", TableType)
+def test_files_without_meta_fields_are_clustered(kind):
+    table, _, _ = new_table(meta_fields=False, type=kind)
+    # Not to logs, whose rows would have keys.
+    small = {"hoodie.parquet.small.file.limit": 0, "tideline.insert.to.log": True}
+    for number in range(3):
+        write(table, [("a", "p", 3 - number, "x")], Operation.INSERT, **small)
+    assert schedule_clustering(table, {"hoodie.clustering.plan.strategy.sort.columns": "ts"}) is not None
+    entry = table.timeline.log.read(cluster(table).sequence)
+    # There are no keys to compare.
+    assert json.loads(entry.body.metadata.extra["tideline.receipt"])["verify"] == "full"
+    found = table.read()
+    assert found["ts"].to_pylist() == [1, 2, 3]
+    assert all(found[name].null_count == 3 for name in META_FIELDS)
+    assert len(table.slices()) == 1
+
+
 def test_what_was_rewritten_is_cleaned(bare):
     table, _, _ = bare
     keep = {"hoodie.cleaner.commits.retained": 1}
@@ -338,8 +355,6 @@ def test_what_was_rewritten_is_cleaned(bare):
     assert schedule_clean(table, keep) is not None
     assert run_clean(table)
     assert len(contents(table)) == 5
-    with pytest.raises(UnsupportedTable, match="no meta fields"):
-        schedule_clustering(table)
 
 
 def test_an_evolved_text_is_what_the_table_says(place):

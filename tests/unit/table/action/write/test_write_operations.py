@@ -2,6 +2,7 @@ import threading
 from contextlib import nullcontext
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.simulation.faults import FaultyStorage
 from tests.unit.table.tables import SCHEMA, contents, create, new_table, open_table, rows_of, write
@@ -123,11 +124,20 @@ def test_combine_before_insert(table):
     assert [r for r in contents(table) if r[0] == "n"] == [("n", "p", 2, "second")]
 
 
-def test_bulk_insert_sorts(table):
-    key = "hoodie.bulkinsert.user.defined.partitioner.sort.columns"
-    committed = write(table, [("z", "p", 3, "c"), ("y", "p", 1, "b"), ("x", "p", 2, "a")], Operation.BULK_INSERT, **{key: "ts"})
-    found = table.read().filter(__import__("pyarrow").compute.field("_hoodie_commit_time") == committed.instant)
-    assert found.column("id").to_pylist() == ["y", "x", "z"]
+@pytest.mark.parametrize(
+    ("key", "value", "order"),
+    [
+        ("user.defined.partitioner.sort.columns", "ts", ["y", "x", "z"]),
+        ("sort.mode", "GLOBAL_SORT", ["x", "y", "z"]),
+        ("sort.mode", "partition_sort", ["x", "y", "z"]),
+        ("sort.mode", "PARTITION_PATH_REPARTITION_AND_SORT", ["z", "x", "y"]),
+    ],
+)
+def test_bulk_insert_sorts(table, key, value, order):
+    rows = [("z", "p", 3, "c"), ("x", "p", 2, "a"), ("y", "p", 1, "b")]
+    committed = write(table, rows, Operation.BULK_INSERT, **{f"hoodie.bulkinsert.{key}": value})
+    found = table.read().filter(pc.field("_hoodie_commit_time") == committed.instant)
+    assert found.column("id").to_pylist() == order
 
 
 def test_files_stay_below_the_target_size(table):

@@ -42,7 +42,15 @@ def request_clean(table: Table, options: Mapping[str, object] | None = None) -> 
     def decide(state: TableState) -> Due | NotDue:
         # Ask the store only if the policy needs the time or a lease may have expired.
         now = table.timeline.time.now()
-        found = plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
+        found = plan_clean(
+            state,
+            table.storage.root,
+            chosen,
+            table.timeline.saved(),
+            now,
+            live_leases(table.storage),
+            with_changes=bool(table.definition.changes),
+        )
         if isinstance(found, Due) and leaves_logs:
             assert isinstance(found.body, CleanPlanned)
             return replace(found, body=with_undone_logs(table.storage, state, found.body))

@@ -68,6 +68,8 @@ class Outputs:
 
 def _named(name: str, rows: pa.Table) -> pa.Table:
     position = rows.schema.get_field_index(MetaField.FILE_NAME)
+    if rows.num_rows and rows.column(MetaField.RECORD_KEY).null_count == rows.num_rows:
+        return rows  # of a table without meta fields
     field = rows.schema.field(position).with_type(DICTIONARY)
     return rows.set_column(position, field, repeated(name, rows.num_rows))
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 
 from tideline_table.action.clustering.column_ranges import Ranges, ReadRanges, no_ranges
@@ -303,6 +304,8 @@ def _groups(
             groups.sort(key=lambda g: -len(g))
         case "oldest":
             groups.sort(key=lambda g: min(s.base_instant for s in g))
+        case "random":  # another order for each plan, and the same one if the plan is decided again on the same state
+            groups = [groups[at] for at in np.random.default_rng(state.sequence).permutation(len(groups))]
     return list(within(groups, limit, _bytes))[: options[CLUSTERING_MAX_GROUPS]]
 
 

@@ -111,7 +111,7 @@ def request_clustering(
     `trigger` as for `plan_clustering`, `check` for `publish`.
     """
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=False)
     check_plannable(table, chosen)
     reserved = reserved_groups(table.reservations, table.timeline)
     ranges = FooterRanges(table.storage, with_meta_fields(table.schema))
@@ -152,7 +152,7 @@ def run_clustering(
     that another process ended the attempt or took it over.
     """
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=False)
     record = pending_plan(table, instant, TableService.CLUSTERING, table.state.pending_clusterings(), chosen)
     if record is None:
         return None
@@ -174,6 +174,8 @@ def _begin_clustering(table: Table, instant: str, options: Options) -> Clusterin
     entry = begin_attempt(table, instant, TableService.CLUSTERING, CLUSTER, options)
     planned = table.state.plans[instant]
     assert isinstance(planned, ClusteringPlanned)
+    if not table.definition.has_meta_fields:
+        options = options.merged({SERVICE_VERIFY.key: "full"})  # there are no record keys to compare
     based_on = dict(planned.read or planned_versions(planned.plan))
     try:
         rings = ClusteredRings.begin(table, instant, based_on)

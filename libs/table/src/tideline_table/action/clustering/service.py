@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -29,6 +30,8 @@ from tideline_table.log.state import TableState
 from tideline_table.table.definition import TableView
 from tideline_table.table.facade import Table
 
+_LOGGER = logging.getLogger(__name__)
+
 
 class Clustering(Rewrite):
     """Rewrites small files as fewer, sorted ones."""
@@ -40,8 +43,16 @@ class Clustering(Rewrite):
     cancels_where_shared = True
 
     def inline(self, table: Table, options: Options) -> Inline | None:
-        """See `Service.inline`. Not for tables with buckets, whose files do not become fewer."""
-        if table.definition.buckets is not None or not (options[CLUSTERING_INLINE] or options[CLUSTERING_SCHEDULE_INLINE]):
+        """See `Service.inline`. The files of tables with buckets are sorted, they do not become fewer."""
+        if not (options[CLUSTERING_INLINE] or options[CLUSTERING_SCHEDULE_INLINE]):
+            return None
+        if table.definition.buckets is not None and not options[CLUSTERING_SORT_COLUMNS]:
+            _LOGGER.warning(
+                "no inline clustering of %s: a table with a bucket index keeps one file group in each bucket, and %s names no "
+                "columns to sort by",
+                table.definition.name,
+                CLUSTERING_SORT_COLUMNS.key,
+            )
             return None
         trigger = Trigger(min_files=1, min_commits=options[CLUSTERING_INLINE_COMMITS], counts_lost=True)
         return Inline(options[CLUSTERING_INLINE], trigger)

@@ -73,7 +73,7 @@ def request_compaction(
     Bounds as for `plan_compaction`, `check` as for `publish`.
     """
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=False)
     if not table.definition.has_logs:
         raise UnsupportedTable(
             f"table {table.definition.name!r} is {table.definition.type}", expected=f"{TableType.MOR}: others have no logs to merge"
@@ -98,7 +98,7 @@ def run_compaction(
     results do not fit the plan, and `ClockSkew`, before anything is done, for a plan whose instant lies ahead of the store's time.
     """
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=False)
     record = pending_plan(table, instant, TableService.COMPACTION, table.state.pending_compactions(), chosen)
     if record is None:
         return None

@@ -59,7 +59,7 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
             return known_savepoint(state, instant)
 
         try:
-            restore = request_restore(table.timeline, find)
+            restore = request_restore(table.timeline, find, with_changes=bool(table.definition.changes))
             break
         except RestorePending:
             raise

@@ -51,7 +51,7 @@ class _Over(Exception):
     """Another process completed the restore, or is alive and executing it."""
 
 
-def request_restore(timeline: ActiveTimeline, find: Callable[[TableState], Savepoint]) -> str:
+def request_restore(timeline: ActiveTimeline, find: Callable[[TableState], Savepoint], *, with_changes: bool = False) -> str:
     """Append the fence and the plan of a restore to the savepoint that `find` returns. Return the instant of the restore.
 
     Raises what `find` raises, and `WriteConflict` while a clean is pending, whose files could be neither given up nor kept, or
@@ -74,7 +74,7 @@ def request_restore(timeline: ActiveTimeline, find: Callable[[TableState], Savep
                 expected="no clean under way",
                 remedy="run it, then retry: tideline run clean PATH",
             )
-        body = plan_restore(state, find(state)).to_body()
+        body = plan_restore(state, find(state), with_changes=with_changes).to_body()
         return Draft(timeline.mint(state), Action.RESTORE, State.NONE, State.REQUESTED, OPERATION, body)
 
     return timeline.append(decide).instant

@@ -270,7 +270,7 @@ class _Attempt:
         found = self.table.rings()  # before the slices: of a resize in between, the newer ones show it
         named, operation, options = self.choices.named, self.choices.operation, view.options
         tagged = tag_for_buckets(self.table, self.prepared, named, operation, options, self.executor)
-        has_logs = view.definition.has_logs
+        has_logs = view.definition.writes_logs
         opens, overwrites, rings = operation is not Operation.DELETE, operation.overwrites, dict[str, HashRing]()
         try:
             if found is not None:
@@ -312,7 +312,7 @@ class _Attempt:
     def _placement(self, view: TableView, placement: FilePlacement) -> FilePlacement:
         """Return the placement of inserts: to log files if the options say so and merging a log cannot mistake two rows for one."""
         operation, options = self.choices.operation, view.options
-        chosen = placement.for_inserts(operation, options, has_logs=view.definition.has_logs)
+        chosen = placement.for_inserts(operation, options, has_logs=view.definition.writes_logs)
         if not chosen.inserts_to_log or promises_unique_keys(operation, options):
             return chosen
         return chosen if pa.compute.count_distinct(self.prepared.identities).as_py() == self.prepared.rows.num_rows else placement
@@ -358,7 +358,7 @@ class _Attempt:
 
 def _appends(view: TableView, routed: RoutedTask) -> bool:
     task = routed.task
-    return view.definition.has_logs and task.base is not None and (not task.adds or task.log_inserts > 0)
+    return view.definition.writes_logs and task.base is not None and (not task.adds or task.log_inserts > 0)
 
 
 def overwrite_of(operation: Operation, results: Sequence[FileGroupResult]) -> Overwrite | None:
@@ -398,8 +398,9 @@ def write_context(
         merging=definition.merging,
         log_rule=table.log_rule(),
         options=options.given(),
-        has_logs=definition.has_logs,
+        has_logs=definition.writes_logs,
         has_meta_fields=definition.has_meta_fields,
+        changes=definition.changes,
         buckets=buckets if buckets is not None else definition.buckets,
     )
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tideline_table.action.write.choices import meets_record_index
 from tideline_table.action.write.executor import WriteExecutor
 from tideline_table.action.write.live_keys import deleted_keys, split_by_life, without_deleted
-from tideline_table.config import BULK_INSERT_SORT_COLUMNS, INSERT_DUP_POLICY, Options, column_list
+from tideline_table.config import INSERT_DUP_POLICY, Options, bulk_order
 from tideline_table.errors import DuplicateKey, MetadataDamaged, WriteConflict
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.index.bucket import BucketIndex, rows_by_bucket
@@ -373,7 +373,7 @@ def _refuse(known: int, policy: str) -> None:
 
 
 def _sorted(rows: pa.Table, numbers: np.ndarray, options: Options) -> np.ndarray:
-    columns = column_list(options[BULK_INSERT_SORT_COLUMNS])
+    columns = bulk_order(options, (MetaField.RECORD_KEY,))
     if not columns:
         return numbers
     part = rows.select(columns).take(pa.array(numbers))

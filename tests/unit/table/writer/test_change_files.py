@@ -1,0 +1,82 @@
+"""Change files of tables with `hoodie.table.cdc.enabled`: their content, and that they go with their base files."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from tests.unit.table.tables import SCHEMA, rows_of
+
+import tideline
+from tideline_table.errors import InvalidOption
+from tideline_table.log_format import read_rows, scan_log
+
+CDC = {"hoodie.table.cdc.enabled": "true"}
+
+
+def table_of(path, **options):
+    return tideline.create(path / "t", schema=SCHEMA, key="id", partition="part", ordering="ts", options={**CDC, **options})
+
+
+def change_files(path):
+    return sorted(found.relative_to(path / "t").as_posix() for found in (path / "t").rglob("*.cdc"))
+
+
+def changes_in(table, file):
+    storage = table._table.storage
+    return [change for block in scan_log(storage, file).blocks for change in read_rows(storage, block).to_pylist()]
+
+
+def newest_commit(path):
+    return json.loads(max((path / "t" / ".hoodie").glob("*.commit")).read_text())
+
+
+def test_a_rewrite_of_a_base_file_leaves_each_change_with_its_images(tmp_path):
+    table = table_of(tmp_path)
+    table.upsert(rows_of([("a", "p", 1, "x"), ("b", "p", 1, "x"), ("c", "p", 5, "x")]))
+    assert change_files(tmp_path) == []  # all rows of a new file group are inserts
+    late = rows_of([("b", "p", 2, "y"), ("c", "p", 4, "late"), ("d", "p", 2, "y"), ("a", "p", 2, "")])
+    done = table.upsert(late.append_column("_hoodie_is_deleted", pa.array([False, False, False, True])))
+    (file,) = change_files(tmp_path)
+    found = {((c["before"] or c["after"])["id"]): c for c in changes_in(table, file)}
+    assert {key: (c["op"], c["before"] and c["before"]["v"], c["after"] and c["after"]["v"]) for key, c in found.items()} == {
+        "a": ("d", "x", None),
+        "b": ("u", "x", "y"),
+        "d": ("i", None, "y"),
+    }
+    assert {c["ts_ms"] for c in found.values()} == {done.instant}
+    (stat,) = newest_commit(tmp_path)["partitionToWriteStats"]["p"]
+    assert stat["cdcStats"] == {file: (tmp_path / "t" / file).stat().st_size}
+    table.delete(["b"])
+    assert [(c["op"], c["before"]["v"]) for c in changes_in(table, change_files(tmp_path)[-1])] == [("d", "y")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"), [("op_key_only", ["op", "record_key"]), ("DATA_BEFORE", ["op", "record_key", "before"])]
+)
+def test_a_mode_may_say_less(tmp_path, mode, names):
+    table = table_of(tmp_path, **{"hoodie.table.cdc.supplemental.logging.mode": mode})
+    table.upsert(rows_of([("a", "p", 1, "x")]))
+    table.upsert(rows_of([("a", "p", 2, "y")]))
+    (change,) = changes_in(table, change_files(tmp_path)[0])
+    assert (list(change), change["op"], change["record_key"]) == (names, "u", "a")
+
+
+def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path):
+    table = table_of(tmp_path)
+    for n in range(4):
+        table.upsert(rows_of([("a", "p", n, f"v{n}")]))
+    table.maintenance.create_savepoint()
+    kept = change_files(tmp_path)
+    table.upsert(rows_of([("a", "p", 9, "v9")]))
+    assert len(change_files(tmp_path)) == len(kept) + 1 == 4
+    table.maintenance.restore(table.inspect.savepoints()[0].instant)
+    assert change_files(tmp_path) == kept
+    table.maintenance.delete_savepoint(table.inspect.savepoints()[0].instant)
+    table.maintenance.clean(options={"hoodie.clean.commits.retained": 1})
+    assert change_files(tmp_path) == kept[-2:]
+    assert table.read().column("v").to_pylist() == ["v3"]
+
+
+def test_a_mode_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(InvalidOption, match="OP_KEY_ONLY"):
+        table_of(tmp_path, **{"hoodie.table.cdc.supplemental.logging.mode": "all"})
