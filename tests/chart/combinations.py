@@ -117,6 +117,9 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         {name: {"shards": 8, "instances": 2, "strategy": "RollingUpdate"} for name in ("mirror", "planner", "cleaner")},
         {"redis": {"address": "redis:6379"}},
     ),
+    "shard leases without redis": _with(
+        {"mirror": {"shards": 8, "instances": 2}, "shardLeases": {"store": "storage:s3://lake/tideline-leases"}},
+    ),
     "settings": _with(
         {
             "settings": {"stop_grace_s": 240.5, "poll_interval_s": 2, "log_level": "debug", "tables_unready_after_s": 60},

@@ -375,6 +375,10 @@ def test_instances_that_divide_shards_by_leases_are_pods_of_one_deployment():
         variables = environment(manifests, deployment)
         assert (deployment["spec"]["replicas"], variables["TIDELINE_SHARD_COUNT"]) == (2, "8")
         assert variables["TIDELINE_SHARD_LEASES__GROUP"] == f"tideline.{deployment['metadata']['namespace']}"
+    manifests_without = manifests_of("shard leases without redis")
+    (mirror,) = (d for d in services(manifests_without) if component_of(d) == "mirror")
+    variables = environment(manifests_without, mirror)
+    assert (variables["TIDELINE_SHARD_LEASES__STORE"], variables["TIDELINE_LOCKS"]) == ("storage:s3://lake/tideline-leases", "")
     pod = named(manifests, "Pod", "tideline-test")
     assert "tideline-mirror-pods=2" in pod["spec"]["containers"][0]["args"]
 

@@ -60,8 +60,8 @@
 {{- end -}}
 {{- range $component, $service := $services -}}
 {{- $instances := int (index $.Values $service.key).instances -}}
-{{- if and (gt $instances 0) (not (include "tideline.redis.isUsed" $)) -}}
-{{- fail (printf "%s.instances is %d and there is no Redis, where instances divide shards by leases; set redis.address, or remove %s.instances" $service.key $instances $service.key) -}}
+{{- if and (gt $instances 0) (not (include "tideline.redis.isUsed" $)) (not $.Values.shardLeases.store) -}}
+{{- fail (printf "%s.instances is %d and there is no Redis, where instances divide shards by leases; set redis.address or shardLeases.store=storage:s3://bucket/folder, or remove %s.instances" $service.key $instances $service.key) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (hasKey $services "lock-service") (gt (int .Values.lockService.shards) 1) (not (include "tideline.redis.isUsed" .)) -}}

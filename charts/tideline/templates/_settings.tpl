@@ -96,6 +96,9 @@ TIDELINE_SHARD_COUNT: {{ .shards | quote }}
 {{- if .instances }}
 TIDELINE_SHARD_LEASES__ENABLED: "true"
 TIDELINE_SHARD_LEASES__GROUP: {{ printf "%s.%s" (include "tideline.fullname" .root) .root.Release.Namespace | trunc 63 | quote }}
+{{- with .root.Values.shardLeases.store }}
+TIDELINE_SHARD_LEASES__STORE: {{ . | quote }}
+{{- end }}
 {{- end }}
 TIDELINE_EVENT_LOG: {{ printf "kafka://%s" (include "tideline.kafka.brokers" .root) | quote }}
 {{- end }}

@@ -16,7 +16,7 @@ from tests.real.kafka import KafkaNode
 from tests.unit.services.fleet import Fleet, ShiftedClock, write
 
 from tideline_events import TABLES, TIMELINE, EventLog, EventLogUnavailable, Heartbeat, Transition, decode, encode, open_event_log
-from tideline_events.kafka_tail import CHECK_EVERY_S as TAIL_EVERY_S
+from tideline_events.kafka_subscription import CHECK_EVERY_S as TAIL_EVERY_S
 from tideline_mirror.mirroring import CHECK_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.news import News
@@ -81,6 +81,29 @@ def test_a_tail_of_a_topic_that_is_there_again_says_so(topics: Topics) -> None:
         found = []
         until(lambda: bool(found.extend(map(decode, tail.poll(1))) or found))
     assert found == [table_record(uids[1], 1)]
+
+
+def test_a_member_of_a_group_reads_a_topic_that_is_there_again_from_its_start(topics: Topics) -> None:
+    """The new topic holds as many records as were read of the old one. Kafka then says nothing, and the member waited for ever."""
+    uids = [new_uid() for _ in range(4)]
+    found: list[object] = []
+
+    def has_read(count: int) -> bool:
+        found.extend(decode(record).table.uid for record in member.poll(1))
+        return len(found) == count
+
+    with closing(topics.log.subscribe([TABLES.name], f"group-{new_uid()}")) as member:
+        with closing(topics.log.publisher("one")) as publisher:
+            publisher.publish(*(encode(table_record(uid, 1)) for uid in uids[:2]))
+        until(lambda: has_read(2))
+        member.commit()
+        topics.remake(TABLES.name)
+        with closing(topics.log.publisher("two")) as again:
+            again.publish(*(encode(table_record(uid, 1)) for uid in uids[2:]))
+        topics.clock.advance(TAIL_EVERY_S + 1)
+        until(lambda: has_read(4))
+        assert found == uids
+        member.commit()
 
 
 def test_the_news_of_the_mirror_go_on_in_the_new_topic(topics: Topics) -> None:

@@ -8,6 +8,7 @@ from tideline_runtime.metrics import OVERFLOW, Counter, Gauge, Histogram, Metric
 
 SEEN = Counter("tideline_probe_seen_total", unit="tables", doc="Tables seen.", labels=("table",))
 PLAIN = Counter("tideline_probe_plain_total", unit="things", doc="Things.")
+NAMES = Gauge("tideline_probe_table_info", unit="boolean", doc="Names.", labels=("table", "name"))
 LAG = Gauge("tideline_probe_lag_seconds", unit="seconds", doc="How far behind.", labels=("table",))
 TOOK = Histogram("tideline_probe_took_seconds", unit="seconds", doc="How long it took.", buckets=(1.0, 10.0))
 
@@ -49,6 +50,17 @@ def test_series_are_bounded():
     metrics.increment(SEEN, table="0")
     assert metrics.value(SEEN, table=OVERFLOW) == 7
     assert metrics.value(SEEN, table="0") == 2
+
+
+def test_a_series_that_describes_replaces_the_one_before_of_its_first_label():
+    metrics = Metrics("probe", max_series=2)
+    for table, name in (("a", "trips"), ("b", "users"), ("a", "journeys"), ("a", "journeys"), ("c", "many"), ("a", "trips")):
+        metrics.describe(NAMES, table=table, name=name)
+    assert {labels: value for (_, labels), value in rendered(metrics).items() if len(labels) == 2} == {
+        ("users", "b"): 1,
+        (OVERFLOW, OVERFLOW): 1,
+        ("trips", "a"): 1,
+    }
 
 
 def test_labels_must_fit():

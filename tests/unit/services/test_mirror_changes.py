@@ -15,7 +15,7 @@ from tests.unit.services.test_mirror_fleet import removed, wait
 from tideline_events import CATALOG, MIRRORS, TIMELINE
 from tideline_locks import open_hudi_lock
 from tideline_mirror.absent import DELETED_AFTER_S
-from tideline_mirror.metrics import BACKLOG
+from tideline_mirror.metrics import BACKLOG, NAMES
 from tideline_mirror.mirroring import DEFINITION_EVERY_S, MirrorService
 from tideline_mirror.settings import MirrorSettings
 from tideline_table.action import adopt
@@ -49,7 +49,7 @@ def test_a_new_table_is_created_once_also_without_a_commit(fleet):
 def test_a_renamed_table_says_the_name_that_it_had(fleet):
     table = fleet.create()
     write(table, 0)
-    service, _ = mirror(fleet)
+    service, context = mirror(fleet)
     service.tick()
     declare(fleet, "trips", "hoodie.table.name", "journeys")
     fleet.clock.advance(DEFINITION_EVERY_S)
@@ -58,6 +58,8 @@ def test_a_renamed_table_says_the_name_that_it_had(fleet):
     write(table, 10)
     service.tick()
     assert changes(fleet) == [("created", None), ("renamed", "trips")]
+    shown = [context.metrics.value(NAMES, table=table.uid, name=name) for name in ("trips", "journeys")]
+    assert shown == [0, 1], "queries join the name of now with the uid of other metrics"
     assert [e.table.name for e in published(fleet, table)] == ["trips", "trips", "journeys", "journeys"]
     assert fleet.event_log.cursor(table.uid).table.name == "journeys"
 

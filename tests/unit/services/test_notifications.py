@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import boto3
@@ -17,6 +20,7 @@ from tideline_mirror.notices import ALIVE_S, Notices
 from tideline_mirror.notification_port import NotificationsUnavailable
 from tideline_mirror.notification_source import check_notifications, open_source
 from tideline_mirror.object_messages import MAX_BYTES, changed_objects, table_of
+from tideline_mirror.pubsub_notifications import PubsubNotifications
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.hinted_tables import HintedTables
@@ -51,16 +55,87 @@ BRIDGE = {
 MINIO = {"EventName": "s3:ObjectCreated:Put", "Key": f"lake/{KEY}", "Records": [record(KEY, "s3:ObjectCreated:Put")]}
 
 
+PAYLOAD = {
+    "kind": "storage#object",
+    "id": f"lake/{KEY}/1546453283226999",
+    "name": KEY,
+    "bucket": "lake",
+    "generation": "1546453283226999",
+    "contentType": "application/json",
+    "size": "5",
+}
+PUBSUB = {
+    "attributes": {
+        "bucketId": "lake",
+        "eventType": "OBJECT_FINALIZE",
+        "notificationConfig": "projects/_/buckets/lake/notificationConfigs/1",
+        "objectGeneration": "1546453283226999",
+        "objectId": KEY,
+        "payloadFormat": "JSON_API_V1",
+    },
+    "data": base64.b64encode(json.dumps(PAYLOAD).encode()).decode(),
+    "messageId": "19917247034",
+}
+"""As Google documents Pub/Sub notifications of Cloud Storage (cloud.google.com/storage/docs/pubsub-notifications), and a received
+message of Pub/Sub's REST API."""
+BLOB = {
+    "api": "PutBlob",
+    "contentType": "application/json",
+    "contentLength": 5,
+    "blobType": "BlockBlob",
+    "url": "https://blob.example/x",
+}
+GRID = {
+    "topic": "/subscriptions/{subscription-id}/resourceGroups/Storage/providers/Microsoft.Storage/storageAccounts/lake",
+    "subject": f"/blobServices/default/containers/lake/blobs/{KEY}",
+    "eventType": "Microsoft.Storage.BlobCreated",
+    "eventTime": "2017-06-26T18:41:00.9584103Z",
+    "id": "831e1650-001e-001b-66ab-eeb76e069631",
+    "data": BLOB,
+    "dataVersion": "",
+    "metadataVersion": "1",
+}
+CLOUD = {
+    "source": GRID["topic"],
+    "subject": GRID["subject"],
+    "type": "Microsoft.Storage.BlobCreated",
+    "time": GRID["eventTime"],
+    "id": GRID["id"],
+    "specversion": "1.0",
+    "data": BLOB,
+}
+"""As Microsoft documents Azure Blob Storage as a source of Event Grid
+(learn.microsoft.com/azure/event-grid/event-schema-blob-storage)."""
+
+
 @pytest.mark.parametrize(
     "sent",
     [
+        json.dumps(PUBSUB),
+        json.dumps(PAYLOAD).encode(),
+        json.dumps([GRID]).encode(),
+        json.dumps(GRID),
+        json.dumps(CLOUD),
+        json.dumps([CLOUD]),
         message(KEY),
         json.dumps(BRIDGE),
         json.dumps(MINIO).encode(),
         json.dumps({"Type": "Notification", "Message": message(KEY)}),
         json.dumps({"Type": "Notification", "Message": json.dumps(BRIDGE)}),
     ],
-    ids=["S3", "EventBridge", "MinIO", "S3 behind SNS", "EventBridge behind SNS"],
+    ids=[
+        "Pub/Sub",
+        "Pub/Sub's payload",
+        "Event Grid, a list",
+        "Event Grid",
+        "CloudEvents of Event Grid",
+        "CloudEvents, a list",
+        "S3",
+        "EventBridge",
+        "MinIO",
+        "S3 behind SNS",
+        "EventBridge behind SNS",
+    ],
 )
 def test_each_form_of_a_message_names_its_object(sent: str | bytes) -> None:
     assert changed_objects(sent) == [ENTRY]
@@ -82,6 +157,13 @@ def test_a_key_is_unescaped_as_s3_escapes_it() -> None:
         '{"Message": "no JSON"}',
         '{"detail": {"bucket": 1}}',
         "[" * 100_000,
+        "[[[[[]]]]]",
+        json.dumps(PUBSUB | {"attributes": PUBSUB["attributes"] | {"eventType": "OBJECT_METADATA_UPDATE"}}),
+        json.dumps(PUBSUB | {"attributes": {"eventType": "OBJECT_FINALIZE", "bucketId": ["lake"], "objectId": KEY}}),
+        json.dumps(PAYLOAD | {"kind": "storage#bucket"}),
+        json.dumps(GRID | {"eventType": "Microsoft.Storage.BlobTierChanged"}),
+        json.dumps(GRID | {"subject": "/blobServices/default/containers/lake"}),
+        json.dumps(CLOUD | {"subject": 7, "type": []}),
         # S3 sends it when notifications are set up.
         '{"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": "2014-10-13T15:57:02.089Z", "Bucket": "lake"}',
         json.dumps({"Records": [record("a", "ObjectTagging:Put")]}),
@@ -207,7 +289,17 @@ def test_a_table_that_comes_or_goes_makes_the_search_due(told: Told) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["sqs://host/queue", "sqs://host/1/q?x=1", "kafka://host", "kafka://host/a/b", "amqp://host/q", "sqs://u:pw@host/1/q"]
+    "url",
+    [
+        "sqs://host/queue",
+        "sqs://host/1/q?x=1",
+        "kafka://host",
+        "kafka://host/a/b",
+        "amqp://host/q",
+        "sqs://u:pw@host/1/q",
+        "pubsub://host/p",
+        "pubsub://host/p/s?region=x",
+    ],
 )
 def test_a_wrong_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
@@ -219,6 +311,8 @@ def test_instances_that_divide_tables_by_leases_cannot_share_a_queue() -> None:
     check_notifications("kafka://host:9092/lake", shard_leases=True)
     with pytest.raises(InvalidSetting, match="each instance reads whole"):
         check_notifications("sqs://host/1/queue", shard_leases=True)
+    with pytest.raises(InvalidSetting, match="each instance reads whole"):
+        check_notifications("pubsub://pubsub.googleapis.com/p/s", shard_leases=True)
 
 
 @pytest.fixture
@@ -273,3 +367,40 @@ def test_a_mirror_receives_from_a_queue_with_foreign_messages_and_polls_when_it_
     until(lambda: table.uid in service._notices._hinted.take() or service._notices._heard_s)
     client.delete_queue(QueueUrl=url)
     until(lambda: service._notices.places() is None)
+
+
+def test_a_subscription_is_pulled_with_the_token_of_the_metadata_server_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server speaks as Google documents access tokens of the metadata server; Pub/Sub itself: tests/contract/events."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Metadata-Flavor"]))
+            body = json.dumps({"access_token": f"token-{len(asked)}", "expires_in": 61, "token_type": "Bearer"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    now_s = [1000.0]
+    monkeypatch.setattr("tideline_mirror.pubsub_notifications.time.monotonic", lambda: now_s[0])
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+    source = PubsubNotifications("https://pubsub.invalid", "p", "s")
+    try:
+        assert [source._fresh_token(), source._fresh_token()] == ["token-1", "token-1"]
+        now_s[0] += 1
+        assert source._fresh_token() == "token-2"
+        with pytest.raises(NotificationsUnavailable, match=r"pubsub\.invalid"):
+            source.receive(0)
+    finally:
+        server.shutdown()
+        server.server_close()
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+    now_s[0] += 100
+    with pytest.raises(NotificationsUnavailable, match="no token from the metadata server"):
+        source.receive(0)
+    assert asked == [("/computeMetadata/v1/instance/service-accounts/default/token", "Google")] * 2

@@ -141,11 +141,18 @@ class KafkaEventLog:
     def subscribe(self, topics: Sequence[str], group: str, *, from_beginning: bool = True, member: str = "") -> KafkaSubscription:
         check_subscription(topics, group)
         counts = {self._settings.topics.name(topic): self._partition_count(topic) for topic in topics}
-        client, timeout_s = self._settings.client(), self._settings.timeout_s
+        settings, client = self._settings, self._settings.client()
         if member:
             client["group.instance.id"] = member
         return KafkaSubscription(
-            client, counts, group, timeout_s, self._clock, self._settings.topics, from_beginning=from_beginning
+            client,
+            counts,
+            group,
+            settings.timeout_s,
+            self._clock,
+            settings.topics,
+            lambda: self.topic_ids(topics),
+            from_beginning=from_beginning,
         )
 
     def tail(self, topics: Sequence[str], since: datetime | None = None) -> KafkaTail:

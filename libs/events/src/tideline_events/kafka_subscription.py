@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tideline_events.errors import CommitLost, EventLogUnavailable
 from tideline_events.kafka_options import CLIENT_LOG, accepted_options
@@ -20,6 +20,8 @@ from tideline_events.topics import TopicSettings
 from tideline_table.clock import Clock
 
 _log = logging.getLogger(__name__)
+CHECK_EVERY_S = 15.0
+"""Interval at which a reader asks whether its topics are still the same."""
 # Names with an underscore are librdkafka's own codes, which have no public name.
 _TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
 REBALANCED = frozenset(
@@ -34,7 +36,11 @@ REBALANCED = frozenset(
 
 
 class KafkaSubscription:
-    """`Subscription` that shares the partitions of its topics with the other members of its group."""
+    """`Subscription` that shares the partitions of its topics with the other members of its group.
+
+    A topic that was deleted and is there again has other records at the offsets that were read. Kafka says so only if it has fewer:
+    the member compares the ids of its topics, and reads its partitions of a new one from the start.
+    """
 
     def __init__(
         self,
@@ -44,10 +50,14 @@ class KafkaSubscription:
         timeout_s: float,
         clock: Clock,
         topics: TopicSettings,
+        topic_ids: Callable[[], Mapping[str, str]],
         *,
         from_beginning: bool,
     ) -> None:
-        """`partition_counts`: the number of partitions of each topic to read, by its name in Kafka."""
+        """`partition_counts`: the number of partitions of each topic to read, by its name in Kafka.
+
+        `topic_ids`: see `EventLog.topic_ids`, for these topics.
+        """
         options: dict[str, str | int | float | bool] = {
             **client,
             "group.id": topics.client(group),
@@ -74,9 +84,13 @@ class KafkaSubscription:
         self._uncommitted: dict[tuple[str, int], int] = {}
         self._committed: dict[tuple[str, int], int] = {}
         """The offsets that this member committed, of its partitions."""
+        self._ask_ids = topic_ids
+        self._check_at_s = clock.monotonic_s() + CHECK_EVERY_S
         self._closed = False
         self._trouble: EventLogUnavailable | None = None
         try:
+            # Asked before anything is read: then what is read is of these topics or of later ones.
+            self._ids = dict(topic_ids())
             if not from_beginning:
                 partitions = [TopicPartition(topic, p) for topic, count in self._counts.items() for p in range(count)]
                 self._settle_start(partitions, timeout_s)
@@ -84,11 +98,15 @@ class KafkaSubscription:
         except KafkaException as failure:
             self._consumer.close()
             raise EventLogUnavailable(f"joining group {group!r}: {failure.args[0].str()}", remedy="retry") from failure
+        except EventLogUnavailable:
+            self._consumer.close()
+            raise
 
     def poll(self, timeout_s: float) -> list[Record]:
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
+        self._check_topics()
         deadline_s = self._clock.monotonic_s() + timeout_s
         records: list[Record] = []
         while not records and self._trouble is None:
@@ -106,6 +124,7 @@ class KafkaSubscription:
         return records
 
     def commit(self) -> None:
+        self._check_topics()
         if offsets := _partitions(self._uncommitted):
             self._commit(offsets)
             self._committed |= self._uncommitted
@@ -142,6 +161,23 @@ class KafkaSubscription:
         if not self._closed:
             self._closed = True
             self._consumer.close()
+
+    def _check_topics(self) -> None:
+        """Go back to the start in partitions of topics that were made again, and forget the offsets of those before."""
+        if self._clock.monotonic_s() < self._check_at_s:
+            return
+        found = dict(self._ask_ids())
+        others = {self._topics.name(name) for name, topic_id in found.items() if self._ids.get(name) != topic_id}
+        for topic, number in sorted(self._assigned):
+            if topic in others:
+                self._uncommitted.pop((topic, number), None)
+                self._committed.pop((topic, number), None)
+                try:
+                    self._consumer.seek(TopicPartition(topic, number, OFFSET_BEGINNING))
+                except KafkaException as failure:
+                    raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
+        self._ids = found
+        self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
 
     def _poll_one(self, timeout_s: float) -> Message | None:
         try:

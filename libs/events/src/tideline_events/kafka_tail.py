@@ -11,14 +11,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from tideline_events.errors import EventLogUnavailable
 from tideline_events.kafka_options import CLIENT_LOG, accepted_options
-from tideline_events.kafka_subscription import record_of
+from tideline_events.kafka_subscription import CHECK_EVERY_S, record_of
 from tideline_events.log import POLL_LIMIT
 from tideline_events.record import Record
 from tideline_events.topics import TopicSettings
 from tideline_table.clock import Clock
-
-CHECK_EVERY_S = 15.0
-"""Interval at which a tail asks whether its topics are still the same."""
 
 
 class KafkaTail:

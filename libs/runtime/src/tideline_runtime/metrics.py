@@ -112,6 +112,7 @@ class Metrics:
         self._max_series = max_series
         self._instruments: dict[str, _Instrument] = {}
         self._series: dict[str, set[tuple[str, ...]]] = {}
+        self._described: dict[tuple[str, str], tuple[str, ...]] = {}
         self._lock = Lock()
         self.requests_by_table: dict[str, dict[str, int]] = {}
         """Requests to storage by base path and kind, served at `/requests`. As labels, they would be too many series."""
@@ -134,6 +135,17 @@ class Metrics:
     def set(self, metric: Gauge, value: float, **labels: str) -> None:
         """Set the value to `value`."""
         self._labelled(prometheus.Gauge, metric, labels).set(value)
+
+    def describe(self, metric: Gauge, **labels: str) -> None:
+        """Show a series of value 1, and no longer the one that had the same first label and others beside it."""
+        key = _label_values(metric, labels)
+        with self._lock:
+            before = self._described.get((metric.name, key[0]), key)
+            self._described[metric.name, key[0]] = key
+            if before != key and before in self._series[metric.name]:
+                self._series[metric.name].remove(before)
+                self._instruments[metric.name].remove(*before)
+        self.set(metric, 1, **labels)
 
     def observe(self, metric: Histogram, value: float, **labels: str) -> None:
         """Record one observation."""

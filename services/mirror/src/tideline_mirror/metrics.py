@@ -3,6 +3,12 @@
 from tideline_runtime.metrics import Counter, Gauge, Histogram
 
 ENTRIES = Counter("tideline_mirror_entries_total", unit="entries", doc="Table log entries published as events.", labels=("table",))
+NAMES = Gauge(
+    "tideline_mirror_table_info",
+    unit="boolean",
+    doc="1 for each table of which this mirror has published something: its uid, which other metrics have, and its name.",
+    labels=("table", "name"),
+)
 HEALED = Counter(
     "tideline_mirror_healed_total",
     unit="entries",

@@ -23,7 +23,7 @@ from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.absent import AbsentTables
 from tideline_mirror.batches import Batches, Publication
 from tideline_mirror.changes import changes_between, is_changed, sharing_text
-from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG
+from tideline_mirror.metrics import BACKLOG, BEHIND, ENTRIES, HEALED, LAG, NAMES
 from tideline_mirror.notices import Notices
 from tideline_mirror.notification_source import source_of
 from tideline_mirror.observed import ObservedTables
@@ -401,6 +401,7 @@ class MirrorService:
     def _observe(self, table: Table, entries: Sequence[Entry]) -> None:
         now = self._context.clock.now()
         self._context.metrics.increment(ENTRIES, len(entries), table=table.uid)
+        self._context.metrics.describe(NAMES, table=table.uid, name=table.definition.name)
         for entry in entries:
             self._context.metrics.observe(LAG, max(0.0, (now - datetime.fromisoformat(entry.recorded)).total_seconds()))
         _log.info("published", table=table.uid, name=table.definition.name, entries=len(entries), sequence=entries[-1].sequence)

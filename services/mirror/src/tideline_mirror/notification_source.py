@@ -1,4 +1,4 @@
-"""Where notifications of an object store come from: a queue with the API of SQS, or a topic of Kafka."""
+"""Where notifications of an object store come from: a queue with SQS's API, a subscription of Pub/Sub, or a topic of Kafka."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from functools import partial
 from urllib.parse import parse_qsl, urlsplit
 
 from tideline_mirror.notification_port import SETTING, NotificationSource
+from tideline_mirror.pubsub_notifications import PubsubNotifications
 from tideline_mirror.settings import MirrorSettings
 from tideline_runtime.errors import InvalidSetting
 
-_EXPECTED = "sqs://<host>/<account>/<queue>?region=<region> or kafka://<brokers>/<topic>"
+_EXPECTED = "sqs://<host>/<account>/<queue>?region=<region>, pubsub://<host>/<project>/<subscription> or kafka://<brokers>/<topic>"
 
 
 def check_notifications(url: str, *, shard_leases: bool, origin: str = "argument") -> None:
@@ -21,12 +22,13 @@ def check_notifications(url: str, *, shard_leases: bool, origin: str = "argument
     parts = urlsplit(url)
     path = parts.path.strip("/")
     is_kafka = parts.scheme == "kafka" and path and "/" not in path and not parts.query
-    unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - {"region", "tls"}
-    is_sqs = parts.scheme == "sqs" and path.count("/") == 1 and not unknown
-    if "@" in parts.netloc or not parts.netloc or not (is_kafka or is_sqs):
+    known = {"sqs": {"region", "tls"}, "pubsub": {"tls"}}.get(parts.scheme, set())
+    unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - known
+    is_queue = parts.scheme in ("sqs", "pubsub") and path.count("/") == 1 and not unknown
+    if "@" in parts.netloc or not parts.netloc or not (is_kafka or is_queue):
         # The URL may contain a password, so the message omits it.
         raise InvalidSetting(f"a URL of scheme {parts.scheme!r}", name=SETTING, origin=origin, expected=_EXPECTED)
-    if is_sqs and shard_leases:
+    if is_queue and shard_leases:
         raise InvalidSetting(
             "a queue with shard_leases.enabled",
             name=SETTING,
@@ -52,8 +54,10 @@ def open_source(url: str, options: Mapping[str, str]) -> NotificationSource:
         from tideline_mirror.kafka_notifications import KafkaNotifications  # noqa: PLC0415 - needs the extra kafka
 
         return KafkaNotifications(parts.netloc, parts.path.strip("/"), options)
-    from tideline_mirror.sqs_notifications import SqsNotifications  # noqa: PLC0415 - needs the extra aws
-
     given = dict(parse_qsl(parts.query))
     scheme = "http" if given.get("tls") == "off" else "https"
+    if parts.scheme == "pubsub":
+        return PubsubNotifications(f"{scheme}://{parts.netloc}", *parts.path.strip("/").split("/"))
+    from tideline_mirror.sqs_notifications import SqsNotifications  # noqa: PLC0415 - needs the extra aws
+
     return SqsNotifications(f"{scheme}://{parts.netloc}", parts.path, given.get("region"))

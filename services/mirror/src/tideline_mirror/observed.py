@@ -9,7 +9,7 @@ from datetime import tzinfo
 from tideline_events import TableRecord, Transition
 from tideline_events.transitions import table_identity, transition_of
 from tideline_mirror.changes import changes_between
-from tideline_mirror.metrics import ENTRIES
+from tideline_mirror.metrics import ENTRIES, NAMES
 from tideline_mirror.records import record_of
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
@@ -77,6 +77,7 @@ class ObservedTables:
         self._publishers.publish_transitions(shard, number, uid, transitions, record, changes)
         if transitions:
             self._context.metrics.increment(ENTRIES, len(transitions), table=uid)
+            self._context.metrics.describe(NAMES, table=uid, name=identity.name)
             _log.info("published", table=uid, name=identity.name, entries=len(transitions), sequence=record.sequence)
         if found.is_complete:
             self._seen[uid] = seen

@@ -43,9 +43,9 @@ class MirrorSettings(ServiceSettings):
         "",
         unit="-",
         description="Where the object store sends notifications of new and deleted objects: "
-        "`sqs://<host>/<account>/<queue>?region=<region>`, a queue that only this mirror reads (`&tls=off`: by HTTP), or "
-        "`kafka://<brokers>/<topic>`. The mirror looks at once at the tables that they name, and rarely at the others. Empty: it "
-        "polls.",
+        "`sqs://<host>/<account>/<queue>?region=<region>` or `pubsub://pubsub.googleapis.com/<project>/<subscription>`, which only "
+        "this mirror reads (`tls=off`: by HTTP, and from Pub/Sub without credentials), or `kafka://<brokers>/<topic>`. The "
+        "mirror looks at once at the tables that they name, and rarely at the others. Empty: it polls.",
     )
     notification_options: dict[str, SecretStr] = setting(
         {}, unit="-", description="Options of librdkafka for notifications from Kafka: `security.protocol`, `sasl.password`, ..."

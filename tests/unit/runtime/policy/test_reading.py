@@ -36,6 +36,7 @@ rules:
   - match: {{paths: ["{LAKE}/raw/click?"]}}
     services: {{clustering: true}}
     sort_columns: [user, at]
+    freshness: 5m
   - match: {{tags: [gold]}}
     priority: 90
     windows: []
@@ -57,6 +58,7 @@ def test_every_field_of_a_file_reaches_the_tables_that_it_is_for():
     assert other.settings("launcher") == {"resources": {"executor_cores": 4}}
     assert [p.is_on(TableService.CLUSTERING) for p in (other, raw, clicks)] == [True, False, True]
     assert clicks.options["hoodie.clustering.plan.strategy.sort.columns"] == "user,at"
+    assert (clicks.settings("mirror"), other.settings("mirror")) == ({"freshness_s": 300.0}, {})
     assert clicks.options["tideline.log.retention"] == str(14 * 86400.0)
     assert policies.of(f"{LAKE}/raw/old_views").is_on(TableService.CLUSTERING), "the rule excludes it"
     orders = policies.of(f"{LAKE}/sales/orders")
@@ -152,6 +154,8 @@ def test_log_compaction_is_switched_on_and_bounded_by_names_of_the_policy():
             "one of the two",
         ),
         ("version: 1\ndefaults:\n  settings:\n    planner: {clustering_min_file: 4}\n", 4, "did you mean clustering_min_files?"),
+        ("version: 1\ndefaults:\n  freshness: 300\n", 3, "a duration with its unit: 90s, 30m, 6h or 2d"),
+        ("version: 1\ndefaults:\n  freshness: 10s\n  settings: {mirror: {freshness_s: 5}}\n", 4, "which the rule gives, too"),
         ("version: 1\ndefaults:\n  settings:\n    plannr: {}\n", 4, "plannr has no settings per table"),
         (
             "version: 1\ndefaults:\n  logcompaction: {files: 3}\n  options: {hoodie.log.compaction.blocks.threshold: 4}\n",

@@ -22,6 +22,7 @@ from tideline_table.config import (
 
 OPTION = "options."
 SETTING = "settings."
+FRESHNESS = f"{SETTING}mirror.freshness_s"
 _GROUPS = ("services", "budget", "objectives")
 _WHOLE = ("mode", "windows", "priority", "pause")
 _SHORTHANDS = {
@@ -56,6 +57,8 @@ def fields_of(body: Body) -> Iterator[Field]:
         yield Field(f"{OPTION}{key}", option_text(value), ("options", key))
     if body.sort_columns is not None:
         yield Field(f"{OPTION}{CLUSTERING_SORT_COLUMNS.key}", ",".join(body.sort_columns), ("sort_columns",))
+    if body.freshness is not None:
+        yield Field(FRESHNESS, body.freshness, ("freshness",))
     for group, keys in _SHORTHANDS.items():
         for given in _of_group(group, getattr(body, group)):
             if given.value is not None:

@@ -120,6 +120,10 @@ class Body(_Part):
     settings: dict[str, dict[str, Any]] | None = Field(
         default=None, description="Settings per table by service, docs/table-resources.md: {planner: {clustering_min_files: 4}}."
     )
+    freshness: Seconds | None = Field(
+        default=None,
+        description="Longest time between two looks of the mirror at the quiet table: 10s, 5m, 1h (mirror.freshness_s).",
+    )
     sort_columns: list[Annotated[str, Field(min_length=1)]] | None = Field(
         default=None, description="Columns by which clustering sorts (hoodie.clustering.plan.strategy.sort.columns)."
     )

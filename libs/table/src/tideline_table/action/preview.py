@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tideline_table.action.clean.plan import file_sizes
+from tideline_table.action.clean.plan import file_sizes, groups_of
 from tideline_table.action.decision import Due, NotDue, TableService
 from tideline_table.action.maintenance.verdict import Rules, decide
 from tideline_table.action.service import Service
@@ -51,9 +51,10 @@ def preview_due(table: Table, service: TableService) -> Preview | NotDue:
 
 def preview_plan_of(table: Table, service: TableService, plan: Plan, why: str) -> Preview:
     """Return a plan of one of `PREVIEWED` in numbers."""
-    groups, sizes = SERVICES[service].preview(plan), file_sizes(table.state)
+    groups = SERVICES[service].preview(plan)
     if groups is None:
         raise TypeError(f"a preview of {service}")
+    sizes = file_sizes(table.state, groups_of(table.state, {path for _, paths in groups for path in paths}))
     return Preview(why, tuple(_group(partition, paths, sizes) for partition, paths in groups))
 
 

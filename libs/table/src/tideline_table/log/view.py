@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -265,11 +266,18 @@ class StateView:
         """
         wanted = None if partitions is None else set(partitions)
         with self._mutex:
-            known: Mapping[FileGroupId, Mapping[str, FileSlice]] = self.slices
-            if wanted is not None:
-                packed = self.slices if isinstance(self.slices, PackedSlices) else None
-                known = packed.of_partitions(wanted) if packed else {g: s for g, s in known.items() if g.partition_path in wanted}
+            known = self.slices if wanted is None else self._of_partitions(wanted)
             return sorted(visible_slices(known, self.replaced, as_of, self.groups_under_compaction()), key=attrgetter("group"))
+
+    def groups_in(self, partitions: Iterable[str]) -> set[FileGroupId]:
+        """Return all file groups of partitions, also replaced ones. Costs nothing for the other partitions."""
+        with self._mutex:
+            return set(self._of_partitions(set(partitions)))
+
+    def _of_partitions(self, wanted: AbstractSet[str]) -> Mapping[FileGroupId, Mapping[str, FileSlice]]:
+        if isinstance(self.slices, PackedSlices):
+            return self.slices.of_partitions(wanted)
+        return {group: held for group, held in self.slices.items() if group.partition_path in wanted}
 
     def each_latest(self, where: Where | None = None) -> Iterator[FileSlice]:
         """Yield what `latest_slices` returns. In a table with many file groups, few slices exist at a time.

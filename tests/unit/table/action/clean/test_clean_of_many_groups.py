@@ -75,13 +75,16 @@ def test_the_share_that_a_clean_may_delete_is_of_all_file_groups(monkeypatch, sh
         assert run_clean(table, options={"tideline.clean.max.deleted.share": share}) == 4
 
 
-def test_a_file_whose_name_says_another_group_is_found_among_all_groups():
+def test_a_file_whose_name_says_another_group_is_looked_for_in_its_partition_only():
+    """A plan of a shared table names log files that no commit names. One of them made the clean look at all file groups."""
     table, _, _ = new_table()
     for _ in range(3):
-        publish(table, lambda at: [base_stat(f"{n}-0", at) for n in range(3)], Action.COMMIT)
+        publish(table, lambda at: [base_stat(f"{n}-0", at, partition=p) for n in range(3) for p in ("p", "q")], Action.COMMIT)
     at = request_clean(table, RETAINED)
-    planned = table.state.plans[at]
-    assert clean_plan.groups_of(table.state, planned.paths) == frozenset(table.state.slices)
-    assert clean_plan.bytes_of(table.state, planned.paths) == 300
-    assert clean_plan.groups_of(table.state, {*planned.paths, "p/other-0_0-0-0_1.parquet"}) is None
-    assert clean_plan.bytes_of(table.state, {*planned.paths, "p/other-0_0-0-0_1.parquet"}) == 300
+    planned = {path for path in table.state.plans[at].paths if path.startswith("p/0-0")}
+    of_p = frozenset(group for group in table.state.slices if group.partition_path == "p")
+    stray = "p/.other-0_20240101000000000.log.1_0-0-0"
+    assert [(g.partition_path, g.file_id) for g in clean_plan.groups_of(table.state, planned)] == [("p", "0-0")]
+    assert clean_plan.groups_of(table.state, {*planned, stray}) >= of_p
+    assert {g.partition_path for g in clean_plan.groups_of(table.state, {*planned, stray})} == {"p"}
+    assert clean_plan.bytes_of(table.state, {*planned, stray}) == 100

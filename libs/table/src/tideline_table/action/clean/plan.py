@@ -273,16 +273,19 @@ def bytes_of(state: TableState, paths: Collection[str]) -> int:
     return sum(sizes.get(path, 0) for path in paths)
 
 
-def groups_of(state: TableState, paths: Collection[str]) -> frozenset[FileGroupId] | None:
-    """Return the file groups that hold these data files; None if one of them is not in the file group that its name says."""
+def groups_of(state: TableState, paths: Collection[str]) -> frozenset[FileGroupId]:
+    """Return the file groups that may hold these data files: those that their names say.
+
+    Of a file that is not in that one, such as a log file that no commit names, all groups of its partition.
+    """
     groups = {group for path in paths if (group := _group_of(path)) is not None}
-    held = {path for group in sorted(groups) for s in state.slices.get(group, {}).values() for path in s.paths}
-    return frozenset(groups) if held.issuperset(paths) else None
+    held = file_sizes(state, groups)
+    return frozenset(groups | state.groups_in(path.rpartition("/")[0] for path in paths if path not in held))
 
 
-def file_sizes(state: TableState, groups: AbstractSet[FileGroupId] | None = None) -> dict[str, int]:
-    """Return the size of each data file of these file groups (None: of the table) by its path."""
-    slices = state.every_slice() if groups is None else [s for g in sorted(groups) for s in state.slices.get(g, {}).values()]
+def file_sizes(state: TableState, groups: AbstractSet[FileGroupId]) -> dict[str, int]:
+    """Return the size of each data file of these file groups by its path."""
+    slices = [s for group in sorted(groups) for s in state.slices.get(group, {}).values()]
     sized = ((s, ([s.size_bytes] if s.base_file else []) + [log.size_bytes for log in s.log_files]) for s in slices)
     return {path: size for s, sizes in sized for path, size in zip(s.paths, sizes, strict=True)}
 

@@ -134,12 +134,11 @@ def run_clean(table: Table, instant: str = "", *, options: Mapping[str, object] 
 
 
 def _read_slices(
-    table: Table, state: TableState, groups: AbstractSet[FileGroupId] | None
+    table: Table, state: TableState, groups: AbstractSet[FileGroupId]
 ) -> tuple[Iterable[FileSlice], Iterable[FileSlice]]:
-    """Return the newest slices of file groups (None: all), and those that savepoints need."""
-    latest = state.each_latest() if groups is None else state.latest_among(groups)
-    known = state.slices if groups is None else {group: state.slices[group] for group in sorted(groups) if group in state.slices}
-    return latest, every_saved_slice(known, state.replaced, table.timeline.saved())
+    """Return the newest slices of file groups, and those that savepoints need."""
+    known = {group: state.slices[group] for group in sorted(groups) if group in state.slices}
+    return state.latest_among(groups), every_saved_slice(known, state.replaced, table.timeline.saved())
 
 
 def _check_pending(state: TableState, instant: str) -> None:

@@ -1,0 +1,46 @@
+"""Apply the definition of HudiTable resources of a release, by server-side apply: definition.py FILE. Standard library only.
+
+Exit code 1, with the answer of the API server, if it refuses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+PLACE = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/huditables.tideline.dev?fieldManager=tideline-upgrade&force=true"
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+TIMEOUT_S = 60.0
+MAX_ANSWER_BYTES = 4096
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Apply the definition once. helm runs the pod before it changes anything else, and stops if it fails."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--server", default="https://kubernetes.default.svc")
+    parser.add_argument("--account", type=Path, default=Path(ACCOUNT))
+    given = parser.parse_args(arguments)
+    headers = {
+        "Authorization": f"Bearer {(given.account / 'token').read_text().strip()}",
+        "Content-Type": "application/apply-patch+yaml",
+    }
+    request = urllib.request.Request(given.server + PLACE, given.file.read_bytes(), headers, method="PATCH")
+    trusted = ssl.create_default_context(cafile=str(given.account / "ca.crt"))
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=trusted) as answer:
+            print(f"applied: {answer.status}")
+    except urllib.error.HTTPError as error:
+        found = error.read(MAX_ANSWER_BYTES).decode(errors="replace")
+        print(f"the API server refuses the definition of HudiTable resources ({error.code}): {found}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
