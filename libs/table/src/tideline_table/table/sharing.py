@@ -10,7 +10,7 @@ from datetime import UTC, tzinfo
 from tideline_table.config import INSTANT_SKEW_S
 from tideline_table.coordination import OpenHudiTableLock
 from tideline_table.coordination.completion import wait_past
-from tideline_table.coordination.shared.adoption import check_written
+from tideline_table.coordination.shared.adoption import check_followed, check_written
 from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
     Bucketing,
@@ -336,6 +336,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: 
     index = adoption.find() if adoption.applies(_bucketing(table)) else None
     listed = ListedTimeline.read(storage, form)
     found = hudi_written_state(storage, properties)
+    check_followed(listed)
     check_written(listed, found)
     change_properties(storage, lambda found: {**found, p.TIMEZONE: "UTC"})
     if not keep_only(storage, form, properties, kept_partitions(table.options)):

@@ -15,6 +15,7 @@ from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.adoption import missing_steps
 from tideline_table.errors import CorruptMetadata, UnsupportedTable, WriteConflict
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.file_names import FIXED_ID
 from tideline_table.hudi.formats import format_to_create
 from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
@@ -178,6 +179,48 @@ def test_two_completed_files_of_one_write_are_refused_by_name(kind: TableType) -
     storage.delete(again)
     put(ours, [("1", "a", 2, "y")])
     assert shown(ours) == [("1", 2, "y")]
+
+
+def test_a_completed_file_without_a_completion_time_is_refused_by_name() -> None:
+    """Its time is that of its file, which a copy changes; by which we would choose the slices of its log files."""
+    ours, storage, clock = shared_table(TableType.MOR, 9)
+    done = put(ours, [("1", "a", 1, "x")])
+    listing_of = list_timeline(storage, NINE)
+    (completed,) = (i for i in listing_of.instants if i.time == done.instant)
+    path, short = listing_of.path(completed), NINE.timeline_path(completed)
+    storage.put(short, storage.read(path))
+    storage.delete(path)
+    with pytest.raises(UnsupportedTable, match=f"{short} has no completion time in its name"):
+        put(ours, [("1", "a", 2, "y")])
+    with pytest.raises(UnsupportedTable, match=f"{short} has no completion time in its name"):
+        opened(storage, clock)
+    storage.put(path, storage.read(short))
+    storage.delete(short)
+    put(ours, [("1", "a", 2, "y")])
+    assert shown(ours) == [("1", 2, "y")]
+
+
+def test_a_plan_of_a_compaction_names_the_partitions_that_it_leaves_out() -> None:
+    """Apache Hudi 1.2 plans for these, and for what was written since: it would compact no others."""
+    ours, storage, clock = shared_table(TableType.MOR, 9)
+    for ts in (1, 2):
+        put(ours, [(key, partition, ts, "x") for key, partition in (("1", "a"), ("2", "b"), ("3", "c"), ("4", "d"))])
+    once = {"hoodie.compact.inline.max.delta.commits": 1, "tideline.compaction.max.groups": 1}
+
+    def planned() -> tuple[set[str], list[str]]:
+        instant = schedule_compaction(opened(storage, clock), once)
+        path = f".hoodie/timeline/{instant}.compaction.requested"
+        plan = decode_document(storage.read(path), path)
+        return {operation["partitionPath"] for operation in plan["operations"]}, plan["missingSchedulePartitions"]
+
+    taken: set[str] = set()
+    for number in range(4):
+        partitions, missing = planned()
+        assert len(partitions) == 1
+        assert missing == sorted({"a", "b", "c", "d"} - partitions)
+        taken |= partitions
+        put(ours, [(f"new {number}", "e", 1, "x")])
+    assert taken == {"a", "b", "c", "d"}
 
 
 @pytest.mark.parametrize("version", [8, 9])
