@@ -20,6 +20,7 @@ from tideline_table.action import leave, roll_back_dead, run_clean, run_clusteri
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
+from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log_format import scan_log
 from tideline_table.table import Table
 from tideline_table.writer import Operation
@@ -353,6 +354,27 @@ def test_apache_hudi_restores_what_both_wrote(apache_hudi: ApacheHudi, matrix: M
         table.ours(trips(range(7, 13), 5))
         table.theirs(trips(range(5, 9), 6))
         table.check("both go on")
+
+
+def test_apache_hudi_compacts_the_partitions_that_our_plan_left_out(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """It plans for what was written since the last compaction, and for what the last plan names as left out."""
+    turns = Turns(apache_hudi, workdir / "left out", Kind.MOR, version=9)
+    turns.create_here()
+    turns.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    turns.theirs(trips(range(8), 2))
+    assert schedule_compaction(turns.open(), {**AT_ONCE, "tideline.compaction.max.groups": 1}) is not None
+    (taken,) = planned_partitions(turns)
+    assert run_compaction(turns.open()) is not None
+    turns.theirs(trips([int(taken[1:])], 3))
+    turns.call(f"run_compaction(op => 'schedule', path => '{turns.path}')", **{key: str(value) for key, value in AT_ONCE.items()})
+    assert planned_partitions(turns) == ["p0", "p1"]
+
+
+def planned_partitions(turns: Turns) -> list[str]:
+    """Those of the one plan that is pending."""
+    (plan,) = turns.open().refresh().plans.values()
+    assert isinstance(plan, CompactionPlanned)
+    return sorted({operation["partitionPath"] for operation in plan.plan["operations"]})
 
 
 def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) -> None:

@@ -49,7 +49,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.merge import MergeMode
-from tideline_table.schema.avro import check_no_vectors
+from tideline_table.schema.avro import check_writable_types
 from tideline_table.table.bucket_adoption import BucketAdoption
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
 from tideline_table.table.definition import TableDefinition
@@ -217,7 +217,7 @@ def why_unsharable(table: Table) -> str:
 
 def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
-    check_no_vectors(table.view().schema_json, table.definition.name)
+    check_writable_types(table.view().schema_json, table.definition.name)
     if not table.definition.has_meta_fields:
         raise UnsupportedTable(
             f"table {table.definition.name!r} has no meta fields",
