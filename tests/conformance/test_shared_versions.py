@@ -383,6 +383,9 @@ def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) 
     turns = Turns(apache_hudi, workdir / "parts", Kind.MOR, options, version=9)
     turns.create_here()
     turns.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    begin = turns.open().newest_point()
+    columns = ["id", "ts", "price", "amount", "tags"]
+    whole = {row["id"]: row for row in turns.open().read(columns).to_pylist()}
     apache_hudi.sql(f"create table parts using hudi location '{turns.path}'")
 
     def merge(numbers: range, ts: int, *columns: str) -> None:
@@ -404,8 +407,11 @@ def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) 
     turns.ours(trips(range(4, 8), 4))
     merge(range(3, 7), 5, "tags")
     before = turns.agree(compare, "we upserted between", 8)
+    images = {row["after"]["id"]: row for row in pa.Table.from_batches(turns.open().changes(begin).scan()).to_pylist()}
+    assert {key: {name: row["before"][name] for name in columns} for key, row in images.items()} == whole
+    now = {row["id"]: row for row in before.select(columns).to_pylist()}
+    assert {key: {name: row["after"][name] for name in columns} for key, row in images.items()} == now
     changed = turns.open().incremental().read()
-    columns = ["id", "ts", "price", "amount", "tags"]
     assert changed.select(columns).sort_by("id").equals(before.select(columns).sort_by("id"))
     assert schedule_compaction(turns.open(), AT_ONCE)
     assert run_compaction(turns.open())
