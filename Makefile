@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-hive test-debezium test-cluster conformance simulate histories flips fuzz walk beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
+.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-hive test-debezium test-cluster conformance simulate histories flips fuzz walk walk-both beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 BASE ?= main
@@ -107,8 +107,12 @@ fuzz: $(STAMP) ## many inputs for each parser, chosen by coverage: make fuzz RUN
 walk: java ## tables of Apache Hudi drawn by seeds: make walk RELEASE=0.15.0 SEED=1 TABLES=50
 	$(BIN)/python -m tests.walk --release $(RELEASE) --seed $(SEED) --tables $(TABLES)
 
-beside: java ## jobs of an Apache Hudi release beside all services: make beside RELEASE=0.15.0 MINUTES=60 JOBS=2 (WITHOUT_LOCK=1)
-	$(BIN)/python -m tests.beside --release $(or $(RELEASE),1.2.0) --minutes $(or $(MINUTES),10) --jobs $(or $(JOBS),2) --without-lock $(or $(WITHOUT_LOCK),0)
+walk-both: java ## tables that Apache Hudi 1.2.0 and Tideline write in turn, drawn by seeds: make walk-both SEED=1 TABLES=50
+	$(BIN)/python -m tests.conformance.peers.environment
+	$(BIN)/python -m tests.walk.both --seed $(SEED) --tables $(TABLES)
+
+beside: java ## jobs of an Apache Hudi release beside all services: make beside RELEASE=0.15.0 MINUTES=60 JOBS=2 (WITHOUT_LOCK=1 VERSION=9)
+	$(BIN)/python -m tests.beside --release $(or $(RELEASE),1.2.0) --minutes $(or $(MINUTES),10) --jobs $(or $(JOBS),2) --without-lock $(or $(WITHOUT_LOCK),0) --version $(or $(VERSION),6)
 
 fleet: java ## tables of every kind and of Apache Hudi's jobs under two instances of each service, with policies, kills, outages: make fleet TABLES=200 HUDI_TABLES=20
 	$(BIN)/python -m tests.real.object_store

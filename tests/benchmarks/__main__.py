@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from tests.benchmarks import report
 from tests.benchmarks.avro_blocks import decode_rates
+from tests.benchmarks.engines import serving
 from tests.benchmarks.lineitem import Lineitem, lineitem, rows_folder
 from tests.benchmarks.link import EngineLink
 from tests.benchmarks.run import Run, Say
@@ -60,7 +61,8 @@ def _settings(given: argparse.Namespace) -> dict[str, object]:
         "cores": given.cores,
         "codec": "snappy, all engines",
         "shuffle_partitions": 4 * given.cores,
-        "Apache Hudi": "table version 6, metadata table on, index SIMPLE (its default) unless stated, bulk insert with "
+        "table_version": given.table_version,
+        "Apache Hudi": "metadata table on, index SIMPLE (its default) unless stated, bulk insert with "
         "PARTITION_PATH_REPARTITION unless stated, everything else its default",
     }
 
@@ -70,11 +72,12 @@ def _start(rows: Lineitem, folder: Path, given: argparse.Namespace, stack: conte
     peer = prepare()
     own = Path(sys.executable)
     heap: dict[str, object] = {"memory": given.memory, "cores": given.cores}
-    java = {"JAVA_HOME": str(peer.java_home), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
+    both = {"TZ": "UTC", serving.VERSION_VARIABLE: str(given.table_version)}
+    java = {"JAVA_HOME": str(peer.java_home), "SPARK_LOCAL_IP": "127.0.0.1", **both}
     links = {
         HUDI: EngineLink(HUDI, "apache_hudi", peer.python, folder / HUDI, {**heap, "bundle": peer.bundle}, java, foreign=True),
-        SPARK: EngineLink(SPARK, "tideline_on_spark", own, folder / SPARK, heap, {"TZ": "UTC"}),
-        DIRECT: EngineLink(DIRECT, "tideline_direct", own, folder / DIRECT, {"cores": given.cores}, {"TZ": "UTC"}),
+        SPARK: EngineLink(SPARK, "tideline_on_spark", own, folder / SPARK, heap, both),
+        DIRECT: EngineLink(DIRECT, "tideline_direct", own, folder / DIRECT, {"cores": given.cores}, both),
     }
     can, versions = {}, {}
     for name, link in links.items():
@@ -93,6 +96,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--folder", default=None, help="where tables are written while it runs; by default the system's folder for temporary files"
     )
+    parser.add_argument("--table-version", type=int, default=6, choices=(6, 8, 9), help="of the tables of both sides")
     parser.add_argument("--markdown", action="store_true", help="print the works as a Markdown table too")
     return parser.parse_args()
 

@@ -20,6 +20,7 @@ from tideline_table.action import leave, roll_back_dead, run_clean, run_clusteri
 from tideline_table.errors import WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
+from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log_format import scan_log
 from tideline_table.table import Table
 from tideline_table.writer import Operation
@@ -355,12 +356,36 @@ def test_apache_hudi_restores_what_both_wrote(apache_hudi: ApacheHudi, matrix: M
         table.check("both go on")
 
 
+def test_apache_hudi_compacts_the_partitions_that_our_plan_left_out(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    """It plans for what was written since the last compaction, and for what the last plan names as left out."""
+    turns = Turns(apache_hudi, workdir / "left out", Kind.MOR, version=9)
+    turns.create_here()
+    turns.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    turns.theirs(trips(range(8), 2))
+    assert schedule_compaction(turns.open(), {**AT_ONCE, "tideline.compaction.max.groups": 1}) is not None
+    (taken,) = planned_partitions(turns)
+    assert run_compaction(turns.open()) is not None
+    turns.theirs(trips([int(taken[1:])], 3))
+    turns.call(f"run_compaction(op => 'schedule', path => '{turns.path}')", **{key: str(value) for key, value in AT_ONCE.items()})
+    assert planned_partitions(turns) == ["p0", "p1"]
+
+
+def planned_partitions(turns: Turns) -> list[str]:
+    """Those of the one plan that is pending."""
+    (plan,) = turns.open().refresh().plans.values()
+    assert isinstance(plan, CompactionPlanned)
+    return sorted({operation["partitionPath"] for operation in plan.plan["operations"]})
+
+
 def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) -> None:
     """MERGE INTO writes the columns that it sets. They are read right below and above whole rows of ours, and compacted by us."""
     options = {"hoodie.spark.sql.merge.into.partial.updates": "true"}
     turns = Turns(apache_hudi, workdir / "parts", Kind.MOR, options, version=9)
     turns.create_here()
     turns.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    begin = turns.open().newest_point()
+    columns = ["id", "ts", "price", "amount", "tags"]
+    whole = {row["id"]: row for row in turns.open().read(columns).to_pylist()}
     apache_hudi.sql(f"create table parts using hudi location '{turns.path}'")
 
     def merge(numbers: range, ts: int, *columns: str) -> None:
@@ -382,8 +407,11 @@ def test_partial_records_of_apache_hudi(apache_hudi: ApacheHudi, workdir: Path) 
     turns.ours(trips(range(4, 8), 4))
     merge(range(3, 7), 5, "tags")
     before = turns.agree(compare, "we upserted between", 8)
+    images = {row["after"]["id"]: row for row in pa.Table.from_batches(turns.open().changes(begin).scan()).to_pylist()}
+    assert {key: {name: row["before"][name] for name in columns} for key, row in images.items()} == whole
+    now = {row["id"]: row for row in before.select(columns).to_pylist()}
+    assert {key: {name: row["after"][name] for name in columns} for key, row in images.items()} == now
     changed = turns.open().incremental().read()
-    columns = ["id", "ts", "price", "amount", "tags"]
     assert changed.select(columns).sort_by("id").equals(before.select(columns).sort_by("id"))
     assert schedule_compaction(turns.open(), AT_ONCE)
     assert run_compaction(turns.open())

@@ -1,4 +1,4 @@
-"""Apache Hudi 1.2.0 on Spark 3.5, table version 6.
+"""Apache Hudi 1.2.0 on Spark 3.5.
 
 Runs under the peer's Python; imports nothing of this repository but `serving`, which needs the standard library only.
 
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.benchmarks.engines import indexed, joined, layouts, serving
 
-TABLE_VERSION = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
+TABLE_VERSION = {"hoodie.write.table.version": serving.TABLE_VERSION, "hoodie.write.auto.upgrade": "false"}
 CODEC = {"hoodie.parquet.compression.codec": serving.CODEC}
 BULK_SORT_MODE = "PARTITION_PATH_REPARTITION"
 

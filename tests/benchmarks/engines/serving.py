@@ -17,6 +17,8 @@ COLUMNS = (
     "l_orderkey", "l_partkey", "l_suppkey", "l_linenumber", "l_quantity", "l_extendedprice", "l_discount", "l_tax", "l_returnflag",
     "l_linestatus", "l_shipdate", "l_commitdate", "l_receiptdate", "l_shipinstruct", "l_shipmode", "l_comment", "l_version",
 )  # fmt: skip
+VERSION_VARIABLE = "TIDELINE_BENCHMARK_TABLE_VERSION"
+TABLE_VERSION = os.environ.get(VERSION_VARIABLE, "6")
 KEY = ("l_orderkey", "l_linenumber")
 PARTITION = "l_shipmode"
 ORDERING = "l_version"

@@ -32,9 +32,8 @@ def schema_of(source: str) -> pa.Schema:
 def opened(path: str, source: str = "", kind: str = "COPY_ON_WRITE") -> Table:
     """The table at `path`; made for the rows of `source` when there is none."""
     if source and not (Path(path) / PROPERTIES_PATH).exists():
-        request = TableRequest(
-            "lineitem", schema_of(source), serving.KEY, (serving.PARTITION,), serving.ORDERING, type=TableType(kind)
-        )
+        of = schema_of(source), serving.KEY, (serving.PARTITION,), serving.ORDERING
+        request = TableRequest("lineitem", *of, type=TableType(kind), version=int(serving.TABLE_VERSION))
         create_table(path, request)
     return Table.open(path, options=OPTIONS)
 

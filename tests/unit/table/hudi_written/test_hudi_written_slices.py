@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tideline_table.clock import ManualClock
 from tideline_table.errors import CorruptMetadata, StorageError, UnsafePath, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi.format import ArchivedInstant
 from tideline_table.hudi.formats import UPGRADED, format_of
-from tideline_table.hudi.instant import Action, Instant, State
+from tideline_table.hudi.instant import Action, Instant, State, time_from_instant
 from tideline_table.hudi.listing import timeline_listing
 from tideline_table.hudi.plans import COMPACTION_PLAN, encode_document
 from tideline_table.hudi.version6 import VERSION_6, Version6
@@ -51,9 +52,13 @@ class Place:
     def __init__(self, properties, *files):
         self.storage = MemoryStorage()
         self.properties = properties
+        self.put(*files)
+
+    def put(self, *files):
         self.storage.put("p/.hoodie_partition_metadata", b"")
         for name in files:
             self.storage.put(f"p/{name}", b"x" * 7)
+        return self
 
     def write(self, at, completed=0, action="deltacommit", content=EMPTY):
         if self.properties is LAYOUT_ONE:
@@ -86,7 +91,7 @@ class Place:
 
     @property
     def state(self):
-        return hudi_written_state(self.storage, self.properties)
+        return hudi_written_state(self.storage, {**self.properties, "hoodie.table.timeline.timezone": "UTC"})
 
     @property
     def slices(self):
@@ -261,6 +266,19 @@ def test_pending_compaction_in_layout_two():
     assert place.slices == {1: (base(1), [log(2)]), 3: ("", [log(4)])}
     visible = {s.group.file_id: (s.base_file, [f.instant for f in s.log_files]) for s in place.state.latest_slices()}
     assert visible == {"f-0": (base(1), [t(2), t(4)]), "g-0": (base(1, "g-0"), [t(4)])}
+
+
+def test_a_completed_file_without_a_completion_time_completed_when_it_was_modified():
+    """An upgrade of Apache Hudi that died leaves such names; its readers take the file's time."""
+    place = Place(LAYOUT_TWO, base(1), base(4), log(2)).write(1).write(4, action="commit")
+    assert place.slices == {1: (base(1), []), 4: (base(4), [])}
+    place.storage = MemoryStorage(clock=ManualClock(time_from_instant(t(3))))
+    place.put(base(1), base(4), log(2)).pending(2, "deltacommit", EMPTY).write(1).write(4, action="commit")
+    assert place.slices == {1: (base(1), [log(2)]), 4: (base(4), [])}
+    place.storage = MemoryStorage(clock=ManualClock(time_from_instant(t(5))))
+    place.put(base(1), base(4), log(2)).pending(2, "deltacommit", EMPTY).write(1).write(4, action="commit")
+    assert place.slices == {1: (base(1), []), 4: (base(4), [log(2)])}
+    assert place.state.actions[t(2)].completion == t(5)
 
 
 def test_the_history_knows_when_archived_writes_completed():

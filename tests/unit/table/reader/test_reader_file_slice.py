@@ -105,6 +105,19 @@ def test_what_apache_hudi_reads_by_commit_time():
     assert read(slice_of(BASE, *OBSERVED), COMMIT) == kept
 
 
+POSITIONS = "AQAAAAAAAAAAAAAAOjAAAAEAAAAAAAEAEAAAAAAAAQA="
+"""The bitmap of rows 0 and 1."""
+
+
+def test_positions_that_point_at_other_rows_do_not_count():
+    """A base file that was written again has other rows there; Apache Hudi's readers would change these (trap 4)."""
+    wrong = {"RECORD_POSITIONS": POSITIONS, "BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS": "1"}
+    update = block([("c", 9, "u"), ("d", 9, "u")], 1, **wrong)
+    kept = [("a", 5, "base"), ("b", 5, "base"), ("c", 9, "u"), ("d", 9, "u")]
+    assert read(slice_of(BASE[:4], update)) == kept
+    assert read(slice_of(BASE[:4], update, with_header(deletions(["d", "b"], 2), wrong)), COMMIT) == [kept[0], kept[2]]
+
+
 def test_deletions_with_ordering_values():
     deletes = deletions(["a", "b", "c", "d"], 2, pa.array([4, 5, 6, 6], pa.int64()))
     update = block([("c", 7, "u"), ("d", 3, "u")], 1)

@@ -1,4 +1,4 @@
-"""Vectors of Apache Hudi 1.2: fixed bytes in files, arrays for readers."""
+"""Vectors of Apache Hudi 1.2: fixed bytes in files, arrays for readers. Variants: structs of two fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tideline_table.errors import CorruptMetadata, UnsupportedTable
 from tideline_table.log_format.avro.decode import decode_datums, row_schema
 from tideline_table.log_format.avro.node import parse_schema
-from tideline_table.schema.avro import arrow_from_avro, check_no_vectors
+from tideline_table.schema.avro import arrow_from_avro, check_writable_types
 from tideline_table.schema.promotion import can_become, promoted
 
 
@@ -53,7 +53,24 @@ def test_other_bytes_are_no_vectors() -> None:
         arrow_from_avro(record(declared(8, 3)))
 
 
-def test_tables_with_vectors_are_not_written() -> None:
-    check_no_vectors(record({"type": "fixed", "name": "vector", "size": 8}), "t")
+def test_tables_with_vectors_and_variants_are_not_written() -> None:
+    for name in ("vector", "variant"):
+        check_writable_types(record({"type": "fixed", "name": name, "size": 8}), "t")
     with pytest.raises(UnsupportedTable, match="VECTOR"):
-        check_no_vectors(record(declared(8)), "t")
+        check_writable_types(record(declared(8)), "t")
+    with pytest.raises(UnsupportedTable, match="VARIANT"):
+        check_writable_types(record(variant()), "t")
+
+
+def variant(*more: dict[str, Any]) -> dict[str, Any]:
+    """As Apache Hudi 1.2 declares it on Spark 4."""
+    fields = [{"name": "metadata", "type": "bytes"}, {"name": "value", "type": ["null", "bytes"]}, *more]
+    return {"type": "record", "name": "variant", "fields": fields, "logicalType": "variant"}
+
+
+def test_variants_are_structs_of_their_bytes_and_shredded_ones_are_refused() -> None:
+    """Without its typed columns, a shredded variant would read as null."""
+    (metadata, value) = arrow_from_avro(record(variant())).field("v").type
+    assert (metadata.type, value.type) == (pa.binary(), pa.binary())
+    with pytest.raises(UnsupportedTable, match="VARIANT that is shredded"):
+        arrow_from_avro(record(variant({"name": "typed_value", "type": ["null", "long"]})))

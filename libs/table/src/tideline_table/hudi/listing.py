@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 
 from tideline_table.errors import CorruptMetadata
 from tideline_table.hudi.format import TableFormat
@@ -14,6 +14,7 @@ from tideline_table.hudi.instant import (
     Action,
     Instant,
     State,
+    instant_from_time,
 )
 from tideline_table.storage import ObjectStat, Storage
 
@@ -36,6 +37,8 @@ class TimelineListing:
     """Instant → completion time of completed actions except savepoints. If the name has none (version 6), the instant itself."""
     twice: tuple[str, ...] = ()
     """Paths of completed files of writes that have two of them: names with a completion time let two processes complete one."""
+    untimed: tuple[str, ...] = ()
+    """Paths of completed files whose names lack the completion time that the table's format has."""
 
     def named_completion(self, instant: str) -> str:
         """Return the completion time in the name of a completed file; empty for a pending instant, and if the name has none."""
@@ -59,26 +62,36 @@ class TimelineListing:
         return found
 
 
-def list_timeline(storage: Storage, form: TableFormat) -> TimelineListing:
-    """List the active timeline. Unknown names are ignored."""
-    return timeline_listing(form, (o.path for o in storage.list_folder(form.timeline_folder).objects))
+def list_timeline(storage: Storage, form: TableFormat, zone: tzinfo = UTC) -> TimelineListing:
+    """List the active timeline, whose instants are in `zone`. Unknown names are ignored."""
+    return timeline_listing(form, found := {o.path: o for o in storage.list_folder(form.timeline_folder).objects}, found, zone)
 
 
-def timeline_listing(form: TableFormat, paths: Iterable[str]) -> TimelineListing:
-    """Build the listing from the paths in the folder of the timeline."""
+def timeline_listing(
+    form: TableFormat, paths: Iterable[str], found: Mapping[str, ObjectStat] | None = None, zone: tzinfo = UTC
+) -> TimelineListing:
+    """Build the listing from the paths in the folder of the timeline.
+
+    A completed file without the completion time that the format has, which an upgrade of Apache Hudi may leave, completed when
+    it was modified, as it was `found`; so it did for Apache Hudi's readers.
+    """
     best: dict[tuple[str, Action], Instant] = {}
-    found: dict[Instant, str] = {}
+    there: dict[Instant, str] = {}
     completion: dict[Instant, str] = {}
     twice: list[str] = []
+    untimed: list[str] = []
     for path in paths:
         parsed = form.parse_timeline_file_name(path.rsplit("/", 1)[-1])
         if parsed is None:
             continue
         instant, completed = parsed
-        if instant in found and instant.action in WRITE_ACTIONS and instant.state is State.COMPLETED:
-            twice += [found[instant], path]
-        found[instant] = path
+        if instant in there and instant.action in WRITE_ACTIONS and instant.state is State.COMPLETED:
+            twice += [there[instant], path]
+        there[instant] = path
         if instant.state is State.COMPLETED:
+            if not completed and found and form.has_completion_times:
+                untimed.append(path)
+                completed = instant_from_time(found[path].modified, zone)
             completion[instant] = completed or instant.time
         known = best.get((instant.time, instant.action))
         if known is None or _ORDER.index(known.state) < _ORDER.index(instant.state):
@@ -88,7 +101,7 @@ def timeline_listing(form: TableFormat, paths: Iterable[str]) -> TimelineListing
             del best[time, action]
     instants = tuple(sorted(best.values()))
     times = {i.time: completion[i] for i in instants if i in completion and i.action is not Action.SAVEPOINT}
-    return TimelineListing(instants, found, times, tuple(twice))
+    return TimelineListing(instants, there, times, tuple(twice), tuple(untimed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,7 @@ class ListedTimeline:
     def of(cls, objects: Iterable[ObjectStat], form: TableFormat) -> ListedTimeline:
         """Build it from the objects of an existing listing."""
         found = {o.path: o for o in objects}
-        timeline = timeline_listing(form, found)
+        timeline = timeline_listing(form, found, found)
         told = (i for i in timeline.instants if i.action in _WITH_CONTENT.get(i.state, ()))
         unwritten = frozenset(i.time for i in told if found[timeline.path(i)].size_bytes == 0)
         return cls(timeline, {path: o.modified for path, o in found.items()}, unwritten)

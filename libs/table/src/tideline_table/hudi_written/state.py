@@ -61,14 +61,14 @@ def hudi_written_state(
 
 
 def _listed_state(storage: Storage, form: TableFormat, zone: tzinfo, list_files: ListFiles) -> TableState:
-    listing = list_timeline(storage, form)
+    listing = list_timeline(storage, form, zone)
     for _ in range(_LISTINGS):
         partitions = list_files(storage, form, listing)
         if partitions is None:
             partitions = [(partition, level.objects) for partition, level in list_partitions(storage)]
         groups = listed_groups(partitions)
         # List again if a clean, rollback or restore began or ended meanwhile: the files it deleted would be missing from the state.
-        after = list_timeline(storage, form)
+        after = list_timeline(storage, form, zone)
         if _removals(after) == _removals(listing):
             _check_not_empty(form, after, groups)
             return _state(storage, form, listing, groups, zone)

@@ -25,7 +25,7 @@ _MAX_TEXT = 16 * 1024 * 1024
 _MAX_NODES = 100_000
 """Maximum number of types with all references expanded. A few named types that refer to each other can expand to very many."""
 _MAX_FIXED_BYTES = 2**31 - 1
-VECTOR = "vector"
+VECTOR, VARIANT = "vector", "variant"
 _VECTOR_ITEMS = {"FLOAT": pa.float32(), "DOUBLE": pa.float64(), "INT8": pa.int8()}
 
 _PRIMITIVE: dict[str, pa.DataType] = {
@@ -149,6 +149,8 @@ class _Reader:
     def _declared(self, avro: dict[str, Json], namespace: str, depth: int) -> _Type:
         kind = avro["type"]
         if kind == "record":
+            if avro.get("logicalType") == VARIANT and any(member["name"] == "typed_value" for member in avro["fields"]):
+                raise UnsupportedTable("a column of type VARIANT that is shredded", expected="variants of metadata and value alone")
             return self.record(avro, namespace, depth)
         if kind == "array":
             item, nullable = self.type(avro["items"], namespace, depth + 1)
@@ -216,12 +218,12 @@ def _vector(avro: dict[str, Json]) -> pa.DataType | None:
     return pa.list_(pa.field("array", item, nullable=False))
 
 
-def check_no_vectors(text: str, table: str) -> None:
-    """Raise `UnsupportedTable` if a schema has vectors, which Tideline reads only."""
-    if re.search(rf'"logicalType"\s*:\s*"{VECTOR}"', text):
+def check_writable_types(text: str, table: str) -> None:
+    """Raise `UnsupportedTable` if a schema has vectors or variants, which Tideline reads only."""
+    if found := re.search(rf'"logicalType"\s*:\s*"({VECTOR}|{VARIANT})"', text):
         raise UnsupportedTable(
-            f"table {table!r} with columns of Apache Hudi's type VECTOR",
-            expected="none for writing, and for services, which write files: Tideline would store arrays",
+            f"table {table!r} with columns of Apache Hudi's type {found[1].upper()}",
+            expected="none for writing, and for services, which write files: Tideline would store arrays, and structs",
             remedy="read it, or write it with Apache Hudi",
         )
 

@@ -45,7 +45,7 @@ from tideline_table.metadata_table import LogRecords, RecordIndex
 from tideline_table.reader.log_index import LogIndexes
 from tideline_table.reader.read_plan import LogRule
 from tideline_table.schema import avro_with_meta_fields, with_meta_fields
-from tideline_table.schema.avro import VECTOR, check_no_vectors
+from tideline_table.schema.avro import VARIANT, VECTOR, check_writable_types
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
@@ -285,8 +285,8 @@ class Table:
         rests_on = (definition, view.schema_json, self.identity, keyed)
         if not all(map(is_, rests_on, self._found_writable)):
             definition.check_writable(keyed=keyed)
-            if VECTOR in view.schema_json:
-                check_no_vectors(view.schema_json, definition.name)
+            if VECTOR in view.schema_json or VARIANT in view.schema_json:
+                check_writable_types(view.schema_json, definition.name)
             definition.merging.check_defaults(view.schema_json, definition.name)
             if self.identity is not None:
                 self.identity.check_place(self.storage.root)

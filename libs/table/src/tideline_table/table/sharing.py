@@ -10,7 +10,7 @@ from datetime import UTC, tzinfo
 from tideline_table.config import INSTANT_SKEW_S
 from tideline_table.coordination import OpenHudiTableLock
 from tideline_table.coordination.completion import wait_past
-from tideline_table.coordination.shared.adoption import check_written
+from tideline_table.coordination.shared.adoption import check_followed, check_written
 from tideline_table.coordination.shared.hudi_rules import (
     BUCKET_FOLDER,
     Bucketing,
@@ -49,7 +49,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.merge import MergeMode
-from tideline_table.schema.avro import check_no_vectors
+from tideline_table.schema.avro import check_writable_types
 from tideline_table.table.bucket_adoption import BucketAdoption
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
 from tideline_table.table.definition import TableDefinition
@@ -217,7 +217,7 @@ def why_unsharable(table: Table) -> str:
 
 def _check_kind(table: Table) -> None:
     table.definition.check_writable(keyed=False)
-    check_no_vectors(table.view().schema_json, table.definition.name)
+    check_writable_types(table.view().schema_json, table.definition.name)
     if not table.definition.has_meta_fields:
         raise UnsupportedTable(
             f"table {table.definition.name!r} has no meta fields",
@@ -336,6 +336,7 @@ def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: 
     index = adoption.find() if adoption.applies(_bucketing(table)) else None
     listed = ListedTimeline.read(storage, form)
     found = hudi_written_state(storage, properties)
+    check_followed(listed)
     check_written(listed, found)
     change_properties(storage, lambda found: {**found, p.TIMEZONE: "UTC"})
     if not keep_only(storage, form, properties, kept_partitions(table.options)):

@@ -15,11 +15,13 @@ from tideline_table.clock import ManualClock
 from tideline_table.coordination.shared.adoption import missing_steps
 from tideline_table.errors import CorruptMetadata, UnsupportedTable, WriteConflict
 from tideline_table.hudi import properties as p
+from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.file_names import FIXED_ID
 from tideline_table.hudi.formats import format_to_create
-from tideline_table.hudi.instant import Action, State, instant_from_time, time_from_instant
+from tideline_table.hudi.instant import Action, Instant, State, instant_from_time, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline, list_timeline
 from tideline_table.hudi.properties import read_properties
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.index.bucket import BucketIndex as Buckets
 from tideline_table.log.state import TableState
 from tideline_table.storage import ObjectStat
@@ -163,6 +165,19 @@ def test_log_compactions_of_apache_hudi_are_refused_by_name(kind: TableType) -> 
         put(ours, [("1", "a", 2, "y")])
 
 
+@pytest.mark.parametrize("version", [8, 9])
+def test_hash_rings_of_apache_hudi_are_refused_by_name(version: int) -> None:
+    _, storage, clock = new_table(version=version, type=TableType.MOR)
+    put(opened(storage, clock), [("1", "a", 1, "x")])
+    storage.delete_below(".hoodie/.tideline")
+    storage.put(".hoodie/.bucket_index/consistent_hashing_metadata/a/00000000000000000.hashing_meta", b"{}")
+    found = opened(storage, clock)
+    words = f"consistent hashing in a table of version {version}"
+    assert words in why_unsharable(found)
+    with pytest.raises(UnsupportedTable, match=words):
+        share_table(found, SHARING, open_hudi_lock)
+
+
 @pytest.mark.parametrize("kind", list(TableType))
 def test_two_completed_files_of_one_write_are_refused_by_name(kind: TableType) -> None:
     ours, storage, clock = shared_table(kind, 9)
@@ -178,6 +193,64 @@ def test_two_completed_files_of_one_write_are_refused_by_name(kind: TableType) -
     storage.delete(again)
     put(ours, [("1", "a", 2, "y")])
     assert shown(ours) == [("1", 2, "y")]
+
+
+def test_a_completed_file_without_a_completion_time_is_refused_by_name() -> None:
+    """Its time is that of its file, which a copy changes; by which we would choose the slices of its log files."""
+    ours, storage, clock = shared_table(TableType.MOR, 9)
+    done = put(ours, [("1", "a", 1, "x")])
+    listing_of = list_timeline(storage, NINE)
+    (completed,) = (i for i in listing_of.instants if i.time == done.instant)
+    path, short = listing_of.path(completed), NINE.timeline_path(completed)
+    storage.put(short, storage.read(path))
+    storage.delete(path)
+    with pytest.raises(UnsupportedTable, match=f"{short} has no completion time in its name"):
+        put(ours, [("1", "a", 2, "y")])
+    with pytest.raises(UnsupportedTable, match=f"{short} has no completion time in its name"):
+        opened(storage, clock)
+    storage.put(path, storage.read(short))
+    storage.delete(short)
+    put(ours, [("1", "a", 2, "y")])
+    assert shown(ours) == [("1", 2, "y")]
+
+
+def test_a_plan_of_a_compaction_names_the_partitions_that_it_leaves_out() -> None:
+    """Apache Hudi 1.2 plans for these, and for what was written since: it would compact no others."""
+    ours, storage, clock = shared_table(TableType.MOR, 9)
+    for ts in (1, 2):
+        put(ours, [(key, partition, ts, "x") for key, partition in (("1", "a"), ("2", "b"), ("3", "c"), ("4", "d"))])
+    once = {"hoodie.compact.inline.max.delta.commits": 1, "tideline.compaction.max.groups": 1}
+
+    def planned() -> tuple[set[str], list[str]]:
+        instant = schedule_compaction(opened(storage, clock), once)
+        path = f".hoodie/timeline/{instant}.compaction.requested"
+        plan = decode_document(storage.read(path), path)
+        return {operation["partitionPath"] for operation in plan["operations"]}, plan["missingSchedulePartitions"]
+
+    taken: set[str] = set()
+    for number in range(4):
+        partitions, missing = planned()
+        assert len(partitions) == 1
+        assert missing == sorted({"a", "b", "c", "d"} - partitions)
+        taken |= partitions
+        put(ours, [(f"new {number}", "e", 1, "x")])
+    assert taken == {"a", "b", "c", "d"}
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_an_update_names_the_commit_whose_file_it_replaces(version: int) -> None:
+    """A clean of Apache Hudi looks for old files only in partitions of which a commit says that it updated a file group."""
+    ours, storage, _ = shared_table(TableType.COW, version)
+    first = put(ours, [("1", "a", 1, "x"), ("2", "a", 1, "x")])
+    update = put(ours, [("1", "a", 2, "y")])
+    deletion = put(ours, [("2", "a", 2, "x")], Operation.DELETE)
+    listing_of = list_timeline(storage, ours.timeline.format)
+    named = {}
+    for done in (first, update, deletion):
+        path = listing_of.path(Instant(done.instant, Action.COMMIT, State.COMPLETED))
+        (stat,) = CommitMetadata.from_bytes(storage.read(path), path).stats
+        named[done.instant] = stat.prev_commit
+    assert named == {first.instant: "null", update.instant: first.instant, deletion.instant: update.instant}
 
 
 @pytest.mark.parametrize("version", [8, 9])

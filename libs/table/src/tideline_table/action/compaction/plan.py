@@ -95,10 +95,11 @@ def plan_compaction(
     if due and not picked:
         return NotDue(f"no slice with log files has {max_bytes} bytes or less")
     if not picked and free:
-        left_out = f"{COMPACTION_STRATEGY.key}={strategy_of(options)} leaves out {len(free)}"
-        return NotDue(f"no group is due: {left_out}", f"more log files, or another {COMPACTION_STRATEGY.key}")
+        why = f"{COMPACTION_STRATEGY.key}={strategy_of(options)} leaves out {len(free)}"
+        return NotDue(f"no group is due: {why}", f"more log files, or another {COMPACTION_STRATEGY.key}")
     if not picked:
         return NotDue("no file group outside of pending plans has log files", "an update, or the end of the pending plans")
+    left_out = {*taken, *(c.group for c in found)} - {c.group for c in picked}
     document = {
         "operations": [_operation(c.file_slice) for c in picked],
         # In `strategy`, Apache Hudi looks for the class that runs the plan, not for the one that made it.
@@ -106,6 +107,8 @@ def plan_compaction(
         "version": 2,
         "strategy": None,
         "preserveHoodieMetadata": True,
+        # Apache Hudi 1.2 plans for what was written since the last compaction and for these partitions, and forgets all others.
+        "missingSchedulePartitions": sorted({group.partition_path for group in left_out}) if state.sharing else None,
     }
     overdue = sum(_is_overdue(c, options) for c in picked)
     why = f"{came} delta commits since the last plan; strategy {strategy_of(options)}"

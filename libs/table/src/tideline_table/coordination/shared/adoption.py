@@ -104,8 +104,15 @@ def check_followed(listed: ListedTimeline) -> None:
     """Raise `UnsupportedTable` or `CorruptMetadata` for what is not followed where names say completion times.
 
     That is a log compaction of Apache Hudi: its log file stands for log files of earlier instants, of which some may have completed
-    after its plan. And an instant that two processes completed: each of them published files.
+    after its plan. An instant that two processes completed: each of them published files. And a completed file without a completion
+    time: that of its storage, by which readers go, changes when it is copied.
     """
+    if listed.timeline.untimed:
+        raise UnsupportedTable(
+            f"the completed file {min(listed.timeline.untimed)} has no completion time in its name",
+            expected="<instant>_<completion time>.<action>: an upgrade by Apache Hudi that died leaves such names",
+            remedy="with all writers stopped, rename it so, with the time at which it was last modified, in UTC",
+        )
     if listed.timeline.twice:
         raise CorruptMetadata(
             f"two completed files of one instant, {' and '.join(listed.timeline.twice)}",
