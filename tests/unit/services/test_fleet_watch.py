@@ -30,10 +30,12 @@ from tideline_planner.watch import (
     LOOK_AT_STANDING_S,
     LOOK_AT_TIMELINE_S,
 )
+from tideline_runtime import open_tables
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
 from tideline_table.action import TableService, examine, leave, run_compaction
 from tideline_table.coordination import observed_uid
+from tideline_table.errors import StorageError
 from tideline_table.hudi.instant import next_instant
 from tideline_table.table import (
     Finding,
@@ -443,11 +445,30 @@ def test_a_table_that_only_apache_hudi_writes_has_its_state_and_one_that_is_left
     assert examined == [], "a look each minute"
     fleet.clock.advance(LOOK_AGAIN_S)
     service.tick()
+    assert examined == [], "it was examined a moment ago"
+    fleet.clock.advance(observed.CHANGED_S)
+    service.tick()
     assert len(examined) == 1
 
 
+def test_looks_at_observed_tables_end_when_they_took_long(fleet, monkeypatch):
+    tables = [fleet.create(name) for name in ("a", "b", "c")]
+    for table in tables:
+        write(table, 0)
+        shutil.rmtree(Path(fleet.path(table.definition.name)) / ".hoodie" / ".tideline")
+    service, _ = planner(fleet)
+    monkeypatch.setattr(observed, "examine", lambda *given: (fleet.clock.advance(observed.VISIT_S), examine(*given))[1])
+    for seen in (1, 2, 3):
+        service.tick()
+        assert len(service._watch.documents()) == seen
+
+
+def unreachable(_: object) -> None:
+    raise StorageError("the store is away", remedy="retry")
+
+
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "observed"])
-def test_a_lost_timeline_file_is_named_until_it_is_back(fleet, kind):
+def test_a_lost_timeline_file_is_named_until_it_is_back(fleet, monkeypatch, kind):
     table = fleet.create(type=TableType.COW)
     write(table, 0)
     if kind != "exclusive":
@@ -471,6 +492,11 @@ def test_a_lost_timeline_file_is_named_until_it_is_back(fleet, kind):
     path.unlink()
     (text,) = found_after(within_s)
     assert f"timeline file .hoodie/{path.name} is gone" in text
+    assert len(found_after(60)) == 1
+    if kind == "observed":
+        with monkeypatch.context() as patched:
+            patched.setattr(open_tables, "read_identity", unreachable)
+            assert found_after(60) == []
     assert len(found_after(60)) == 1
     path.write_bytes(content)
     assert found_after(60) == []

@@ -20,8 +20,11 @@ LOOK_S = 50.0
 """Time between two looks at a table: one listing of its timeline."""
 EXAMINED_S = 3600.0
 """Time after which a table is examined again although its timeline is the same, because ages grow and files may be gone."""
-LOOKS_AT_ONCE = 20
-"""Looks in one visit of all tables: an examination lists partitions, and the tables that have plans must not wait for it."""
+CHANGED_S = 300.0
+"""Time after which a table whose timeline changed is examined again: three listings of each partition, of a table that jobs write
+all the time. A look alone finds a timeline file that is lost, or back; the table is then examined at once."""
+LOOKS_AT_ONCE, VISIT_S = 20, 5.0
+"""Looks in one visit of all tables, and the time after which it begins no further one: the tables that have plans must not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +50,28 @@ class ObservedTables:
 
     def documents(self, rules: Callable[[Table, TablePolicy], Rules]) -> dict[str, dict[str, Any]]:
         """Look at the tables that wait longest, and return the documents of all that were looked at, by base path."""
-        found, now_s = self._tables.left_alone(), self._context.clock.monotonic_s()
-        self._seen = {path: seen for path, seen in self._seen.items() if path in found}
+        found, now_s = set(self._tables.left_alone()), self._context.clock.monotonic_s()
+        # A table that a service cannot read for a moment keeps what was seen: a timeline file that is lost would be forgotten.
+        kept = found | self._tables.refusals().keys()
+        self._seen = {path: seen for path, seen in self._seen.items() if path in kept}
         waited = sorted((self._seen[path].looked_s if path in self._seen else 0.0, path) for path in found)
         due = [path for at_s, path in waited if path not in self._seen or now_s - at_s >= LOOK_S]
         for path in due[:LOOKS_AT_ONCE]:
+            if self._context.clock.monotonic_s() - now_s >= VISIT_S:
+                break
             self._context.health.beat()
             self._seen[path] = self._look(path, rules, now_s)
-        return {path: seen.document for path, seen in self._seen.items()}
+        return {path: seen.document for path, seen in self._seen.items() if path in found}
 
     def _look(self, path: str, rules: Callable[[Table, TablePolicy], Rules], now_s: float) -> _Seen:
         known, storage = self._seen.get(path), ReadOnlyStorage(self._tables.storage(path))
         try:
-            is_recent = known is not None and now_s - known.examined_s < EXAMINED_S
-            if known and known.form and is_recent and _digest(ListedTimeline.read(storage, known.form)) == known.listed:
-                return replace(known, looked_s=now_s)
+            if known is not None and known.form is not None:
+                listed = ListedTimeline.read(storage, known.form)
+                completed, lost = _compared(known, listed)
+                wait_s = EXAMINED_S if _digest(listed) == known.listed else CHANGED_S
+                if lost == known.lost and now_s - known.examined_s < wait_s:
+                    return replace(known, looked_s=now_s, completed=completed)
             table = Table.open(path, clock=self._context.clock, options=self._tables.options, storage=storage)
             listed = ListedTimeline.read(storage, table.definition.format)
             table.refresh()  # behind the listing: what comes in between makes the next look examine again
