@@ -7,13 +7,16 @@ import re
 import socket
 import time
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 import pytest
+from tests.contract.events.samples import new_uid, transition
 from tests.unit.console.test_pages import Parsed, key_of
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, update, write
 
 from tideline_console import costs, health, table_page
+from tideline_console.conflicts import conflict_of
 from tideline_console.text import bytes_text
 from tideline_events import Heartbeat, JobEvent, encode
 from tideline_launcher.job_logs import keep_job_log
@@ -297,6 +300,23 @@ def test_a_dead_writer_lost_no_conflict(consoles, monkeypatch):
     trips.refresh()
     assert roll_back_dead(trips)
     assert "No write lost a conflict" in consoles.client().get("/writers").text
+
+
+def test_jobs_of_apache_hudi_have_one_name_so_who_lost_among_them_is_not_known(consoles):
+    lost = "20260301123000000"
+    undo = {"instant": "20260301130000000", "action": "rollback", "undone_instant": lost}
+    _, model, _ = consoles.follower()
+    for writer, is_shown in (("apache-hudi", False), ("ingest-1", True)):
+        uid = new_uid()
+        of_job = partial(transition, uid, partitions=("oslo",))
+        steps = [
+            of_job(1, instant=lost, action="commit", to_state="inflight", writer_id=writer),
+            of_job(2, instant="20260301124000000", action="commit"),
+            of_job(3, to_state="inflight", writer_id=writer, **undo),
+            of_job(4, writer_id=writer, **undo),
+        ]
+        model.add_steps(steps)
+        assert (conflict_of(model, uid, lost) is not None) == is_shown
 
 
 def test_the_history_of_the_schema_says_what_each_write_changed(consoles):

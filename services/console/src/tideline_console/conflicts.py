@@ -2,6 +2,7 @@
 
 A table log has no entry that names who won. What is found here: the completed writes and rewrites between the first step of the
 loser and its rollback, in the partitions of the files that the rollback deleted; and by the log of the table, in which file groups.
+Jobs of Apache Hudi have one name for all: whether one undid its own work, or that of a dead one, is not known, and not shown.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from tideline_console.model import ReadModel, Row
-from tideline_table.log import Published, RollbackStep
+from tideline_table.log import HUDI_WRITER, Published, RollbackStep
 from tideline_table.table import Table
 
 DAYS = 7
@@ -23,7 +24,7 @@ FROM (SELECT * FROM steps WHERE action = 'rollback' AND to_state = 'completed' A
 JOIN steps b ON b.uid = r.uid AND b.sequence =
   (SELECT max(sequence) FROM steps l INDEXED BY steps_by_instant
    WHERE l.uid = r.uid AND l.instant = r.undone AND l.sequence < r.sequence)
-WHERE b.writer = r.writer ORDER BY r.time_s DESC
+WHERE b.writer = r.writer AND b.writer <> ? ORDER BY r.time_s DESC
 """
 _WON = """
 SELECT sequence, instant, action, writer, partitions FROM steps WHERE uid = ? AND sequence > ? AND sequence < ?
@@ -34,13 +35,13 @@ ORDER BY sequence DESC LIMIT 200
 
 def conflict_of(model: ReadModel, uid: str, lost: str) -> Row | None:
     """Return the conflict that the instant `lost` of a table lost; None if it was not undone by its own process, or met nothing."""
-    found = model.query(_LOST.format(which="uid = ? AND undone = ?", most=1), uid, lost)
+    found = model.query(_LOST.format(which="uid = ? AND undone = ?", most=1), uid, lost, HUDI_WRITER)
     return next(_with_winners(model, found), None)
 
 
 def pairs(model: ReadModel, now_s: float) -> list[Row]:
     """Return who lost to whom in which table and partitions, and how often, among the last `MOST_LOST` rollbacks; newest first."""
-    lost = model.query(_LOST.format(which="time_s >= ?", most=MOST_LOST), now_s - DAYS * 86_400)
+    lost = model.query(_LOST.format(which="time_s >= ?", most=MOST_LOST), now_s - DAYS * 86_400, HUDI_WRITER)
     found: dict[tuple[str, str, str], Row] = {}
     for one in _with_winners(model, lost):
         for won in one["won"]:

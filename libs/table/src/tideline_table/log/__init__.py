@@ -9,5 +9,5 @@ from tideline_table.log.entry import LOCK_GUARD_PATH, Entry, entry_path
 from tideline_table.log.plan import RestorePlanned, RollbackStep
 from tideline_table.log.progress import ProgressStep
 from tideline_table.log.savepoint import Savepoint
-from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, PLACES, HudiLockKind, Sharing
+from tideline_table.log.sharing import DEFAULT_EXPIRE_MIN, HUDI_WRITER, PLACES, HudiLockKind, Sharing
 from tideline_table.log.state import TableState
