@@ -7,8 +7,10 @@ import pytest
 from tests.unit.table.tables import SCHEMA, rows_of
 
 import tideline
+from tideline_table.action.metadata.check import check_table
 from tideline_table.errors import InvalidOption
 from tideline_table.log_format import read_rows, scan_log
+from tideline_table.metadata_table.stored import StoredMetadata
 
 CDC = {"hoodie.table.cdc.enabled": "true"}
 
@@ -75,6 +77,21 @@ def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path)
     table.maintenance.clean(options={"hoodie.clean.commits.retained": 1})
     assert change_files(tmp_path) == kept[-2:]
     assert table.read().column("v").to_pylist() == ["v3"]
+
+
+def test_the_metadata_table_knows_the_change_files_that_are_there(tmp_path):
+    table = table_of(tmp_path)
+    for n in range(3):
+        table.upsert(rows_of([("a", "p", n, f"v{n}")]))
+    table.maintenance.create_metadata()
+    table.upsert(rows_of([("a", "p", 3, "v3")]))
+    assert check_table(table._table) == []
+    # Of four base files the first one has no change file: the metadata table would keep a mark of its deletion.
+    assert table.maintenance.clean(options={"hoodie.clean.commits.retained": 1}).files_deleted == 3
+    assert check_table(table._table) == []
+    storage = table._table.storage
+    listed = StoredMetadata.read(storage, table._table.timeline.format).read_files(storage, frozenset()).files["p"]
+    assert {f"p/{name}" for name in listed if name.endswith(".cdc")} == set(change_files(tmp_path))
 
 
 def test_a_mode_that_does_not_exist_is_refused(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _BASE = re.compile(r"^([^_./][^_/]*)_([^_/]+)_(\d{14,23})\.([a-z]+)\Z", re.ASCII)
 _LOG = re.compile(r"^\.([^_/]+)_(\d{14,23})\.log\.(\d+)(?:_(\d+-\d+-\d+))?(\.cdc)?\Z", re.ASCII)
+CHANGES_SUFFIX = ".cdc"
 FIXED_ID = "-0000-0000-0000-000000000000-0"
 """Behind the number of a bucket, the file id that all writers give it which look for no conflicts (4.1 of 8 and 9)."""
 _BUCKET = re.compile(r"^(\d{8})-", re.ASCII)
@@ -64,7 +65,7 @@ def change_file_name(base_name: str) -> str:
     """Return the name of the change file beside a base file that replaced another one."""
     base = parse_base_file_name(base_name)
     assert base is not None
-    return f".{base.file_id}_{base.instant}.log.1_{base.write_token}.cdc"
+    return f".{base.file_id}_{base.instant}.log.1_{base.write_token}{CHANGES_SUFFIX}"
 
 
 def is_log_path(path: str) -> bool:

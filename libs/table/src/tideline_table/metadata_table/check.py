@@ -12,7 +12,7 @@ from tideline_table.hudi.instant import Action, Instant, State
 from tideline_table.hudi.properties import parse_properties, read_properties
 from tideline_table.log.metadata import INSTANT_DIGITS, MetadataPartition, MetadataTable
 from tideline_table.log.state import TableState
-from tideline_table.metadata_table.files import files_of
+from tideline_table.metadata_table.files import files_of, with_change_files
 from tideline_table.metadata_table.finding import Finding, FindingKind, gone, without_leaving
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import (
@@ -135,7 +135,7 @@ def _contents(source: Source, known: MetadataPartition) -> Iterator[Finding]:
     except TidelineError as error:
         yield Finding(FindingKind.DAMAGED_FILE, folder_of(known.name), f"{error.found}, expected {error.expected}")
     else:
-        yield from _compared(storage, files_of(source.state), listed)
+        yield from _compared(storage, with_change_files(files_of(source.state), storage), listed)
 
 
 def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) -> Iterator[Finding]:

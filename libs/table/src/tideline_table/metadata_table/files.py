@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from tideline_table.file_group.slice import FileGroupId
-from tideline_table.hudi.file_names import parse_log_file_name
+from tideline_table.hudi.file_names import change_file_name, parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.properties import CHANGES, read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.log.body import Cleaned, Published, RestoreBegun
 from tideline_table.log.entry import Entry
@@ -17,6 +18,7 @@ from tideline_table.log.state import TableState
 from tideline_table.metadata_table.finding import Finding
 from tideline_table.metadata_table.partition import Records, Source
 from tideline_table.metadata_table.records import DELETED, FilesRecords, encode_records, files_key
+from tideline_table.storage import Storage
 
 
 class FilesPartition:
@@ -35,7 +37,7 @@ class FilesPartition:
 
     def whole(self, source: Source) -> Records:
         """See `PartitionKind`."""
-        return Records.of(encode_records(files_of(source.state)))
+        return Records.of(encode_records(with_change_files(files_of(source.state), source.storage)))
 
     def compacted(self, source: Source, part: MetadataPartition, group: int) -> pa.RecordBatch | None:  # noqa: ARG002 - the port's
         """See `PartitionKind`: the log knows all files, so nothing of the metadata table is read and damage to it ends here."""
@@ -118,4 +120,15 @@ def files_of(state: TableState) -> FilesRecords:
             found.list_file(partition, file_slice.base_file, file_slice.size_bytes)
         for log in file_slice.log_files:
             found.list_file(partition, log.name, log.size_bytes)
+    return found
+
+
+def with_change_files(found: FilesRecords, storage: Storage) -> FilesRecords:
+    """Add the change files of the base files in `found`, which no state holds. Lists the partitions of a table that has some."""
+    if CHANGES in read_properties(storage):
+        for partition, files in found.files.items():
+            expected = {change_file_name(name) for name in files if parse_base_file_name(name) is not None}
+            for there in storage.list_folder(partition).objects:
+                if (name := there.path.rpartition("/")[2]) in expected:
+                    files[name] = there.size_bytes
     return found

@@ -145,14 +145,11 @@ def plan_clean(
     saved: Saved = MappingProxyType({}),
     now: datetime | None = None,
     leases: Sequence[Lease] = (),
-    *,
-    with_changes: bool = False,
 ) -> Due | NotDue:
     """Decide whether there is anything to delete, and plan it (HoodieCleanerPlan). The cost grows with groups of excess slices.
 
-    Slices that the `saved` savepoints or the live `leases` keep are left out. `now` is needed for a policy by time. `with_changes`:
-    base files may have change files, which go with them. Raises `CleanRefused` if the plan would delete more than
-    `tideline.clean.max.deleted.share` allows.
+    Slices that the `saved` savepoints or the live `leases` keep are left out. `now` is needed for a policy by time. Raises
+    `CleanRefused` if the plan would delete more than `tideline.clean.max.deleted.share` allows.
     """
     forbidden = obstacle(state, Action.CLEAN) or _hidden_write(state)
     if forbidden is not None:
@@ -168,12 +165,8 @@ def plan_clean(
             f"a write that replaces files, or the end of pending work, or a smaller retention ({CLEAN_POLICY.key})",
         )
     check_share(state, freed, options)
-    paths = {at: [p for s in found for p in (*s.paths, *(s.change_paths if with_changes else ()))] for at, found in doomed.items()}
     why = f"{len(state.completed_writes())} completed writes, {kept.text}"
-    return Due(
-        CleanPlanned(_document(state, root, kept, paths, saved)),
-        f"{why}; {kept.held_by.text}" if kept.held_by else why,
-    )
+    return Due(CleanPlanned(_document(state, root, kept, doomed, saved)), f"{why}; {kept.held_by.text}" if kept.held_by else why)
 
 
 def _hidden_write(state: TableState) -> NotDue | None:
@@ -205,7 +198,9 @@ def doomed_slices(state: TableState, kept: Retained, saved: Saved) -> tuple[dict
     return doomed, freed
 
 
-def _document(state: TableState, root: str, kept: Retained, doomed: Mapping[str, Sequence[str]], saved: Saved) -> dict[str, Any]:
+def _document(
+    state: TableState, root: str, kept: Retained, doomed: Mapping[str, Sequence[FileSlice]], saved: Saved
+) -> dict[str, Any]:
     earliest, completed = kept.earliest, state.completed_writes()
     return {
         "earliestInstantToRetain": None
@@ -216,8 +211,8 @@ def _document(state: TableState, root: str, kept: Retained, doomed: Mapping[str,
         "filesToBeDeletedPerPartition": {},
         "version": 2,
         "filePathsToBeDeletedPerPartition": {
-            partition: [{"filePath": f"{hudi_root(root)}/{path}", "isBootstrapBaseFile": False} for path in paths]
-            for partition, paths in doomed.items()
+            partition: [{"filePath": f"{hudi_root(root)}/{path}", "isBootstrapBaseFile": False} for s in slices for path in s.paths]
+            for partition, slices in doomed.items()
         },
         "partitionsToBeDeleted": [],
         "extraMetadata": {SAVED_KEY: ",".join(sorted(saved))} if saved else {},

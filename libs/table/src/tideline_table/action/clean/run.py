@@ -17,7 +17,7 @@ from tideline_table.action.clean.plan import (
     groups_of,
     plan_clean,
 )
-from tideline_table.action.clean.undone_logs import with_undone_logs
+from tideline_table.action.clean.undone_logs import with_unnamed_logs
 from tideline_table.action.decision import Due, NotDue
 from tideline_table.action.publishing import NothingToDo, publish
 from tideline_table.coordination.leases import leased_instant, live_leases, needed_by, oldest
@@ -42,18 +42,10 @@ def request_clean(table: Table, options: Mapping[str, object] | None = None) -> 
     def decide(state: TableState) -> Due | NotDue:
         # Ask the store only if the policy needs the time or a lease may have expired.
         now = table.timeline.time.now()
-        found = plan_clean(
-            state,
-            table.storage.root,
-            chosen,
-            table.timeline.saved(),
-            now,
-            live_leases(table.storage),
-            with_changes=bool(table.definition.changes),
-        )
-        if isinstance(found, Due) and leaves_logs:
+        found = plan_clean(state, table.storage.root, chosen, table.timeline.saved(), now, live_leases(table.storage))
+        if isinstance(found, Due) and (leaves_logs or table.definition.changes):
             assert isinstance(found.body, CleanPlanned)
-            return replace(found, body=with_undone_logs(table.storage, state, found.body))
+            return replace(found, body=with_unnamed_logs(table.storage, state, found.body, changes_only=not leaves_logs))
         return found
 
     # Step 1: append the plan, which names each file to delete. A job of Apache Hudi begins a clean that it finds requested, and

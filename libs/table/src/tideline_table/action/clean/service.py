@@ -23,15 +23,7 @@ class Clean(Service):
     def decide(self, table: Table, options: Options, trigger: Trigger | None) -> Due | NotDue:
         del trigger
         leases = live_leases(table.storage)
-        return plan_clean(
-            table.state,
-            table.storage.root,
-            options,
-            table.timeline.saved(),
-            table.clock.now(),
-            leases,
-            with_changes=bool(table.definition.changes),
-        )
+        return plan_clean(table.state, table.storage.root, options, table.timeline.saved(), table.clock.now(), leases)
 
     def plan(
         self, table: Table, options: Settings = None, trigger: Trigger | None = None, check: Check | None = None
