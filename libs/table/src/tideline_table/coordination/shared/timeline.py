@@ -255,9 +255,10 @@ class SharedTimeline(ActiveTimeline):
                 check_still_shared(self.storage, self.replica.uid)
                 yield held
         except TableFrozen:
-            left = self.storage.list_folder(TIDELINE_FOLDER)
-            if not left.folders and all(found.path == LOCK_GUARD_PATH for found in left.objects):
-                self._forget_lock_files()
+            with suppress(StorageError):
+                left = self.storage.list_folder(TIDELINE_FOLDER)
+                if not left.folders and all(found.path == LOCK_GUARD_PATH for found in left.objects):
+                    self._forget_lock_files()
             raise
 
     def _forget_lock_files(self) -> None:
