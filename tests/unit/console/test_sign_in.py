@@ -248,6 +248,7 @@ def test_a_viewer_cannot_act_whatever_address_or_form_is_sent(consoles):
     assert page.status_code == 200
     assert "/act?" not in page.text
     assert "/act?" not in viewer.get("/work").text
+    assert viewer.get(f"/tables/{acting.row['key']}/log/x").status_code == 403
     assert viewer.get(acting.address, params={"kind": "cancel", "instant": instant}).status_code == 403
     form = {"csrf": csrf_in(page.text), "token": token, "reason": "mine", "hours": ""}
     assert viewer.post(acting.address, params={"kind": "cancel", "instant": instant}, data=form).status_code == 403

@@ -29,8 +29,8 @@ class TableCosts:
         self._answers: Future[Sequence[Counted]] | None = None
         self._known: Sequence[Counted] = ()
 
-    def of(self, base_path: str, instants: Sequence[Instant], now_s: float) -> dict[str, Any] | None:
-        """Return the document of `tideline status --cost` for a table; its rewrites are those of the last day in `instants`."""
+    def of(self, base_path: str, usage: Mapping[str, float], now_s: float) -> dict[str, Any] | None:
+        """Return the document of `tideline status --cost` for a table, with what `usage_of` returned."""
         with self._guard:
             if not self._asked_s <= now_s < self._asked_s + KEPT_S and (self._answers is None or self._answers.done()):
                 addresses = [*self._settings.service_addresses]
@@ -39,7 +39,7 @@ class TableCosts:
         if answers is not None:
             with suppress(TimeoutError):
                 self._known = answers.result(PATIENCE_S)
-        return table_cost({"base_path": base_path, "usage": usage_of(instants, now_s)}, self._known, self._settings.prices)
+        return table_cost({"base_path": base_path, "usage": usage}, self._known, self._settings.prices)
 
 
 def usage_of(instants: Sequence[Instant], now_s: float) -> Mapping[str, float]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
 from tideline_console.model import ReadModel, Row
+from tideline_console.shared import Recent
 from tideline_table.action import TableService, action_name
 from tideline_table.errors import CorruptMetadata
 from tideline_table.hudi import State, time_from_instant
@@ -64,21 +63,13 @@ class KeptInstants:
 
     def __init__(self, model: ReadModel) -> None:
         self.model = model
-        self._guard = threading.Lock()
-        self._kept: OrderedDict[str, tuple[int, list[Instant]]] = OrderedDict()
+        self._kept = Recent[list[Instant]](KEPT_TABLES)
+        self.made = Recent[Any](4 * KEPT_TABLES)
+        """What pages make of them."""
 
     def of(self, uid: str) -> list[Instant]:
         """Return what `instants_of` returns; callers do not change it."""
-        stamp = self.model.steps_stamp(uid)
-        with self._guard:
-            kept = self._kept.get(uid)
-            if kept is None or kept[0] != stamp:
-                kept = stamp, instants_of(self.model, uid)
-            self._kept[uid] = kept
-            self._kept.move_to_end(uid)
-            while len(self._kept) > KEPT_TABLES:
-                self._kept.popitem(last=False)
-        return kept[1]
+        return self._kept.of(uid, lambda: instants_of(self.model, uid), self.model.steps_stamp(uid))
 
 
 def instants_of(model: ReadModel, uid: str) -> list[Instant]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,14 @@ _ABSENT = (
 
 def applications(model: ReadModel, jobs: Iterable[Row]) -> dict[tuple[str, str], str]:
     """Return the name of the last attempt at plans by uid and instant, as far as events tell it."""
-    found: dict[tuple[str, str], str] = {}
-    for job in jobs:
-        rows = model.query(
-            "SELECT json_extract(document, '$.data.application_id') AS name FROM events INDEXED BY events_of_jobs "
-            "WHERE kind = 'job' AND instant = ? AND uid = ? ORDER BY time_s DESC LIMIT 1",
-            job["instant"],
-            job["uid"],
-        )
-        if rows and rows[0]["name"]:
-            found[job["uid"], job["instant"]] = rows[0]["name"]
-    return found
+    asked = json.dumps([[job["uid"], job["instant"]] for job in jobs])
+    rows = model.query(
+        "SELECT e.uid, e.instant, json_extract(document, '$.data.application_id') AS name, max(time_s) FROM json_each(?) j "
+        "CROSS JOIN events e INDEXED BY events_of_jobs "
+        "ON kind = 'job' AND instant = json_extract(j.value, '$[1]') AND uid = json_extract(j.value, '$[0]') GROUP BY e.uid, e.instant",
+        asked,
+    )
+    return {(row["uid"], row["instant"]): row["name"] for row in rows if row["name"]}
 
 
 def log_context(row: Row, name: str, state_folder: Path) -> dict[str, Any]:

@@ -10,6 +10,8 @@ CREATE INDEX tables_by_pending ON tables (pending) WHERE pending > 0;
 CREATE INDEX tables_by_findings ON tables (findings) WHERE findings > 0;
 CREATE INDEX tables_by_due ON tables (urgency, name, base_path, due) WHERE due > 0;
 CREATE INDEX tables_by_urgency ON tables (urgency, name, base_path);
+CREATE INDEX tables_by_size ON tables (size_bytes IS NULL, size_bytes DESC, urgency, name, base_path);
+CREATE INDEX tables_by_write ON tables (last_write_s IS NULL, last_write_s DESC, urgency, name, base_path);
 CREATE INDEX tables_by_verdict ON tables (verdict);
 CREATE INDEX tables_by_folder ON tables (folder, verdict);
 CREATE INDEX tables_by_kind ON tables (type, version, mode);

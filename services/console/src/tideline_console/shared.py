@@ -1,4 +1,4 @@
-"""Answers that viewers share: what a page asks for every two seconds is rendered once for all viewers of one role."""
+"""What viewers share: what a page asks for every two seconds is rendered once for all viewers of one role, and so are its parts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
+from typing import Generic, TypeVar
 
 SHARED_S = 1.0
 """Age from which an answer is rendered again."""
@@ -15,6 +17,29 @@ WAITED_S = 1.9
 """Age from which a request waits for that: less than the time between two requests of one page, so that who looks alone waits."""
 MOST_BYTES = 64 << 20
 _LEVEL = 4
+
+V = TypeVar("V")
+
+
+class Recent(Generic[V]):
+    """The values that were made last, by key: each is made again for another stamp, or once it is too old. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._guard = most, threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[object, float, V]] = OrderedDict()
+
+    def of(self, key: Hashable, make: Callable[[], V], stamp: object = None, now_s: float = 0.0, age_s: float = inf) -> V:
+        """Return what `make` returned for this key and stamp within `age_s`; callers do not change it."""
+        with self._guard:
+            known = self._kept.get(key)
+        if known is None or known[0] != stamp or not known[1] <= now_s < known[1] + age_s:
+            known = stamp, now_s, make()
+        with self._guard:
+            self._kept[key] = known
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return known[2]
 
 
 @dataclass(slots=True)

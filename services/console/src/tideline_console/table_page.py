@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from tideline_cli.savepoints import savepoint_documents
 from tideline_cli.tables import column_documents
 from tideline_console.charts import BarChart, bars, quantile, size_histogram
 from tideline_console.instants import KEPT_TABLES
+from tideline_console.shared import Recent
 from tideline_console.text import bytes_text, count_text, policy_text
 from tideline_console.timeline import Kept
 from tideline_table.config import MAX_FILE_SIZE, SMALL_FILE_LIMIT
@@ -92,22 +92,12 @@ class KeptFiles:
     """What the files of the tables are that pages asked for last: a page of many files asks every two seconds. Thread-safe."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._kept: OrderedDict[str, tuple[TableView, dict[str, Any]]] = OrderedDict()
+        self._kept = Recent[tuple[TableView, dict[str, Any]]](KEPT_TABLES)
 
     def of(self, table: Table) -> dict[str, Any]:
         """Return what `_files_of` returns, which a table finds once for each state that it opens or refreshes to."""
-        view, place = table.view(), table.storage.root
-        with self._guard:
-            known = self._kept.get(place)
-        if known is None or known[0] is not view:
-            known = view, _files_of(table)
-        with self._guard:
-            self._kept[place] = known
-            self._kept.move_to_end(place)
-            while len(self._kept) > KEPT_TABLES:
-                self._kept.popitem(last=False)
-        return known[1]
+        view = table.view()  # Kept beside what is made of it, so that no other view gets its id.
+        return self._kept.of(table.storage.root, lambda: (view, _files_of(table)), id(view))[1]
 
 
 def _files_of(table: Table) -> dict[str, Any]:

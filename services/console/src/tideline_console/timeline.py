@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -129,17 +130,17 @@ def length_of(window: str) -> float | None:
 
 
 def choose_span(instants: Sequence[Instant], window: str, now_s: float, until_s: float | None = None) -> tuple[str, Span]:
-    """Return the window and the range of time to draw.
+    """Return the window and the range of time to draw. `instants` are in order of their begin.
 
     `window` is `ALL`, what `length_of` reads, or empty: the shortest with the last dozen instants. It ends now or at `until_s`.
     """
     end_s = now_s if until_s is None else until_s
-    begins = sorted(one.begun_s for one in instants if one.begun_s <= end_s)
+    last = bisect_right(instants, end_s, key=lambda one: one.begun_s)
     if not window:
-        wanted_s = end_s - begins[-12:][0] if begins else 0.0
+        wanted_s = end_s - instants[max(0, last - 12)].begun_s if last else 0.0
         window = next((name for name, length_s in WINDOWS.items() if length_s >= wanted_s), ALL)
     if window == ALL:
-        begin_s = begins[0] if begins else end_s - 3600
+        begin_s = instants[0].begun_s if last else end_s - 3600
         margin_s = max(1.0, (end_s - begin_s) * 0.02)
         return window, Span(max(0.0, begin_s - margin_s), end_s + margin_s * 3, now_s)
     length_s = length_of(window) or WINDOWS["1h"]

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from tideline_console.one_table import table_context
 from tideline_console.people import person_of
 from tideline_console.policies import Matches, policies_context
 from tideline_console.settings import ConsoleSettings
-from tideline_console.shared import SharedAnswers
+from tideline_console.shared import Recent, SharedAnswers
 from tideline_console.sign_in import SignIn
 from tideline_console.table_page import KeptFiles
 from tideline_console.what_if import WhatIfPages
@@ -51,7 +52,7 @@ from tideline_table.clock import Clock
 _log = get_logger(__name__)
 _HERE = Path(__file__).parent
 SERIES_S = 5.0
-"""Age that the series of the overview may have."""
+"""Age that the series of the overview, and the tables of each rule, may have."""
 MOVERS_S = 60.0
 """Age that the list of the week's most written tables may have."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -80,8 +81,7 @@ class Pages:
         self._shared = SharedAnswers(clock.monotonic_s)
         self._matches = Matches()
         self._budgets = Budgets(model, self._matches)
-        self._series: tuple[float, dict[str, list[float]]] = (0.0, {})
-        self._movers: tuple[float, list[Row]] = (0.0, [])
+        self._recent = Recent[Any](8)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -177,26 +177,11 @@ class Pages:
         """Return the time in seconds since the epoch."""
         return self._clock.now().timestamp()
 
-    def _hourly(self, now_s: float) -> dict[str, list[float]]:
-        """Return the series of the last day; those of a moment ago do, because many viewers ask for them every two seconds."""
-        until_s, series = self._series
-        if not until_s - SERIES_S <= now_s < until_s:
-            series = queries.hourly(self._model, now_s)
-            self._series = now_s + SERIES_S, series
-        return series
-
-    def _moved(self, now_s: float) -> list[Row]:
-        """Return the tables that were written most in seven days, at most a minute old."""
-        until_s, movers = self._movers
-        if not until_s - MOVERS_S <= now_s < until_s or not movers:
-            movers = queries.movers(self._model, now_s)
-            self._movers = now_s + MOVERS_S, movers
-        return movers
-
     def overview(self, _request: Request) -> Context:
         """Return what the overview shows."""
         model, now_s = self._model, self.now_s()
-        series, hours = self._hourly(now_s), 24
+        recent = self._recent.of  # Many viewers ask every two seconds.
+        series, hours = recent("series", lambda: queries.hourly(model, now_s), None, now_s, SERIES_S), 24
         titles = [text.time_text((now_s // 3600 - hours + 1 + at) * 3600)[:16] + " UTC" for at in range(hours)]
 
         def chart(name: str, *, sizes: bool = False) -> charts.BarChart:
@@ -215,7 +200,7 @@ class Pages:
             "due": queries.due(model, 8),
             "done": queries.done(model, now_s - 86_400, 8),
             "series": series,
-            "movers": self._moved(now_s),
+            "movers": recent("movers", lambda: queries.movers(model, now_s), None, now_s, MOVERS_S),
             "commits_chart": chart("commits"),
             "bytes_chart": chart("bytes", sizes=True),
             "rows_chart": chart("rows"),
@@ -245,7 +230,7 @@ class Pages:
         row = self._row(request)
         found = table_context(row, self._instants, self._files, self._follower, request.query_params, self.now_s())
         pending = [{"uid": row["uid"], "instant": one["instant"]} for one in found["document"]["pending"]]
-        cost = self._costs.of(row["base_path"], found["known_instants"], self.now_s())
+        cost = self._costs.of(row["base_path"], found["usage"], self.now_s())
         return {**found, "logs": applications(self._model, pending), "cost": cost}
 
     def log(self, request: Request) -> Context:
@@ -279,8 +264,12 @@ class Pages:
 
     def policies(self, _request: Request) -> Context:
         """Return what the page of policies shows."""
-        follower = self._follower
-        return policies_context(self._model, follower.policies(), follower.policy_refusal, self._clock, self._matches)
+        follower, policies = self._follower, self._follower.policies()
+        made = partial(policies_context, self._model, policies, follower.policy_refusal, self._clock, self._matches)
+        # With the policies, so that no others get their id.
+        stamp, now_s = (id(policies), follower.policy_refusal), self.now_s()
+        found: tuple[object, Context] = self._recent.of("policies", lambda: (policies, made()), stamp, now_s, SERIES_S)
+        return found[1]
 
     def events(self, request: Request) -> Context:
         """Return what the page of events shows."""
