@@ -63,6 +63,7 @@ def test_a_mode_may_say_less(tmp_path, mode, names):
 
 def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path):
     table = table_of(tmp_path)
+    table.maintenance.create_metadata()
     for n in range(4):
         table.upsert(rows_of([("a", "p", n, f"v{n}")]))
     table.maintenance.create_savepoint()
@@ -74,6 +75,7 @@ def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path)
     table.maintenance.delete_savepoint(table.inspect.savepoints()[0].instant)
     table.maintenance.clean(options={"hoodie.clean.commits.retained": 1})
     assert change_files(tmp_path) == kept[-2:]
+    assert table.inspect.check(deep=True) == ()
     assert table.read().column("v").to_pylist() == ["v3"]
 
 
