@@ -82,3 +82,5 @@ def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path)
 def test_a_mode_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InvalidOption, match="OP_KEY_ONLY"):
         table_of(tmp_path, **{"hoodie.table.cdc.supplemental.logging.mode": "all"})
+    with pytest.raises(InvalidOption, match="a copy-on-write table, or version 6"):
+        table_of(tmp_path, **{"hoodie.table.type": "MERGE_ON_READ", "hoodie.write.table.version": "9"})
