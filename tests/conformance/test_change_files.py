@@ -65,14 +65,20 @@ def older() -> Iterator[ApacheHudi]:
         yield peer
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [(Kind.COW, "data_before_after"), (Kind.MOR, "data_before_after"), (Kind.COW, "OP_KEY_ONLY"), (Kind.COW, "DATA_BEFORE")],
-)
-def test_written_here(kind: Kind, mode: str, apache_hudi: ApacheHudi, older: ApacheHudi, workdir: Path) -> None:
+CASES = [
+    (Kind.COW, "data_before_after", 6),
+    (Kind.MOR, "data_before_after", 6),
+    (Kind.COW, "OP_KEY_ONLY", 6),
+    (Kind.COW, "DATA_BEFORE", 6),
+    (Kind.COW, "data_before_after", 9),
+]
+
+
+@pytest.mark.parametrize(("kind", "mode", "version"), CASES)
+def test_written_here(kind: Kind, mode: str, version: int, apache_hudi: ApacheHudi, older: ApacheHudi, workdir: Path) -> None:
     base = workdir / "trips"
     more = {"hoodie.table.cdc.supplemental.logging.mode": mode, W + "table.type": kind.value}
-    table = tideline.create(base, schema=SCHEMA, options={**OPTIONS, **more})
+    table = tideline.create(base, schema=SCHEMA, options={**OPTIONS, **more}, table_version=version)
     table.upsert(rows(range(6), 1))
     table.upsert(rows([1, 2, 9], 2))
     table.delete(["k0"])
@@ -81,10 +87,9 @@ def test_written_here(kind: Kind, mode: str, apache_hudi: ApacheHudi, older: Apa
     if kind is Kind.MOR:
         table.maintenance.compact(options={"hoodie.compact.inline.max.delta.commits": 1})
         table.upsert(rows([2], 5))
-    table.insert_overwrite(rows([13], 6))
     expected = shown_here(table)
     assert {change[1] for change in expected} == {"i", "u", "d"}
-    for peer in (apache_hudi, older):
+    for peer in (apache_hudi, older) if version == 6 else (apache_hudi,):
         assert peer.read(base).num_rows == table.read().num_rows
         if kind is Kind.MOR and peer is apache_hudi:
             # Not of its own tables of version 6, either: it takes the file of a delta commit for Avro.

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.conformance.both_in_turn import SHARING
 from tests.conformance.peers.apache_hudi import ApacheHudi
 
+import tideline
+from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
-from tideline_table.table import Table, TableRequest, create_table
+from tideline_table.table import Table, TableRequest, create_table, share_table
 from tideline_table.table.declared_keys import read_keygen
 from tideline_table.writer import Operation
 
@@ -179,3 +182,24 @@ def test_tables_created_here_are_read_there(apache_hudi: ApacheHudi, workdir: Pa
             assert found[name].to_pylist() == ours[name].to_pylist()
     else:
         assert "_hoodie_record_key" not in found.column_names
+
+
+def test_tables_without_a_key_are_those_of_both(apache_hudi: ApacheHudi, workdir: Path) -> None:
+    rows = ROWS.select(["id", "part", "ts"])
+    here = tideline.create(workdir / "here", schema=rows.schema, key=None, partition="part", name="keys")
+    for _ in range(3):
+        here.insert(rows, options={"hoodie.parquet.small.file.limit": 0})
+    assert here.maintenance.cluster().rows_rewritten == 12
+    job = {name: value for name, value in BASE.items() if "precombine" not in name}
+    job["hoodie.datasource.write.partitionpath.field"] = "part"
+    for _ in range(2):
+        apache_hudi.write(workdir / "there", rows, job)
+    share_table(Table.open(str(workdir / "there")), SHARING, open_hudi_lock)
+    there = tideline.open(workdir / "there")
+    assert there.inspect.key == ()
+    there.insert(rows)
+    for base in ("here", "there"):
+        found = apache_hudi.read(workdir / base)
+        assert sorted(found.select(rows.column_names).to_pylist(), key=str) == sorted(rows.to_pylist() * 3, key=str)
+        assert len(set(found.column("_hoodie_record_key").to_pylist())) == 12
+        assert set(found.column("_hoodie_partition_path").to_pylist()) == {"p1", "p2"}

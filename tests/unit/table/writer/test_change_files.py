@@ -65,6 +65,7 @@ def test_a_mode_may_say_less(tmp_path, mode, names):
 
 def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path):
     table = table_of(tmp_path)
+    table.maintenance.create_metadata()
     for n in range(4):
         table.upsert(rows_of([("a", "p", n, f"v{n}")]))
     table.maintenance.create_savepoint()
@@ -76,6 +77,7 @@ def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path)
     table.maintenance.delete_savepoint(table.inspect.savepoints()[0].instant)
     table.maintenance.clean(options={"hoodie.clean.commits.retained": 1})
     assert change_files(tmp_path) == kept[-2:]
+    assert table.inspect.check(deep=True) == ()
     assert table.read().column("v").to_pylist() == ["v3"]
 
 
@@ -97,3 +99,5 @@ def test_the_metadata_table_knows_the_change_files_that_are_there(tmp_path):
 def test_a_mode_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InvalidOption, match="OP_KEY_ONLY"):
         table_of(tmp_path, **{"hoodie.table.cdc.supplemental.logging.mode": "all"})
+    with pytest.raises(InvalidOption, match="a copy-on-write table, or version 6"):
+        table_of(tmp_path, **{"hoodie.table.type": "MERGE_ON_READ", "hoodie.write.table.version": "9"})
