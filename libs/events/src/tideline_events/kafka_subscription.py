@@ -39,7 +39,8 @@ class KafkaSubscription:
     """`Subscription` that shares the partitions of its topics with the other members of its group.
 
     A topic that was deleted and is there again has other records at the offsets that were read. Kafka says so only if it has fewer:
-    the member compares the ids of its topics, and reads its partitions of a new one from the start.
+    the member compares the ids of its topics, and reads its partitions of a new one from the start. Offsets are committed with the
+    id of their topic, because one that is committed late is the start of the next member in the new topic.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class KafkaSubscription:
         self._counts = dict(partition_counts)
         self._assigned: set[tuple[str, int]] = set()
         self._uncounted: set[str] = set()
+        self._unchecked: set[tuple[str, int]] = set()
+        """Partitions that came, of which the id of the committed offset was not looked at."""
         self._generation = 0
         self._uncommitted: dict[tuple[str, int], int] = {}
         self._committed: dict[tuple[str, int], int] = {}
@@ -106,7 +109,7 @@ class KafkaSubscription:
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble
-        self._check_topics()
+        self._check()
         deadline_s = self._clock.monotonic_s() + timeout_s
         records: list[Record] = []
         while not records and self._trouble is None:
@@ -124,8 +127,8 @@ class KafkaSubscription:
         return records
 
     def commit(self) -> None:
-        self._check_topics()
-        if offsets := _partitions(self._uncommitted):
+        self._check()
+        if offsets := self._partitions(self._uncommitted):
             self._commit(offsets)
             self._committed |= self._uncommitted
             self._uncommitted.clear()
@@ -135,7 +138,7 @@ class KafkaSubscription:
 
         The broker asks who it is only with an offset. Raises `CommitLost` if this member has left the group.
         """
-        offsets = _partitions(self._committed)[:1] or self._start_of_one()
+        offsets = self._partitions(self._committed)[:1] or self._start_of_one()
         who = self._consumer.consumer_group_metadata()
         # Without a name the broker takes the offsets of anyone.
         if not offsets or who is None or not self._consumer.memberid():
@@ -162,22 +165,34 @@ class KafkaSubscription:
             self._closed = True
             self._consumer.close()
 
-    def _check_topics(self) -> None:
-        """Go back to the start in partitions of topics that were made again, and forget the offsets of those before."""
-        if self._clock.monotonic_s() < self._check_at_s:
-            return
-        found = dict(self._ask_ids())
-        others = {self._topics.name(name) for name, topic_id in found.items() if self._ids.get(name) != topic_id}
-        for topic, number in sorted(self._assigned):
-            if topic in others:
-                self._uncommitted.pop((topic, number), None)
-                self._committed.pop((topic, number), None)
-                try:
-                    self._consumer.seek(TopicPartition(topic, number, OFFSET_BEGINNING))
-                except KafkaException as failure:
-                    raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
-        self._ids = found
-        self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
+    def _check(self) -> None:
+        """Go back to the start in partitions whose offset is of a topic that was deleted since."""
+        lost: set[tuple[str, int]] = set()
+        ids = self._ids
+        try:
+            asked = [TopicPartition(*one) for one in sorted(self._unchecked & self._assigned)]
+            for at in self._consumer.committed(asked, self._timeout_s) if asked else ():
+                if at.offset >= 0 and at.metadata and at.metadata != self._id_of(at.topic):
+                    lost.add((at.topic, at.partition))
+            if self._clock.monotonic_s() >= self._check_at_s:
+                ids = dict(self._ask_ids())
+                others = {self._topics.name(name) for name, topic_id in ids.items() if self._ids.get(name) != topic_id}
+                lost |= {one for one in self._assigned if one[0] in others}
+                self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
+            for one in sorted(lost):
+                self._uncommitted.pop(one, None)
+                self._committed.pop(one, None)
+                self._consumer.seek(TopicPartition(*one, OFFSET_BEGINNING))
+        except KafkaException as failure:
+            raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
+        self._ids = ids
+        self._unchecked.clear()
+
+    def _id_of(self, topic: str) -> str:
+        return self._ids.get(self._topics.of_contract(topic), "")
+
+    def _partitions(self, offsets: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
+        return [TopicPartition(topic, number, offset, self._id_of(topic)) for (topic, number), offset in offsets.items()]
 
     def _poll_one(self, timeout_s: float) -> Message | None:
         try:
@@ -218,7 +233,7 @@ class KafkaSubscription:
             for at in self._consumer.committed([TopicPartition(*one) for one in sorted(self._assigned)[:1]], self._timeout_s):
                 ends = self._consumer.get_watermark_offsets(at, timeout=self._timeout_s)
                 offset = at.offset if at.offset >= 0 else ends[0] if ends else 0
-                return [TopicPartition(at.topic, at.partition, offset)]
+                return [TopicPartition(at.topic, at.partition, offset, at.metadata or self._id_of(at.topic))]
         except KafkaException as failure:
             raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
         return []
@@ -230,7 +245,9 @@ class KafkaSubscription:
         """
         missing = [p for p in self._consumer.committed(partitions, timeout=timeout_s) if p.offset < 0]
         ends = [self._consumer.get_watermark_offsets(p, timeout=timeout_s) for p in missing]
-        offsets = [TopicPartition(p.topic, p.partition, end[1]) for p, end in zip(missing, ends, strict=True) if end is not None]
+        offsets = self._partitions(
+            {(p.topic, p.partition): end[1] for p, end in zip(missing, ends, strict=True) if end is not None}
+        )
         try:
             if offsets:
                 self._commit(offsets)
@@ -241,7 +258,9 @@ class KafkaSubscription:
     def _note(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Note what came. A callback asks the client nothing: its calls do not nest, and the next callback kills the process."""
         self._uncounted |= {partition.topic for partition in partitions}
-        self._assigned |= {(partition.topic, partition.partition) for partition in partitions}
+        came = {(partition.topic, partition.partition) for partition in partitions}
+        self._assigned |= came
+        self._unchecked |= came
         self._generation += bool(partitions)
 
     def _count(self) -> None:
@@ -258,10 +277,6 @@ class KafkaSubscription:
             self._assigned.discard((partition.topic, partition.partition))
             self._uncommitted.pop((partition.topic, partition.partition), None)
             self._committed.pop((partition.topic, partition.partition), None)
-
-
-def _partitions(offsets: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
-    return [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
 def record_of(message: Message, topics: TopicSettings) -> Record:

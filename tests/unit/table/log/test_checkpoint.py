@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from tests.plans import schedule_clean, schedule_clustering
@@ -8,6 +9,7 @@ from tideline_table.action import roll_back_dead, run_clean
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.errors import StorageError
 from tideline_table.file_group.slice import FileGroupId
+from tideline_table.log import checkpoint
 from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, POINTER, read_opening, write_checkpoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import LogReader
@@ -162,3 +164,20 @@ def test_excess_is_rebuilt():
     storage = MemoryStorage()
     write_checkpoint(storage, history.state)
     assert read_opening(storage).state.excess == {FileGroupId("p", "a-0")}
+
+
+def test_a_checkpoint_with_the_texts_of_the_one_before_holds_what_one_without_them_holds(monkeypatch):
+    monkeypatch.setattr(checkpoint, "_MANY_ACTIONS", 2)
+    history, storage, texts = History(), MemoryStorage(), {}
+    for n in (1, 2, 3):
+        history.commit(instant(n), base_stat("a-0", instant(n)))
+        write_checkpoint(storage, history.state, texts=texts)
+        assert read_opening(storage).state == history.state
+    first, second, third = (history.state.actions[instant(n)] for n in (1, 2, 3))
+    history.state.actions[second.instant] = replace(second, operation="DELETE")
+    del history.state.actions[first.instant]
+    kept = texts[third.instant]
+    write_checkpoint(storage, history.state, texts=texts)
+    assert read_opening(storage).state.actions == history.state.actions
+    assert texts.keys() == history.state.actions.keys()
+    assert texts[third.instant] is kept, "encoded once"

@@ -86,7 +86,7 @@ def resized_meanwhile(own: WriteSet, state: TableState) -> WriteConflict | None:
 
 def _split_group_changed(own: WriteSet, state: TableState) -> WriteConflict | None:
     assert own.splits is not None
-    visible = {s.group: s for s in state.latest_slices() if own.splits_in(s.group)}
+    visible = {s.group: s for s in state.each_latest() if own.splits_in(s.group)}
     changed = [s for group, s in visible.items() if own.splits.get(group) != s.version]
     if changed or visible.keys() != own.splits.keys():
         by = max((last_writer(s) for s in changed), default="")

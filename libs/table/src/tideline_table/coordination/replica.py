@@ -27,6 +27,7 @@ from tideline_table.log.checkpoint import (
     POINTER,
     RESTORE_LOG,
     TAIL_BYTES,
+    ActionTexts,
     Checkpoint,
     delete_written,
     latest_checkpoint,
@@ -139,6 +140,7 @@ class LogMaintenance:
         self._read_entry = read_entry
         self._checkpoint = Checkpoint()
         self._tail: list[bytes] = []
+        self._texts: ActionTexts = {}
 
     def start(self, checkpoint: Checkpoint) -> None:
         """Record that the table was opened at `checkpoint`."""
@@ -179,10 +181,11 @@ class LogMaintenance:
             self._checkpoint = newer
 
     def _write(self, entry: Entry, state: TableState) -> None:
+        state.pack()  # first: then the sums that the statistics need decode no part
         self._keep_statistics(state)
         # Not the time in the entry: its put may have been slow, and a process that refreshed meanwhile would miss trimmed entries.
         marks = (*self._checkpoint.marks, Mark(entry.sequence, self._clock.now().isoformat()))
-        self._checkpoint, oldest = write_checkpoint(self._storage, state, marks)
+        self._checkpoint, oldest = write_checkpoint(self._storage, state, marks, self._texts)
         self._tail = []
         fill_reserve(self._storage)
         retention = Retention(self._options[LOG_RETAINED_ENTRIES], self._options[LOG_RETENTION_S])

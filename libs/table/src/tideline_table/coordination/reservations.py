@@ -206,7 +206,7 @@ def reserved_groups(reservations: Reservations, timeline: ActiveTimeline) -> fro
         timeline.refresh()
     running = [reservation for reservation in urgent if _is_running(timeline, reservation.instant)]
     if any(reservation.is_whole_table for reservation in running):
-        return frozenset(file_slice.group.file_id for file_slice in timeline.state.latest_slices())
+        return frozenset(file_slice.group.file_id for file_slice in timeline.state.each_latest())
     return frozenset().union(*(reservation.written for reservation in running))
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound, TableIncomplete, UnsupportedTable
 from tideline_table.file_group.slice import FileGroupId
@@ -46,6 +46,9 @@ RESTORE_LOG = (
 )
 _KEPT = 3
 """Number of checkpoints to keep: a process that opens the table at this moment may be reading an older one."""
+ActionTexts: TypeAlias = dict[str, tuple[ActionRecord, str]]
+"""By instant: actions, and how a checkpoint writes each. Kept from one checkpoint to the next by a process that writes them."""
+_MANY_ACTIONS = 1000
 _UNCOMPARED = {"marks": None, "xxh3": None}
 _UNUSABLE = (CorruptMetadata, *MALFORMED)
 
@@ -70,13 +73,16 @@ class Opening:
     """A sequence that the log reached, by `latest`: an earlier end means that entries were lost."""
 
 
-def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] = ()) -> tuple[Checkpoint, int]:
+def write_checkpoint(
+    storage: Storage, state: TableState, marks: Sequence[Mark] = (), texts: ActionTexts | None = None
+) -> tuple[Checkpoint, int]:
     """Store the fold and delete old checkpoints. Return the newest checkpoint and the sequence of the oldest one that is kept.
 
+    `texts` are of the checkpoint that this process wrote before; they become those of this one.
     If another writer has stored a newer checkpoint, return that one and do not change `latest`.
     """
     packed = state.pack()
-    size_bytes, listing = _put(storage, state)
+    size_bytes, listing = _put(storage, state, texts)
     try:
         is_lost = packed is not None and has_lost(packed, listing)
     except CorruptMetadata:
@@ -84,7 +90,7 @@ def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] 
         raise
     if is_lost:
         # Other processes had deleted a file of parts that this one still named: its parts are written again.
-        size_bytes, listing = _put(storage, state)
+        size_bytes, listing = _put(storage, state, texts)
     written = Checkpoint(state.sequence, size_bytes, _thinned(marks))
     kept = sorted({*_kept(listing), state.sequence})
     if kept[-1] == state.sequence:
@@ -98,11 +104,11 @@ def write_checkpoint(storage: Storage, state: TableState, marks: Sequence[Mark] 
     return written, min(kept[-_KEPT:])
 
 
-def _put(storage: Storage, state: TableState) -> tuple[int, Folder]:
+def _put(storage: Storage, state: TableState, texts: ActionTexts | None) -> tuple[int, Folder]:
     """Store the fold. Return its size in bytes, without that of its parts, and what the folder holds then."""
     if isinstance(state.slices, PackedSlices):
         write_parts(storage, state.slices, state.sequence)
-    content = _content(state)
+    content = _content(state, texts)
     storage.put(_path(state.sequence), content)
     return len(content), storage.list_folder(CHECKPOINT_FOLDER)
 
@@ -139,8 +145,18 @@ def delete_written(storage: Storage, state: TableState, checkpoint: Checkpoint, 
             storage.delete(file)
 
 
-def _content(state: TableState) -> bytes:
-    return sealed(json.dumps(_to_json(state)).encode())
+def _content(state: TableState, texts: ActionTexts | None = None) -> bytes:
+    if texts is None or len(state.actions) < _MANY_ACTIONS:
+        return sealed(json.dumps(_to_json(state)).encode())
+    # An action that did not change has the text of the last checkpoint: of 10,000, a checkpoint encodes those of the last entries.
+    now = {
+        at: held if (held := texts.get(at)) is not None and held[0] is action else (action, json.dumps(*_action_rows({at: action})))
+        for at, action in state.actions.items()
+    }
+    texts.clear()
+    texts |= now
+    rest = json.dumps(_to_json(state, "actions"))
+    return sealed(f'{rest[:-1]}, "actions": [{", ".join(text for _, text in now.values())}]}}'.encode())
 
 
 def _tail_content(checkpoint: Checkpoint, tail: Sequence[bytes]) -> bytes:
@@ -363,8 +379,8 @@ _FORMS = {
 """Field name → key in the document and form. A new field without a form fails the import."""
 
 
-def _to_json(state: TableState) -> dict[str, Any]:
-    document = {key: form.write(getattr(state, name)) for name, (key, form) in _FORMS.items()}
+def _to_json(state: TableState, without: str = "") -> dict[str, Any]:
+    document = {key: form.write(getattr(state, name)) for name, (key, form) in _FORMS.items() if name != without}
     if not isinstance(state.slices, PackedSlices):
         return {"format": CHECKPOINT_FORMAT} | document
     excess = [list(group) for group in sorted(state.excess)]

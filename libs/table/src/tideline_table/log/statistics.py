@@ -23,6 +23,7 @@ from tideline_table.file_group.slice import FileSlice
 from tideline_table.log.body import Published
 from tideline_table.log.entry import Entry
 from tideline_table.log.packed import PackedSlices
+from tideline_table.log.part_summary import PartSummary
 from tideline_table.log.state import TableState
 from tideline_table.log.statistics_file import (
     BETWEEN,
@@ -140,10 +141,14 @@ def keep_statistics(storage: Storage, read_entry: ReadEntry, state: TableState) 
         return
     found: tuple[pa.Table, pa.Table | None] | None = None
     base = 0
-    if newest is not None and (found := _continued(storage, newest, read_entry, state, beside=True)) is not None:
-        base = (newest.base or newest).sequence
-    elif newest is not None:
-        found = _continued(storage, newest, read_entry, state)
+    if newest is not None and isinstance(state.slices, PackedSlices):
+        written = Written()
+        read_written(read_entry, state, newest.sequence, written)
+        for beside in (True, False):
+            found = _continued(storage, newest, written, state.slices, state.totals()[0], beside=beside)
+            if found is not None:
+                base = (newest.base or newest).sequence if beside else 0
+                break
     merged, partitions = found or _all(chain(filter(None, [newest]), files), read_entry, state)
     write_statistics_file(storage, state.sequence, merged, partitions, base)
     delete_before(storage, sorted({*sequences, state.sequence})[-_KEPT:][0], base)
@@ -160,17 +165,13 @@ def _all(files: Iterable[StatisticsFile], read_entry: ReadEntry, state: TableSta
 
 
 def _continued(
-    storage: Storage, newest: StatisticsFile, read_entry: ReadEntry, state: TableState, *, beside: bool = False
+    storage: Storage, newest: StatisticsFile, written: Written, slices: PackedSlices, totals: PartSummary, *, beside: bool
 ) -> tuple[pa.Table, pa.Table | None] | None:
     """Return what `_all` does, from the newest file and the partitions written since, or what is to lie `beside` its base.
 
     None: see all files. Of other partitions, files that were cleaned since stay: what bounds more files bounds those that are left.
     So it is for tables with many file groups, and as long as most of the files are there.
     """
-    if not isinstance(state.slices, PackedSlices):
-        return None
-    written, totals = Written(), state.totals()[0]
-    read_written(read_entry, state, newest.sequence, written)
     if not written.is_whole or (not newest.has_partitions and totals.partitions >= FEWEST_PARTITIONS):
         return None
     try:
@@ -185,7 +186,7 @@ def _continued(
         before = read_partitions(storage, newest.sequence)
         if beside and (before.base.sequence if before.base else 0) != (newest.base.sequence if newest.base else 0):
             return None  # two processes wrote the two files: what lies beside one base says too little above another
-        paths, within = _live([one for held in state.slices.of_partitions(written.partitions).values() for one in held.values()])
+        paths, within = _live([one for held in slices.of_partitions(written.partitions).values() for one in held.values()])
         known = pa.concat_tables([newest.table(paths), added], promote_options="default")
         now = by_partition(known.filter(pc.is_in(known.column("path"), value_set=paths)), paths, within)
         is_first = beside and before.base is None

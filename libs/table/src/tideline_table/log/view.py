@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import nlargest
 from itertools import chain
 from operator import attrgetter
 from typing import Protocol
@@ -303,7 +304,7 @@ class StateView:
         """Return visible slices of now: at most so many, of file groups that are new or whose part is. Costs no more than these."""
         with self._mutex:
             known = self.slices.some(0, 0) if isinstance(self.slices, PackedSlices) else list(self.slices)[-most:]
-            return self.latest_among(sorted(known)[-most:])
+            return self.latest_among(nlargest(most, known))
 
     def totals(self, small_bytes: int = 0) -> tuple[PartSummary, int]:
         """Return the sums over the visible slices, and how many of these have fewer bytes than `small_bytes`.

@@ -404,7 +404,7 @@ class Table:
         """Return whether Hudi writes the operation on each row into a sixth meta field, by the footer of the newest base file."""
         if not self.capabilities.has_hudi_files or not self.definition.has_meta_fields:
             return False
-        newest = max((s for s in self.state.latest_slices() if s.base_file), key=lambda s: s.base_instant, default=None)
+        newest = max((s for s in self.state.each_latest() if s.base_file), key=lambda s: s.base_instant, default=None)
         try:
             return newest is not None and OPERATION_FIELD in self._key_ranges.footer(newest.path).columns
         except ObjectNotFound:

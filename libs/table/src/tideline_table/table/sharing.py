@@ -168,7 +168,7 @@ def _check_ours(name: str, state: TableState) -> None:
                 remedy=f"run it: tideline run clustering PATH, or cancel it: tideline job cancel PATH {pending.instant}",
             )
     planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION and not a.is_by_hudi), None)
-    merged = next((s.group for s in state.latest_slices() if any(log.merges_earlier for log in s.log_files)), None)
+    merged = next((s.group for s in state.each_latest() if any(log.merges_earlier for log in s.log_files)), None)
     if planned is not None or merged is not None:
         raise UnsupportedTable(
             f"log compaction {planned} of table {name!r} is pending"
@@ -188,7 +188,7 @@ def _check_late_rows(definition: TableDefinition, state: TableState) -> None:
     """
     if not definition.has_logs or definition.merge_mode is not MergeMode.EVENT_TIME:
         return
-    for found in state.latest_slices():
+    for found in state.each_latest():
         if any(log.deletes_keys for log in found.log_files[:-1]):
             raise UnsupportedTable(
                 f"file group {found.group.file_id} of table {definition.name!r} with a log file behind deletions that are not "

@@ -199,7 +199,7 @@ def refuse_duplicates(prepared: PreparedInput) -> None:
     )
 
 
-SIZE_SAMPLE = 64
+SIZE_SAMPLE = 16
 """The most file slices from which a write learns the size of a row."""
 
 

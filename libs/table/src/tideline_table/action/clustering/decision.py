@@ -52,9 +52,18 @@ def plan_bucket_clustering(
             f"a table with a bucket index keeps one file group in each bucket, and {CLUSTERING_SORT_COLUMNS.key} names no "
             "columns to sort by"
         )
-    visible = state.latest_slices()
-    free, where = list(free_slices(state, reserved, visible)), ""
-    if any(is_ring_file_id(s.group.file_id) for s in visible):
+    # One after the other: of a table with many file groups, those that changed are held only.
+    has_rings, held, where = False, set[str](), ""
+
+    def seen(file_slice: FileSlice) -> FileSlice:
+        nonlocal has_rings
+        has_rings |= is_ring_file_id(file_slice.group.file_id)
+        if file_slice.group.file_id in reserved:
+            held.add(file_slice.group.partition_path)
+        return file_slice
+
+    changed = [s for s in free_slices(state, reserved, map(seen, state.each_latest())) if not _is_clustered(state, s)]
+    if has_rings:
         if not view.capabilities.changes_buckets:
             return NotDue(
                 "a shared table with consistent hashing is not clustered: a writer of Apache Hudi would go on with the ring that "
@@ -63,10 +72,8 @@ def plan_bucket_clustering(
         # A later plan that is executed first would make a ring that is newer than that of the earlier one. A new ring also stops a
         # writer that has reserved other groups of the partition.
         planned = {group.partition_path for group in state.groups_under_clustering()}
-        held = {s.group.partition_path for s in visible if s.group.file_id in reserved}
-        free = [s for s in free if s.group.partition_path not in planned | held]
+        changed = [s for s in changed if s.group.partition_path not in planned | held]
         where = " in partitions without a pending clustering" if planned else ""
-    changed = [s for s in free if not _is_clustered(state, s)]
     busy = busy_partitions(state, {s.group.partition_path for s in changed}, quiet_since)
     if busy and busy >= {s.group.partition_path for s in changed}:
         return not_quiet(busy, options)

@@ -43,7 +43,7 @@ def file_groups_of(table: Table, state: TableState, name: str) -> int:
         return _FILE_GROUPS[name]
     if name != RECORD_INDEX:
         return 1
-    rows = sum(max(found.rows, 0) for found in state.latest_slices())
+    rows = sum(max(found.rows, 0) for found in state.each_latest())
     wanted = -(-int(rows * _GROWTH) // (_GROUP_BYTES // _RECORD_BYTES))
     return min(max(wanted, table.options[RECORD_INDEX_MIN_FILE_GROUPS]), table.options[RECORD_INDEX_MAX_FILE_GROUPS])
 

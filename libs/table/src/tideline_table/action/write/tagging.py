@@ -247,7 +247,7 @@ def _check_overwrite(
         located = indexed.locate(table, prepared.keys)
     else:
         others: dict[str, list[FileSlice]] = {}
-        for file_slice in table.state.latest_slices():
+        for file_slice in table.state.each_latest():
             if file_slice.group.partition_path not in partitions:
                 others.setdefault(file_slice.group.partition_path, []).append(file_slice)
         located = _found_anywhere(table, prepared, others, executor, by_filters=False)
