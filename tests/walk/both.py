@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import operator
 import random
 import sys
 import tempfile
@@ -295,9 +296,26 @@ class History:
             if theirs != rows:
                 only = sorted(set(rows) - set(theirs)), sorted(set(theirs) - set(rows))
                 wrong.append(f"Apache Hudi{' by the metadata table' if metadata else ''}: {len(theirs)} rows; {only}")
+        wrong += self._filtered(ours)
         if self.form.metadata:
             wrong += [str(finding) for finding in check_table(Table.open(str(self.path), options=self.own))]
         return wrong
+
+    def _filtered(self, rows: list[dict[str, Any]]) -> list[str]:
+        """What queries that may leave out files find else than the rows of this table that fit."""
+        column, value = self.draw.choice(["ts", "price"]), self.draw.randint(1, len(self.steps) + 1)
+        sign = self.draw.choice(["<", "=", ">"])
+        where = f"{column} {sign} {value}"
+        fits = {"<": operator.lt, "=": operator.eq, ">": operator.gt}[sign]
+        expected = sorted(row["id"] for row in rows if fits(row[column], value))
+        skipping = {"hoodie.enable.data.skipping": "true"}
+        theirs = self.peer.read(self.path, metadata=bool(self.form.metadata), columns=["id"], where=where, options=skipping)
+        found = {"Tideline": Table.open(str(self.path)).read(["id"], where=where), "Apache Hudi": theirs}
+        return [
+            f"{reader} where {where}: {ids}, expected {expected}"
+            for reader, table in found.items()
+            if (ids := sorted(table["id"].to_pylist())) != expected
+        ]
 
 
 def walk(peer: ApacheHudi, folder: Path, seed: int, number: int) -> bool:
