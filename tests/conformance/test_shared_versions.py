@@ -357,7 +357,7 @@ def test_a_table_of_ours_that_apache_hudi_upgraded_is_shared_as_it_is(apache_hud
         (planned,) = (a.instant for a in nine.open().state.pending())
         with pytest.raises(UnsupportedTable, match=f"behind the plan of compaction {planned}"):
             nine.share()
-        nine.call(f"run_compaction(op => 'run', path => '{nine.path}', timestamp => '{planned}')")
+        nine.call(f"run_compaction(op => 'run', path => '{nine.path}', timestamp => {planned})")
     assert nine.share().definition.version == 9
     assert rows_of(nine.agree(compare, "shared", 9)) == {**before, "k0008": 4}
     nine.ours(trips(range(2, 6), 5))
