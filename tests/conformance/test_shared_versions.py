@@ -17,7 +17,7 @@ from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction
-from tideline_table.errors import WriteConflict
+from tideline_table.errors import UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.log.plan import CompactionPlanned
@@ -332,6 +332,41 @@ def test_a_table_that_apache_hudi_upgraded_is_shared(apache_hudi: ApacheHudi, ma
         leave(turns.open(), open_hudi_lock)
         table.theirs(trips(range(1, 3), 8))
         table.check("returned")
+
+
+@pytest.mark.of_peers
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_table_of_ours_that_apache_hudi_upgraded_is_shared_as_it_is(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """An exclusive copy-on-write table, and a shared merge-on-read table with our plan pending and a row behind it."""
+    six, nine = (Turns(apache_hudi, workdir / "ours", kind, version=version) for version in (6, 9))
+    if kind is Kind.COW:
+        Turns.write(six.create_exclusive(), trips(range(8), 1))
+    else:
+        six.create_here()
+        six.ours(trips(range(8), 1), Operation.BULK_INSERT)
+        six.ours(trips(range(4), 2))
+        assert schedule_compaction(six.open(), AT_ONCE) is not None
+        six.ours(trips(range(3), 3))
+    compare = Comparison()
+    before = rows_of(six.agree(compare, "before", 8))
+    six.theirs(trips([8], 4), **{"hoodie.write.table.version": "9", "hoodie.write.auto.upgrade": "true"})
+    hidden = rows_of(six.agree(compare, "upgraded", 9))
+    leave(Table.open(str(six.path), hudi_lock=open_hudi_lock), open_hudi_lock)
+    if kind is Kind.MOR:
+        assert {key: ts for key, ts in hidden.items() if before.get(key) != ts} == {"k0000": 2, "k0001": 2, "k0002": 2, "k0008": 4}
+        (planned,) = (a.instant for a in nine.open().state.pending())
+        with pytest.raises(UnsupportedTable, match=f"behind the plan of compaction {planned}"):
+            nine.share()
+        nine.call(f"run_compaction(op => 'run', path => '{nine.path}', timestamp => {planned})")
+    assert nine.share().definition.version == 9
+    assert rows_of(nine.agree(compare, "shared", 9)) == {**before, "k0008": 4}
+    nine.ours(trips(range(2, 6), 5))
+    nine.theirs(trips(range(4, 10), 6))
+    nine.agree(compare, "both write", 10)
+
+
+def rows_of(found: pa.Table) -> dict[str, int]:
+    return dict(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True))
 
 
 @pytest.mark.of_peers

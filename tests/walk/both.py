@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import operator
 import random
 import sys
 import tempfile
@@ -122,6 +123,7 @@ class History:
             self.peer, self.path, form.kind, options, self.own, metadata=bool(form.metadata), version=form.version, request=request
         )
         self.turns.create_here()
+        self.upsert_here(0)  # for `create table` needs a schema
         self.name = f"both_{self.seed}"
         self.peer.sql(f"create table {self.name} using hudi location '{self.path}'")
 
@@ -129,7 +131,7 @@ class History:
 
     @property
     def acts(self) -> list[Callable[[int], str | None]]:
-        found: list[Callable[[int], str | None]] = 3 * [self.upsert_here, self.upsert_there]
+        found: list[Callable[[int], str | None]] = [*(3 * [self.upsert_here, self.upsert_there])]
         found += [self.insert_here, self.insert_there, self.delete_here, self.delete_there, self.clean_here, self.clean_there]
         found += [self.archive_here, self.dead_writer, self.cluster_here]
         if self.form.index != "blind":  # Apache Hudi hides new groups with the id of a replaced one
@@ -159,7 +161,7 @@ class History:
 
     def upsert_there(self, ts: int) -> str:
         numbers, more = self._some(), ARCHIVAL if self.draw.random() < 0.4 else {}
-        self.turns.theirs(trips(numbers, ts), **more)
+        self.turns.theirs(trips(numbers, ts), computed=None, **more)
         return f"{self._put(numbers, ts)}{' with cleaning and archival' if more else ''}"
 
     def _new(self) -> list[int]:
@@ -295,15 +297,32 @@ class History:
             if theirs != rows:
                 only = sorted(set(rows) - set(theirs)), sorted(set(theirs) - set(rows))
                 wrong.append(f"Apache Hudi{' by the metadata table' if metadata else ''}: {len(theirs)} rows; {only}")
+        wrong += self._filtered(ours)
         if self.form.metadata:
             wrong += [str(finding) for finding in check_table(Table.open(str(self.path), options=self.own))]
         return wrong
+
+    def _filtered(self, rows: list[dict[str, Any]]) -> list[str]:
+        """What queries that may leave out files find else than the rows of this table that fit."""
+        column, value = self.draw.choice(["ts", "price"]), self.draw.randint(1, len(self.steps) + 1)
+        sign = self.draw.choice(["<", "=", ">"])
+        where = f"{column} {sign} {value}"
+        fits = {"<": operator.lt, "=": operator.eq, ">": operator.gt}[sign]
+        expected = sorted(row["id"] for row in rows if fits(row[column], value))
+        skipping = {"hoodie.enable.data.skipping": "true"}
+        theirs = self.peer.read(self.path, metadata=bool(self.form.metadata), columns=["id"], where=where, options=skipping)
+        found = {"Tideline": Table.open(str(self.path)).read(["id"], where=where), "Apache Hudi": theirs}
+        return [
+            f"{reader} where {where}: {ids}, expected {expected}"
+            for reader, table in found.items()
+            if (ids := sorted(table["id"].to_pylist())) != expected
+        ]
 
 
 def walk(peer: ApacheHudi, folder: Path, seed: int, number: int) -> bool:
     """Draw a table and walk so many steps; say how it went."""
     form, began = Form.drawn(seed), time.monotonic()
-    history = History(peer, folder / f"both {seed}, 50% é", seed, form)
+    history = History(peer, folder / f"both_{seed}", seed, form)
     for ts in range(1, number + 1):
         if wrong := history.step(ts):
             print(f"seed {seed}: {form}\n  steps: {history.steps}\n  WRONG after {ts}: " + "\n  ".join(wrong), flush=True)

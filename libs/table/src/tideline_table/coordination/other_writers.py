@@ -46,8 +46,8 @@ def check_not_upgraded(properties: Mapping[str, str], form: TableFormat) -> None
 
 def _downgrade(form: TableFormat) -> str:
     return (
-        f"downgrade it to version {form.version} with Apache Hudi's command line and keep its writers away from it, or stop using "
-        "Tideline's writers here"
+        f"downgrade it to version {form.version} with Apache Hudi's command line and keep its writers away from it, or share it "
+        "with them as it is: tideline leave PATH, then tideline share PATH"
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from tideline_table.errors import MALFORMED, CorruptMetadata
+from tideline_table.errors import MALFORMED, CorruptMetadata, ObjectNotFound
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
 from tideline_table.log.metadata import COLUMN_STATS
@@ -46,3 +46,18 @@ def read_indexed_columns(storage: Storage, form: TableFormat, properties: Mappin
             expected=f"columns of statistics in version {_version(form)}",
         ) from None
     return columns
+
+
+def forget_definitions(storage: Storage, properties: Mapping[str, str], names: Collection[str]) -> None:
+    """Remove the definitions of dropped partitions, with which Apache Hudi's next writer would make them again.
+
+    Leaves a file that is not understood as it is. The caller holds the lock.
+    """
+    path = properties.get(p.INDEX_DEFINITIONS) or INDEX_DEFINITIONS_PATH
+    try:
+        document = json.loads(storage.read(path))
+        left = {name: found for name, found in document["indexDefinitions"].items() if name not in names}
+    except (*MALFORMED, ObjectNotFound):
+        return
+    if left != document["indexDefinitions"]:
+        storage.put(path, json.dumps({**document, "indexDefinitions": left}, indent=2).encode())

@@ -28,7 +28,7 @@ from tideline_table.coordination.shared.partition_numbers import adopted_rules, 
 from tideline_table.coordination.timeline import kept_partitions
 from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
 from tideline_table.hudi import properties as p
-from tideline_table.hudi.file_names import is_ring_file_id
+from tideline_table.hudi.file_names import is_ring_file_id, parse_log_file_name
 from tideline_table.hudi.format import Feature, TableFormat
 from tideline_table.hudi.formats import declared_version
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
@@ -50,6 +50,7 @@ from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.merge import MergeMode
 from tideline_table.schema.avro import check_writable_types
+from tideline_table.storage import Storage
 from tideline_table.table.bucket_adoption import BucketAdoption
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
 from tideline_table.table.definition import TableDefinition
@@ -237,6 +238,25 @@ def _check_kind(table: Table) -> None:
     if isinstance(table.definition.buckets, RingIndex) or (not table.capabilities.keeps_log and _bucketing(table).ring):
         table.definition.format.check_supports(Feature.HASH_RINGS)
     check_numbers(table.storage, properties)
+    if not table.capabilities.keeps_log and table.definition.format.has_completion_times:
+        _check_upgraded_plans(table.storage, table.state)
+
+
+def _check_upgraded_plans(storage: Storage, state: TableState) -> None:
+    """Raise `UnsupportedTable` for log files that are named after a pending compaction, which an upgrade from version 6 leaves.
+
+    No reader takes their rows before the compaction has completed, with an instant that is that of the files, too.
+    """
+    for at in (a.instant for a in state.pending() if a.action is Action.COMPACTION):
+        for partition in sorted({group.partition_path for group in state.planned_groups(at)}):
+            for path in (found.path for found in storage.list_folder(partition).objects):
+                log = parse_log_file_name(path.rpartition("/")[2])
+                if log is not None and log.instant == at:
+                    raise UnsupportedTable(
+                        f"log file {path}, written behind the plan of compaction {at} before an upgrade of the table",
+                        expected="none: Apache Hudi's readers do not see its rows while that compaction is pending",
+                        remedy=f"run it with Apache Hudi (call run_compaction(op => 'run', timestamp => {at}, …)), then share",
+                    )
 
 
 def _check_resized(table: Table, state: TableState, properties: Mapping[str, str]) -> None:

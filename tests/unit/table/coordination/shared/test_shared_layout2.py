@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from tideline_table.hudi.listing import list_timeline, timeline_listing
 from tideline_table.hudi.properties import METADATA_FOLDER, METADATA_PARTITIONS, read_properties
 from tideline_table.metadata_table import listed_by_metadata
 from tideline_table.metadata_table.instant_files import begin_instant
-from tideline_table.metadata_table.layout import timeline_folder, timeline_path
+from tideline_table.metadata_table.layout import INDEX_DEFINITIONS_PATH, timeline_folder, timeline_path
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableType, share_table
 from tideline_table.writer import Operation
@@ -190,6 +191,20 @@ def test_a_write_beside_a_clean_that_ended_its_partition_turns_it_off(caplog: py
     assert "ended partition 'q'" in caplog.text
     assert advertised(storage) == [""]
     assert [row[0] for row in contents(table)] == ["a", "b", "n"]
+
+
+def test_an_index_that_is_dropped_loses_its_definition() -> None:
+    """Apache Hudi's next writer would make it again, beside the compaction of the metadata table, in which its job then fails."""
+    table, storage, _ = kept_table(TableType.MOR, 9)
+    name = "secondary_index_by_v"
+    properties = read_properties(storage)
+    set_properties(storage, {**properties, METADATA_PARTITIONS: f"{properties[METADATA_PARTITIONS]},{name}"})
+    before = json.loads(storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"]
+    with_index = {**before, name: {"indexName": name, "indexType": "secondary_index", "sourceFields": ["v"], "version": "V2"}}
+    storage.put(INDEX_DEFINITIONS_PATH, json.dumps({"indexDefinitions": with_index}).encode())
+    put(table, [("a", "p", 2, "2")])
+    assert json.loads(storage.read(INDEX_DEFINITIONS_PATH))["indexDefinitions"] == before
+    sound(table)
 
 
 def test_statistics_of_partitions_are_refused_in_version_6() -> None:

@@ -166,6 +166,28 @@ def test_log_compactions_of_apache_hudi_are_refused_by_name(kind: TableType) -> 
 
 
 @pytest.mark.parametrize("version", [8, 9])
+def test_log_files_behind_a_plan_that_an_upgrade_carried_over_are_refused_by_name(version: int) -> None:
+    """They are named after the plan, as in version 6: shared, their rows would not come back when the plan is run, as they do for
+    Apache Hudi."""
+    _, storage, clock = new_table(version=version, type=TableType.MOR)
+    ours = opened(storage, clock)
+    for ts in (1, 2):
+        done = put(ours, [("1", "a", ts, "x")])
+    planned = schedule_compaction(ours, {"hoodie.compact.inline.max.delta.commits": 1})
+    assert planned is not None
+    storage.delete_below(".hoodie/.tideline")
+    (stat,) = done.stats
+    late = stat.path.replace(done.instant, planned)
+    storage.put(late, storage.read(stat.path))
+    found = opened(storage, clock)
+    assert late in why_unsharable(found)
+    with pytest.raises(UnsupportedTable, match=f"behind the plan of compaction {planned}"):
+        share_table(found, SHARING, open_hudi_lock)
+    storage.delete(late)
+    assert why_unsharable(opened(storage, clock)) == ""
+
+
+@pytest.mark.parametrize("version", [8, 9])
 def test_hash_rings_of_apache_hudi_are_refused_by_name(version: int) -> None:
     _, storage, clock = new_table(version=version, type=TableType.MOR)
     put(opened(storage, clock), [("1", "a", 1, "x")])

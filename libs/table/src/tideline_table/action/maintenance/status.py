@@ -38,7 +38,7 @@ class Standing(enum.StrEnum):
 
 REMEDIES = {
     Standing.UNMANAGED: "share it, if Tideline's services shall work on it: tideline share PATH --check",
-    Standing.UPGRADED: "downgrade it with Apache Hudi's command line, or return it to its writers: tideline leave PATH",
+    Standing.UPGRADED: "return it to its writers: tideline leave PATH, and share it as it is: tideline share PATH; or downgrade it",
     Standing.MOVED: "if it was copied or moved on purpose: tideline adopt PATH",
     Standing.UNREADABLE: "mend what the error names",
     Standing.GONE: "restore it, adopt it at its new place (tideline adopt PATH), or take it out of the tables",

@@ -105,8 +105,9 @@ def check_version(properties: Mapping[str, str], form: TableFormat) -> None:
         raise UnsupportedTable(
             f"a shared table of {changed}",
             expected=f"{form.version_text}: a writer upgraded it",
-            remedy="downgrade it with Apache Hudi's command line, and give every Hudi writer "
-            f"hoodie.write.table.version={form.version} and hoodie.write.auto.upgrade=false; {OPTIONS_HINT}",
+            remedy="share it as it is (tideline leave PATH, then tideline share PATH); or downgrade it with Apache Hudi's command "
+            f"line, and give every Hudi writer hoodie.write.table.version={form.version} and hoodie.write.auto.upgrade=false; "
+            f"{OPTIONS_HINT}",
         )
 
 

@@ -33,7 +33,7 @@ from tideline_table.log.metadata import COLUMN_STATS, FILES, PARTITION_STATS, RE
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table import StoredMetadata
-from tideline_table.metadata_table.index_definitions import read_indexed_columns
+from tideline_table.metadata_table.index_definitions import forget_definitions, read_indexed_columns
 from tideline_table.metadata_table.instant_files import UNREADABLE
 from tideline_table.metadata_table.kinds import kind_of
 from tideline_table.metadata_table.layout import folder_of
@@ -121,13 +121,14 @@ def _made(properties: Mapping[str, str]) -> list[str]:
 
 
 def _drop(storage: Storage, dropped: Collection[str]) -> None:
-    """Remove partitions from the properties, so that no reader looks for them, then delete their folders."""
+    """Remove partitions from the properties, so that no reader looks for them, then delete definitions and folders."""
 
     def without(properties: Mapping[str, str]) -> Mapping[str, str]:
         left = ",".join(name for name in _made(properties) if name not in dropped)
         return {**properties, p.METADATA_PARTITIONS: left, p.METADATA_PARTITIONS_INFLIGHT: ""}
 
     change_properties(storage, without)
+    forget_definitions(storage, read_properties(storage), dropped)
     for name in dropped:
         storage.delete_below(folder_of(name))
 
