@@ -142,8 +142,6 @@ def _compared(storage: Storage, expected: FilesRecords, listed: FilesRecords) ->
     partitions = live(listed.partitions)
     for partition in sorted({*expected.files, *listed.files}):
         wanted, found = expected.files.get(partition, {}), live(listed.files.get(partition))
-        # Change files belong to base files, and the state of the table does not know them.
-        found = {name: size for name, size in found.items() if not name.endswith(".cdc")}
         stored = {o.path.rpartition("/")[2]: o.size_bytes for o in storage.list_folder(partition).objects}
         if wanted and partition not in partitions:
             yield Finding(FindingKind.NOT_LISTED, partition or ".", "a partition with files that the list of partitions lacks")
