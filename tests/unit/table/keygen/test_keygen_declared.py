@@ -54,7 +54,6 @@ def test_what_a_table_does_not_say_is_inferred(keys, partitions, kind):
         ),
         (properties(**{p.KEYGEN_TYPE: "GLOBAL_DELETE"}), "GLOBAL_DELETE"),
         (properties(**{p.KEYGEN_TYPE: "NEW_KIND"}), "NEW_KIND"),
-        (properties(keys=""), "without hoodie.table.recordkey.fields"),
         (properties("id,n", "part", **{p.KEYGEN_TYPE: "SIMPLE"}), "SIMPLE with 2 key"),
         (properties("id", "part,n", **{p.KEYGEN_TYPE: "TIMESTAMP"} | TIMES), "2 partition field"),
         (properties("id", "part", **{p.KEYGEN_TYPE: "NON_PARTITION"}), "with partition fields"),
@@ -68,6 +67,14 @@ def test_tables_whose_keys_cannot_be_derived_are_read_and_not_written(given, tol
     assert told in found.problem
     with pytest.raises(UnsupportedTable, match="write with Apache Hudi"):
         found.check_usable()
+
+
+def test_rows_of_a_table_without_key_fields_get_new_keys():
+    for partitions in ("part", "part,n"):
+        found = read_keygen(properties("", partitions))
+        assert not found.problem
+        rows = pa.table({"part": ["x", "x"], "n": [1, 1]})
+        assert len({*found.record_keys(rows).to_pylist(), *found.record_keys(rows).to_pylist()}) == 4
 
 
 def test_types_of_a_custom_generator_are_told_in_either_place():
