@@ -32,9 +32,17 @@ from pyspark.sql.types import StructType
 from tideline_spark.arrow_rows import spark_batches, spark_schema, spread
 from tideline_spark.data_source_write import StreamWriter, WriteOptions, Writer
 from tideline_spark.frames import NAME, install
+from tideline_spark.job import define_table
 from tideline_spark.read import part_rows, query_of
-from tideline_spark.session import use_this_python
-from tideline_table.errors import HistoryRewritten, HistoryUnavailable, InvalidOption, SchemaMismatch, UnsupportedTable
+from tideline_spark.session import is_connect, use_this_python
+from tideline_table.errors import (
+    HistoryRewritten,
+    HistoryUnavailable,
+    InvalidOption,
+    SchemaMismatch,
+    TableNotFound,
+    UnsupportedTable,
+)
 from tideline_table.hudi_options import HudiOptions, is_hudi_option, parse_hudi_options
 from tideline_table.reader import parse_where
 from tideline_table.table import Images, Snapshot, Table, images_schema, newest_write
@@ -45,10 +53,14 @@ _LEAST_TASKS = 16
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `tideline` in a session. Its `save` then runs on the driver, see `tideline_spark.frames`."""
-    use_this_python(spark)
+    """Register the format `tideline` in a session. Its `save` then runs on the driver, see `tideline_spark.frames`.
+
+    In a session of Spark Connect, the Python of the server needs this package, and its writers are those of `data_source_write`.
+    """
+    if not is_connect(spark):
+        use_this_python(spark)
+        install()
     spark.dataSource.register(TidelineDataSource)
-    install()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +187,17 @@ class TidelineDataSource(ds.DataSource):
         _check_columns(schema, self.schema())
         return _Reader(self._query, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: ARG002, FBT001 - PySpark's signature
+    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: FBT001 - PySpark's signature
         """Return the writer of modes append and overwrite. Raises `InvalidOption`, and as `WriteOptions.check_table`."""
-        options = WriteOptions.of(self.options, overwrite=overwrite, is_stream=False)
-        options.check_table()
-        return Writer(options)
+        return Writer(_checked(WriteOptions.of(self.options, overwrite=overwrite, is_stream=False), schema))
 
     def streamWriter(  # noqa: N802 - PySpark's name
         self,
-        schema: StructType,  # noqa: ARG002 - PySpark's signature
+        schema: StructType,
         overwrite: bool,  # noqa: FBT001 - PySpark's signature
     ) -> ds.DataSourceStreamWriter:
         """Return the writer of a stream in output mode append. Raises `InvalidOption`, and as `WriteOptions.check_table`."""
-        options = WriteOptions.of(self.options, overwrite=overwrite, is_stream=True)
-        options.check_table()
-        return StreamWriter(options)
+        return StreamWriter(_checked(WriteOptions.of(self.options, overwrite=overwrite, is_stream=True), schema))
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:  # noqa: N802 - PySpark's name
         options = _Options.of(self.options)
@@ -199,6 +207,16 @@ class TidelineDataSource(ds.DataSource):
             )
         _check_columns(schema, self.schema())
         return _StreamReader(options, schema)
+
+
+def _checked(options: WriteOptions, rows: StructType) -> WriteOptions:
+    """Open the table, or create the one that options of Hudi define. Sessions of Spark Connect write here, others in `frames`."""
+    try:
+        options.check_table()
+    except TableNotFound:
+        define_table(options, rows)
+        options.check_table()
+    return options
 
 
 def _check_columns(chosen: StructType, known: StructType) -> None:

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from tideline_locks import attach_lock, open_hudi_lock
 from tideline_spark.collected import needs_driver, write_collected
@@ -125,7 +126,7 @@ def save(df: DataFrame, job: SaveJob) -> None:
             remedy='name another mode: .mode("append")',
         )
     try:
-        table = _ready(job, table, df, operation)
+        table = _ready(job, table, df.schema, operation)
     except TableExists:
         if job.mode is not SaveMode.IGNORE:
             raise
@@ -153,15 +154,20 @@ def stream_sink(df: DataFrame, given: Mapping[str, str], partition_by: tuple[str
     """
     asked = WriteOptions.of(given, overwrite=False, is_stream=True)
     job = SaveJob(asked.path, SaveMode.APPEND, asked.operation, asked.hudi, partition_by, asked.locks)
-    _ready(job, _existing(job), df, asked.operation).check_writable()
+    _ready(job, _existing(job), df.schema, asked.operation).check_writable()
     return sink(asked.path, query_id=asked.query_id, operation=asked.operation, options=job.write_options(), locks=asked.locks)
 
 
-def _ready(job: SaveJob, found: Table | None, df: DataFrame, operation: Operation) -> Table:
+def define_table(asked: WriteOptions, rows: StructType) -> None:
+    """Create the table of a writer that has no DataFrame, as `save` does. Raises what `save` raises for a missing table."""
+    _created(SaveJob(asked.path, SaveMode.APPEND, asked.operation, asked.hudi, (), asked.locks), rows, asked.operation)
+
+
+def _ready(job: SaveJob, found: Table | None, rows: StructType, operation: Operation) -> Table:
     """Return the table, created if it is missing and otherwise compared with what the options name."""
     job.options.warn()
     if found is None:
-        return _created(job, df, operation)
+        return _created(job, rows, operation)
     differs = check_agrees(job.options, found.definition, job.partition_by)
     if differs:
         _LOGGER.warning("the table at %r stays as it is: %s", job.path, ", ".join(differs))
@@ -175,14 +181,14 @@ def _existing(job: SaveJob) -> Table | None:
         return None
 
 
-def _created(job: SaveJob, df: DataFrame, operation: Operation) -> Table:
+def _created(job: SaveJob, rows: StructType, operation: Operation) -> Table:
     if operation in DELETIONS or not job.options.is_hudi_job:
         raise TableNotFound(
             f"no table at {job.path!r}",
             expected=f"a table for {operation}",
             remedy="create it with tideline.create, or define it by hoodie.table.name and hoodie.datasource.write.recordkey.field",
         )
-    schema = storable_schema(arrow_schema(df))
+    schema = storable_schema(arrow_schema(rows))
     request = table_request(job.options, default_name(job.path), schema, job.partition_by)
     try:
         create_table(job.path, request)
@@ -191,7 +197,7 @@ def _created(job: SaveJob, df: DataFrame, operation: Operation) -> Table:
         found = _existing(job)
         if found is None or job.mode not in (SaveMode.APPEND, SaveMode.OVERWRITE):
             raise
-        return _ready(job, found, df, operation)
+        return _ready(job, found, rows, operation)
     table = Table.open(job.path, options=job.write_options(), hudi_lock=open_hudi_lock)
     if isinstance(request.index, RecordIndex):
         create_metadata(table, ("record_index",))
@@ -218,7 +224,7 @@ def _literal(pattern: str) -> str:
 
 def _partitions_of(table: Table, df: DataFrame) -> tuple[str, ...]:
     keygen = table.definition.keygen
-    keygen.check_columns(pa.schema([*arrow_schema(df), *(f for f in table.schema if f.name not in df.columns)]))
+    keygen.check_columns(pa.schema([*arrow_schema(df.schema), *(f for f in table.schema if f.name not in df.columns)]))
     columns = top_columns(table.schema, keygen.partition_fields)
     with translated():
         rows = df.select(*(f.col(f"`{name}`") for name in columns)).distinct().toArrow()

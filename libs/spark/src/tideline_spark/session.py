@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tideline_spark.hadoop_s3 import local_packages, session_settings
 from tideline_spark.java import find_java
 from tideline_spark.python_daemon import SETTINGS as DAEMON_SETTINGS
+from tideline_table.errors import InvalidOption
 
 ARROW_BATCH_ROWS = 65_536
 """Rows per Arrow batch between the JVM and Python; Spark's default of 10,000 costs about 5 %."""
@@ -77,11 +78,23 @@ def local_session(
     return builder.getOrCreate()
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect, whose JVM is out of reach."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def use_this_python(spark: SparkSession) -> None:
     """Let Python workers on this machine run the interpreter of this process, unless the user has chosen one.
 
     Spark's default is the first `python3` on PATH, which may lack this package. A cluster's workers have their own interpreter.
+    Raises `InvalidOption` for a session of Spark Connect, in which only the data source works.
     """
+    if is_connect(spark):
+        raise InvalidOption(
+            "a session of Spark Connect",
+            expected="a session whose JVM this process talks to",
+            remedy='spark.read.format("tideline") and df.write.format("tideline") work in both',
+        )
     context = spark.sparkContext
     chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not chosen and (context.master or "").startswith("local"):

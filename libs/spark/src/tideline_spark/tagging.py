@@ -91,7 +91,7 @@ def evolved_by(
 ) -> TargetSchema:
     """Return the schema that a write of `df` gives the table. Raises `SchemaMismatch` for a change that the options forbid."""
     # A delete reads keys only and leaves the schema unchanged.
-    incoming = pa.schema([]) if operation is Operation.DELETE else arrow_schema(df)
+    incoming = pa.schema([]) if operation is Operation.DELETE else arrow_schema(df.schema)
     return target_schema(definition, schema_json, incoming, operation, options)
 
 
@@ -101,14 +101,14 @@ def source_columns(df: DataFrame, schema: pa.Schema, keygen: KeyGenerator, opera
         named = (*keygen.key_fields, *keygen.partition_fields)
         needed = {*named, *(name.partition(".")[0] for name in named if name not in df.columns)}
         return tuple(n for n in df.columns if n in needed)
-    fit_rows(pa.Table.from_batches([], schema=arrow_schema(df)), schema)
+    fit_rows(pa.Table.from_batches([], schema=arrow_schema(df.schema)), schema)
     return tuple(n for n in df.columns if n not in META_FIELDS)
 
 
-def arrow_schema(df: DataFrame) -> pa.Schema:
-    """Return the types of `df` as Arrow has them. Raises `SchemaMismatch` for a type that it lacks."""
+def arrow_schema(rows: StructType) -> pa.Schema:
+    """Return the types of `rows` as Arrow has them. Raises `SchemaMismatch` for a type that it lacks."""
     try:
-        return to_arrow_schema(df.schema, timezone="UTC")
+        return to_arrow_schema(rows, timezone="UTC")
     except Exception as error:
         raise SchemaMismatch(f"a DataFrame whose types Arrow cannot hold ({error})", expected="types of the table") from error
 

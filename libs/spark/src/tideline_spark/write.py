@@ -108,7 +108,7 @@ def write_dataframe(
 
     @lru_cache(maxsize=1)
     def choices_on(_kept: tuple[str, bool]) -> WriteChoices:
-        return write_choices(table, operation, options, arrow_schema(df))
+        return write_choices(table, operation, options, arrow_schema(df.schema))
 
     first = choices_on(index_state(table.view()))
     contention = Contention(table, first.options)
@@ -143,7 +143,7 @@ def explain_write(
     """Return the plan that `write_dataframe` would run now. Nothing is evaluated or written."""
     operation = Operation(operation)
     table.refresh()
-    choices = write_choices(table, operation, options, arrow_schema(df))
+    choices = write_choices(table, operation, options, arrow_schema(df.schema))
     attempt = _attempt(
         table, df, table.schema_json, index_state(table.view()), choices, {}, None, Contention(table, choices.options)
     )
