@@ -449,6 +449,10 @@ def test_a_table_that_only_apache_hudi_writes_has_its_state_and_one_that_is_left
     fleet.clock.advance(LOOK_AGAIN_S)
     service.tick()
     assert len(examined) == 1
+    (Path(fleet.path("trips")) / ".hoodie" / f"{next_instant(fleet.clock.now(), '')}.inflight").touch()
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    assert service._watch.documents()[0]["findings"] == [], "a job that cleans eagerly makes no heartbeat"
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "observed"])
