@@ -61,7 +61,12 @@ def test_observe_starts_what_only_reads_with_a_policy_that_forbids_writes_whatev
 ):
     (tmp_path / "mine.yaml").write_text("version: 1\ndefaults: {mode: services}\n")
     found: list[Child] = []
-    monkeypatch.setattr("tideline_cli.up.Supervisor", lambda children, *_, **__: found.extend(children) or _reached())
+
+    def reached(children, *_, **__) -> None:
+        found.extend(children)
+        raise Started
+
+    monkeypatch.setattr("tideline_cli.up.Supervisor", reached)
     settings(f"[planner]\npolicy_file = '{tmp_path / 'mine.yaml'}'")
     with pytest.raises(Started):
         run_services(observes=True)

@@ -33,7 +33,7 @@ from tideline_planner.watch import (
 from tideline_runtime import open_tables
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.http import HttpServer, service_app
-from tideline_table.action import TableService, examine, leave, run_compaction
+from tideline_table.action import Rules, TableService, TableStatus, examine, leave, run_compaction
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import StorageError
 from tideline_table.hudi.instant import next_instant
@@ -435,7 +435,12 @@ def test_a_table_that_only_apache_hudi_writes_has_its_state_and_one_that_is_left
     assert service._watch.document(observed_uid(table.storage.root)) == document
     assert [context.metrics.value(STATES, state=state) for state in ("managed", "unmanaged", "gone")] == [0, 1, 0]
     examined: list[Table] = []
-    monkeypatch.setattr(observed, "examine", lambda *given: (examined.append(given[0]), examine(*given))[1])
+
+    def counted(seen: Table, rules: Rules) -> TableStatus:
+        examined.append(seen)
+        return examine(seen, rules)
+
+    monkeypatch.setattr(observed, "examine", counted)
     for _ in range(2):
         fleet.clock.advance(LOOK_AGAIN_S)
         service.tick()
@@ -449,6 +454,10 @@ def test_a_table_that_only_apache_hudi_writes_has_its_state_and_one_that_is_left
     fleet.clock.advance(observed.CHANGED_S)
     service.tick()
     assert len(examined) == 1
+    (Path(fleet.path("trips")) / ".hoodie" / f"{next_instant(fleet.clock.now(), '')}.inflight").touch()
+    fleet.clock.advance(LOOK_AGAIN_S)
+    service.tick()
+    assert service._watch.documents()[0]["findings"] == [], "a job that cleans eagerly makes no heartbeat"
 
 
 def test_looks_at_observed_tables_end_when_they_took_long(fleet, monkeypatch):

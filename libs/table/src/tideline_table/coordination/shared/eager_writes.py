@@ -56,4 +56,6 @@ def may_live(storage: Storage, record: ActionRecord, clock: Clock, options: Opti
 
 
 def _may_have_no_heartbeat(record: ActionRecord) -> bool:
-    return record.is_by_hudi and not record.fenced_by and record.action in WRITE_ACTIONS
+    # In a table without a log no record names its writer: all are Apache Hudi's.
+    is_by_hudi = record.is_by_hudi or not record.writer_id
+    return is_by_hudi and not record.fenced_by and record.action in WRITE_ACTIONS
