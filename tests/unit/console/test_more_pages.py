@@ -13,7 +13,7 @@ import pytest
 from tests.unit.console.test_pages import Parsed, key_of
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, update, write
 
-from tideline_console import costs, health, table_page
+from tideline_console import health, table_page, web
 from tideline_console.text import bytes_text
 from tideline_events import Heartbeat, JobEvent, encode
 from tideline_launcher.job_logs import keep_job_log
@@ -146,7 +146,7 @@ def test_a_table_has_the_requests_that_services_count_for_it(consoles, served, m
     client = consoles.client(prices={"list": 1e6})
     address = f"/tables/{key_of(client, 'trips')}"
     metrics.requests_by_table[trips.storage.root] = {"list": 3}
-    monkeypatch.setattr(costs, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(web, "PATIENCE_S", 10.0)
     text = " ".join(Parsed(client.get(address).text.partition('id="cost"')[2].partition("</p>")[0]).text.split())
     asked = re.search(r"list ([\d,]+)", text)[1]
     assert int(asked.replace(",", "")) >= 3

@@ -6,7 +6,8 @@ import gzip
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
@@ -40,6 +41,29 @@ class Recent(Generic[V]):
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return known[2]
+
+
+class Watch(Generic[V]):
+    """What one thread asks of others, kept for `age_s`. Thread-safe: who waited long enough gets what was answered before."""
+
+    def __init__(self, ask: Callable[[], V], first: V, age_s: float) -> None:
+        self._ask, self._age_s, self._kept = ask, age_s, (-inf, first)
+        self._guard, self._pool = threading.Lock(), ThreadPoolExecutor(1, "watch")
+        self._asking: Future[None] | None = None
+
+    def of(self, now_s: float, patience_s: float | None = None) -> V:
+        """Return the answer, after at most `patience_s`. Raises what `ask` raises."""
+        with self._guard:
+            if not self._kept[0] <= now_s < self._kept[0] + self._age_s and (self._asking is None or self._asking.done()):
+                self._asking = self._pool.submit(self._renew, now_s)
+            asking = self._asking
+        if asking is not None:
+            with suppress(TimeoutError):
+                asking.result(patience_s)
+        return self._kept[1]
+
+    def _renew(self, now_s: float) -> None:
+        self._kept = now_s, self._ask()
 
 
 @dataclass(slots=True)
