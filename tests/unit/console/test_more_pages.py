@@ -343,3 +343,16 @@ def test_the_log_of_running_work_and_of_an_attempt_that_failed(consoles):
     other = application_name("trips", "/elsewhere/trips", PLAN, 2)
     for wrong in (other, "..%2F..%2Fconsole.db", "x"):
         assert client.get(address.rpartition("/")[0] + f"/{wrong}").status_code == 404
+
+
+def test_partitions_are_counted_by_their_size(consoles):
+    trips = consoles.create("trips")
+    for first, cities in ((0, 9), (100, 1)):
+        places = pa.table(
+            {"id": [f"k{first + n}" for n in range(40 * cities)], "city": [f"c{n % cities}" for n in range(40 * cities)]}
+        )
+        write_rows(trips, places.append_column("fare", pa.array([1.0] * 40 * cities)), Operation.INSERT, parallelism=1)
+    client = consoles.client()
+    page = client.get(f"/tables/{key_of(client, 'trips')}").text
+    chart = page.partition('aria-label="Number of partitions by size"')[2].partition("</svg>")[0]
+    assert sum(int(count) for count in re.findall(r"<title>(\d+) partitions of", chart)) == 9
