@@ -8,8 +8,7 @@ from tests.unit.console.conftest import ADDRESS
 from tests.unit.console.test_pages import Parsed, key_of
 from tests.unit.services.fleet import date_files_by, update, write
 
-from tideline_console.costs import usage_of
-from tideline_console.history import SLOTS, UPKEEP_DAYS, trends_of, upkeep_of
+from tideline_console.history import SLOTS, UPKEEP_DAYS, trends_of, upkeep_of, usage_of
 from tideline_console.instants import KeptInstants
 from tideline_console.model import MOST_SIZES
 from tideline_console.web import console_app

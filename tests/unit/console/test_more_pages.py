@@ -15,7 +15,7 @@ from tests.contract.events.samples import new_uid, transition
 from tests.unit.console.test_pages import Parsed, key_of
 from tests.unit.services.fleet import HEARTBEAT_GONE_S, date_files_by, die, rows, update, write
 
-from tideline_console import costs, health, table_page
+from tideline_console import health, table_page, web
 from tideline_console.conflicts import conflict_of
 from tideline_console.text import bytes_text
 from tideline_events import Heartbeat, JobEvent, encode
@@ -149,7 +149,7 @@ def test_a_table_has_the_requests_that_services_count_for_it(consoles, served, m
     client = consoles.client(prices={"list": 1e6})
     address = f"/tables/{key_of(client, 'trips')}"
     metrics.requests_by_table[trips.storage.root] = {"list": 3}
-    monkeypatch.setattr(costs, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(web, "PATIENCE_S", 10.0)
     text = " ".join(Parsed(client.get(address).text.partition('id="cost"')[2].partition("</p>")[0]).text.split())
     asked = re.search(r"list ([\d,]+)", text)[1]
     assert int(asked.replace(",", "")) >= 3
@@ -363,3 +363,16 @@ def test_the_log_of_running_work_and_of_an_attempt_that_failed(consoles):
     other = application_name("trips", "/elsewhere/trips", PLAN, 2)
     for wrong in (other, "..%2F..%2Fconsole.db", "x"):
         assert client.get(address.rpartition("/")[0] + f"/{wrong}").status_code == 404
+
+
+def test_partitions_are_counted_by_their_size(consoles):
+    trips = consoles.create("trips")
+    for first, cities in ((0, 9), (100, 1)):
+        places = pa.table(
+            {"id": [f"k{first + n}" for n in range(40 * cities)], "city": [f"c{n % cities}" for n in range(40 * cities)]}
+        )
+        write_rows(trips, places.append_column("fare", pa.array([1.0] * 40 * cities)), Operation.INSERT, parallelism=1)
+    client = consoles.client()
+    page = client.get(f"/tables/{key_of(client, 'trips')}").text
+    chart = page.partition('aria-label="Number of partitions by size"')[2].partition("</svg>")[0]
+    assert sum(int(count) for count in re.findall(r"<title>(\d+) partitions of", chart)) == 9

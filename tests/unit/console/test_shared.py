@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tideline_console.shared import SHARED_S, WAITED_S, SharedAnswers
+from tideline_console.shared import LATE_S, SHARED_S, WAITED_S, SharedAnswers
 
 
 def test_an_answer_is_rendered_again_beside_those_who_look():
@@ -48,3 +48,50 @@ def test_what_cannot_be_rendered_is_told_to_who_waits():
     now_s[0] = WAITED_S
     with pytest.raises(ZeroDivisionError):
         answers.of("page", fails)
+
+
+def test_where_rendering_does_not_keep_up_one_waits_and_not_all():
+    now_s, began, may_end = [0.0], threading.Event(), threading.Event()
+    answers = SharedAnswers(lambda: now_s[0])
+    answers.of("page", lambda: b"first")
+
+    def slow() -> bytes:
+        began.set()
+        assert may_end.wait(60)
+        return b"second"
+
+    now_s[0] = WAITED_S
+    waits = threading.Thread(target=answers.of, args=("page", slow))
+    waits.start()
+    assert began.wait(60)
+    now_s[0] = LATE_S - 0.01
+    assert gzip.decompress(answers.of("page", slow)) == b"first"
+    now_s[0] = LATE_S
+    too_late = threading.Thread(target=answers.of, args=("page", lambda: b"third"))
+    too_late.start()
+    too_late.join(0.2)
+    assert too_late.is_alive(), "an answer is never older than that"
+    may_end.set()
+    waits.join()
+    too_late.join()
+
+
+def test_an_answer_waits_once_to_be_rendered_again():
+    now_s, may_end, rendered = [0.0], threading.Event(), []
+    answers = SharedAnswers(lambda: now_s[0])
+    pages = ("one", "two", "page")
+    for page in pages:
+        answers.of(page, lambda: b"first")
+
+    def slow() -> bytes:
+        assert may_end.wait(60)
+        now_s[0] += SHARED_S  # so that each rendering that is asked for takes place
+        rendered.append(None)
+        return b"second"
+
+    now_s[0] = SHARED_S
+    for page in pages * 5:
+        answers.of(page, slow)
+    may_end.set()
+    answers._pool.shutdown()
+    assert len(rendered) == len(pages)

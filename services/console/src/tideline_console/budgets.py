@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from tideline_console.model import SERVICE_LIST, ReadModel, Row
 from tideline_console.policies import MOST_CHECKED, Matches
+from tideline_console.shared import Recent
 from tideline_runtime.policy import Policies
 from tideline_table.action import REWRITES
 
@@ -30,18 +30,13 @@ class Budgets:
     """What is used of budgets, at most `KEPT_S` old. Thread-safe."""
 
     def __init__(self, model: ReadModel, matches: Matches) -> None:
-        self._model, self._matches = model, matches
-        self._guard = threading.Lock()
-        self._kept: tuple[float, Policies | None, dict[str, Any]] = (float("-inf"), None, {})
+        self._model, self._matches, self._kept = model, matches, Recent[tuple[Policies, dict[str, Any]]](1)
 
     def of(self, policies: Policies, now_s: float) -> dict[str, Any]:
         """Return `fleet`, the bounds of the fleet with `used` and `bound`, and `tables`, those with the largest part used first."""
-        with self._guard:
-            made_s, known, found = self._kept
-            if known is not policies or not made_s <= now_s < made_s + KEPT_S:
-                found = _used(self._model, policies, self._matches, now_s)
-                self._kept = now_s, policies, found
-            return found
+        # With the policies, so that no others get their id.
+        used = lambda: (policies, _used(self._model, policies, self._matches, now_s))  # noqa: E731
+        return self._kept.of("", used, id(policies), now_s, KEPT_S)[1]
 
 
 def _used(model: ReadModel, policies: Policies, matches: Matches, now_s: float) -> dict[str, Any]:

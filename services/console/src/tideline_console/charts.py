@@ -61,8 +61,8 @@ def bars(
     return BarChart(drawn, lines, list(labels), height)
 
 
-def size_histogram(sizes_bytes: Sequence[int], limit_bytes: int) -> BarChart:
-    """Return how many files have which size, in steps of powers of two; those below `limit_bytes` are small."""
+def size_histogram(sizes_bytes: Sequence[int], limit_bytes: int, what: str = "files") -> BarChart:
+    """Return how many of `what` have which size, in steps of powers of two; those below `limit_bytes` are small."""
     if not sizes_bytes:
         return bars([], [])
     buckets = [max(0, int(math.log2(max(1, size)))) for size in sizes_bytes]
@@ -70,7 +70,7 @@ def size_histogram(sizes_bytes: Sequence[int], limit_bytes: int) -> BarChart:
     last = max(last, first + 7)
     counts = [buckets.count(power) for power in range(first, last + 1)]
     titles = [
-        f"{count:,} files of {bytes_text(2**power)} to {bytes_text(2 ** (power + 1))}"
+        f"{count:,} {what} of {bytes_text(2**power)} to {bytes_text(2 ** (power + 1))}"
         for count, power in zip(counts, range(first, last + 1), strict=True)
     ]
     looks = {at: "f-warn" for at, power in enumerate(range(first, last + 1)) if 2 ** (power + 1) <= limit_bytes}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tideline_cli.costs import Counted, counted_facts
 from tideline_console.model import ReadModel
 from tideline_console.settings import ConsoleSettings
+from tideline_console.shared import Watch
 from tideline_runtime.running import Running, read_running
 
 ANSWER_S = 2.0
@@ -53,31 +52,22 @@ class HealthWatch:
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
-        self._guard, self._pool = threading.Lock(), ThreadPoolExecutor(1, "health")
-        self._kept: tuple[float, list[Service]] = (float("-inf"), [])
-        self._asking: Future[None] | None = None
+        self._watch = Watch(self._asked, list[Service](), KEPT_S)
         token = settings.http_token
         self._headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token is not None else {}
 
     def services(self, now_s: float, patience_s: float | None = None) -> list[Service]:
         """Return the services, those that are not ready first; if one does not answer within `patience_s`, as they were before."""
-        with self._guard:
-            if not self._kept[0] <= now_s < self._kept[0] + KEPT_S and (self._asking is None or self._asking.done()):
-                self._asking = self._pool.submit(self._ask, now_s)
-            asking = self._asking
-        if asking is not None:
-            with suppress(TimeoutError):
-                asking.result(patience_s)
-        return self._kept[1]
+        return self._watch.of(now_s, patience_s)
 
-    def _ask(self, now_s: float) -> None:
+    def _asked(self) -> list[Service]:
         places = [*self._announced(), *((address, address, "") for address in self._settings.service_addresses)]
         with (
             httpx2.Client(headers=self._headers, timeout=ANSWER_S, trust_env=False) as client,
             ThreadPoolExecutor(8, "health") as pool,
         ):
             found = list(pool.map(lambda place: asked(client, self._settings.prices, *place), places))
-        self._kept = now_s, sorted(found, key=lambda one: (one.outcome == "ready", one.name, one.address))
+        return sorted(found, key=lambda one: (one.outcome == "ready", one.name, one.address))
 
     def _announced(self) -> Iterable[tuple[str, str, str]]:
         for file in sorted(self._settings.state_folder.glob("*.json")):

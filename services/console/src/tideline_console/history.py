@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -10,6 +10,7 @@ from tideline_console.charts import BarChart, bars
 from tideline_console.instants import DONE, SERVICES, UNDONE, Instant
 from tideline_console.model import ReadModel, Row
 from tideline_console.text import bytes_text, count_text, duration_text, time_text
+from tideline_table.action import REWRITES
 
 SLOTS = 48
 """Bars of a chart over time."""
@@ -36,6 +37,13 @@ def upkeep_of(instants: Sequence[Instant], now_s: float) -> dict[str, Row]:
             own["fewer"] += one.groups_replaced - one.files_added if one.groups_replaced else 0
             own["files_deleted"] += one.files_deleted
     return found
+
+
+def usage_of(instants: Sequence[Instant], now_s: float) -> Mapping[str, float]:
+    """Return the bytes that rewrites wrote in the last day, and the seconds that they ran, each from its last start."""
+    since_s, names = now_s - 86_400, {service.value for service in REWRITES}
+    found = [one for one in instants if one.action in names and one.outcome == DONE and (one.ended_s or 0.0) > since_s]
+    return {"rewritten_day_bytes": sum(one.bytes_added for one in found), "processor_day_s": sum(one.ran_s for one in found)}
 
 
 @dataclass(frozen=True, slots=True)

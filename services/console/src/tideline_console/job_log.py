@@ -29,7 +29,8 @@ def applications(model: ReadModel, jobs: Iterable[Row]) -> dict[tuple[str, str],
     rows = model.query(
         "SELECT e.uid, e.instant, json_extract(document, '$.data.application_id') AS name, max(time_s) FROM json_each(?) j "
         "CROSS JOIN events e INDEXED BY events_of_jobs "
-        "ON kind = 'job' AND instant = json_extract(j.value, '$[1]') AND uid = json_extract(j.value, '$[0]') GROUP BY e.uid, e.instant",
+        "ON kind = 'job' AND instant = json_extract(j.value, '$[1]') AND uid = json_extract(j.value, '$[0]') "
+        "GROUP BY e.uid, e.instant",
         asked,
     )
     return {(row["uid"], row["instant"]): row["name"] for row in rows if row["name"]}

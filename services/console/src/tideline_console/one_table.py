@@ -8,9 +8,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tideline_console.conflicts import conflict_of, file_groups_of
-from tideline_console.costs import usage_of
 from tideline_console.follower import Follower
-from tideline_console.history import UPKEEP_DAYS, trends_of, upkeep_of
+from tideline_console.history import UPKEEP_DAYS, trends_of, upkeep_of, usage_of
 from tideline_console.instants import MOST_INSTANTS, UNDONE, Instant, KeptInstants, instants_on_timeline
 from tideline_console.model import ReadModel, Row
 from tideline_console.queries import aged

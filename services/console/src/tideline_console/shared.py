@@ -6,7 +6,8 @@ import gzip
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
@@ -15,6 +16,8 @@ SHARED_S = 1.0
 """Age from which an answer is rendered again."""
 WAITED_S = 1.9
 """Age from which a request waits for that: less than the time between two requests of one page, so that who looks alone waits."""
+LATE_S = 5.0
+"""Age up to which a request gets an answer that another one renders again: where rendering does not keep up, one waits, not all."""
 MOST_BYTES = 64 << 20
 _LEVEL = 4
 
@@ -42,11 +45,35 @@ class Recent(Generic[V]):
         return known[2]
 
 
+class Watch(Generic[V]):
+    """What one thread asks of others, kept for `age_s`. Thread-safe: who waited long enough gets what was answered before."""
+
+    def __init__(self, ask: Callable[[], V], first: V, age_s: float) -> None:
+        self._ask, self._age_s, self._kept = ask, age_s, (-inf, first)
+        self._guard, self._pool = threading.Lock(), ThreadPoolExecutor(1, "watch")
+        self._asking: Future[None] | None = None
+
+    def of(self, now_s: float, patience_s: float | None = None) -> V:
+        """Return the answer, after at most `patience_s`. Raises what `ask` raises."""
+        with self._guard:
+            if not self._kept[0] <= now_s < self._kept[0] + self._age_s and (self._asking is None or self._asking.done()):
+                self._asking = self._pool.submit(self._renew, now_s)
+            asking = self._asking
+        if asking is not None:
+            with suppress(TimeoutError):
+                asking.result(patience_s)
+        return self._kept[1]
+
+    def _renew(self, now_s: float) -> None:
+        self._kept = now_s, self._ask()
+
+
 @dataclass(slots=True)
 class _Answer:
     guard: threading.Lock = field(default_factory=threading.Lock)
     made_s: float = float("-inf")
     body: bytes = b""
+    is_queued: bool = False
 
 
 class SharedAnswers:
@@ -63,9 +90,12 @@ class SharedAnswers:
         with self._guard:
             answer = self._kept.setdefault(asked, _Answer())
             self._kept.move_to_end(asked)
-        if not self._is_younger(answer, WAITED_S):
+            is_late = not self._is_younger(answer, WAITED_S)
+            is_asked_for = not is_late and not self._is_younger(answer, SHARED_S) and not answer.is_queued
+            answer.is_queued = answer.is_queued or is_asked_for  # Once: others must not wait for a row of the same renderings.
+        if is_late and not (answer.guard.locked() and self._is_younger(answer, LATE_S)):
             return self._renewed(answer, render)
-        if not self._is_younger(answer, SHARED_S) and not answer.guard.locked():
+        if is_asked_for:
             self._pool.submit(self._renewed, answer, render)  # If it fails, so does the next that waits.
         return answer.body
 
@@ -74,16 +104,19 @@ class SharedAnswers:
 
     def _renewed(self, answer: _Answer, render: Callable[[], bytes]) -> bytes:
         with answer.guard:
-            if not self._is_younger(answer, SHARED_S):
-                now_s = self._monotonic_s()  # As old as what it is rendered from.
-                answer.body = gzip.compress(render(), _LEVEL)
-                answer.made_s = now_s
-                self._forget()
-            return answer.body
+            try:
+                if not self._is_younger(answer, SHARED_S):
+                    now_s = self._monotonic_s()  # As old as what it is rendered from.
+                    answer.body = gzip.compress(render(), _LEVEL)
+                    answer.made_s = now_s
+                    self._forget()
+                return answer.body
+            finally:
+                answer.is_queued = False
 
     def _forget(self) -> None:
         """Forget what is too old, and the oldest beyond `most_bytes`."""
-        old_s = self._monotonic_s() - WAITED_S
+        old_s = self._monotonic_s() - LATE_S
         with self._guard:
             for asked, answer in list(self._kept.items()):
                 if answer.made_s <= old_s and not answer.guard.locked():

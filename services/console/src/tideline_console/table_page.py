@@ -133,6 +133,7 @@ def _files_of(table: Table) -> dict[str, Any]:
         "partitions_drawn": min(len(partitions), MOST_PARTITIONS),
         "skew": sizes[0] / median if median else None,
         "partition_chart": _partition_chart(partitions),
+        "partition_sizes": size_histogram(sizes, 0, "partitions"),
         "most_logs": [slice_row(s) for s in most_logs],
         "log_chart": _log_chart(logs),
         "schema_changes": schema_changes(table.state.schemas),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from tideline_cli.costs import Counted, ask_services, table_cost
 from tideline_console import charts, queries, text
 from tideline_console.action_pages import ActionPages
 from tideline_console.actions import Actions
 from tideline_console.api import api_routes
 from tideline_console.budgets import Budgets
-from tideline_console.costs import TableCosts
 from tideline_console.follower import Follower
 from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
@@ -41,7 +41,7 @@ from tideline_console.one_table import table_context
 from tideline_console.people import person_of
 from tideline_console.policies import Matches, policies_context
 from tideline_console.settings import ConsoleSettings
-from tideline_console.shared import Recent, SharedAnswers
+from tideline_console.shared import Recent, SharedAnswers, Watch
 from tideline_console.sign_in import SignIn
 from tideline_console.table_page import KeptFiles
 from tideline_console.what_if import WhatIfPages
@@ -55,6 +55,8 @@ SERIES_S = 5.0
 """Age that the series of the overview, and the tables of each rule, may have."""
 MOVERS_S = 60.0
 """Age that the list of the week's most written tables may have."""
+COUNTS_S = 60.0
+"""Age that the requests by table may have: the answer of a service names all its tables."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _CSV = [
     "base_path", "name", "uid", "type", "version", "mode", "verdict", "size_bytes", "file_groups", "small_files", "log_files",
@@ -77,7 +79,9 @@ class Pages:
     ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
         self._instants, self._files = instants, files
-        self._health, self._costs = HealthWatch(settings), TableCosts(settings)
+        self._health = HealthWatch(settings)
+        addresses = [*settings.service_addresses]
+        self._counts: Watch[Sequence[Counted]] = Watch(lambda: ask_services(settings, addresses), (), COUNTS_S)
         self._shared = SharedAnswers(clock.monotonic_s)
         self._matches = Matches()
         self._budgets = Budgets(model, self._matches)
@@ -230,7 +234,8 @@ class Pages:
         row = self._row(request)
         found = table_context(row, self._instants, self._files, self._follower, request.query_params, self.now_s())
         pending = [{"uid": row["uid"], "instant": one["instant"]} for one in found["document"]["pending"]]
-        cost = self._costs.of(row["base_path"], found["usage"], self.now_s())
+        named, counts = {"base_path": row["base_path"], "usage": found["usage"]}, self._counts.of(self.now_s(), PATIENCE_S)
+        cost = table_cost(named, counts, self._settings.prices)
         return {**found, "logs": applications(self._model, pending), "cost": cost}
 
     def log(self, request: Request) -> Context:
