@@ -24,9 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     """Apply the definition once. helm runs the pod before it changes anything else, and stops if it fails."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
-    # Of each pod, whatever its service links: the address is in the certificate, the host may be one of IPv6.
+    # Each pod has this address, whatever its service links, and the certificate names it.
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    parser.add_argument("--server", default=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}")
+    host = f"[{host}]" if ":" in host else host
+    parser.add_argument("--server", default=f"https://{host}:{port}")
     parser.add_argument("--account", type=Path, default=Path(ACCOUNT))
     given = parser.parse_args(arguments)
     headers = {
