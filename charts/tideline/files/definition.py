@@ -6,6 +6,7 @@ Exit code 1, with the answer of the API server, if it refuses.
 from __future__ import annotations
 
 import argparse
+import os
 import ssl
 import sys
 import urllib.error
@@ -23,7 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     """Apply the definition once. helm runs the pod before it changes anything else, and stops if it fails."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
-    parser.add_argument("--server", default="https://kubernetes.default.svc")
+    # Each pod has this address, whatever its service links, and the certificate names it.
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    host = f"[{host}]" if ":" in host else host
+    parser.add_argument("--server", default=f"https://{host}:{port}")
     parser.add_argument("--account", type=Path, default=Path(ACCOUNT))
     given = parser.parse_args(arguments)
     headers = {

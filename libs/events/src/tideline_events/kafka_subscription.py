@@ -22,6 +22,7 @@ from tideline_table.clock import Clock
 _log = logging.getLogger(__name__)
 CHECK_EVERY_S = 15.0
 """Interval at which a reader asks whether its topics are still the same."""
+_LOOK_S = 1.0
 # Names with an underscore are librdkafka's own codes, which have no public name.
 _TRANSIENT = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
 REBALANCED = frozenset(
@@ -167,26 +168,32 @@ class KafkaSubscription:
 
     def _check(self) -> None:
         """Go back to the start in partitions whose offset is of a topic that was deleted since."""
-        lost: set[tuple[str, int]] = set()
-        ids = self._ids
-        try:
-            asked = [TopicPartition(*one) for one in sorted(self._unchecked & self._assigned)]
-            for at in self._consumer.committed(asked, self._timeout_s) if asked else ():
-                if at.offset >= 0 and at.metadata and at.metadata != self._id_of(at.topic):
-                    lost.add((at.topic, at.partition))
-            if self._clock.monotonic_s() >= self._check_at_s:
-                ids = dict(self._ask_ids())
-                others = {self._topics.name(name) for name, topic_id in ids.items() if self._ids.get(name) != topic_id}
-                lost |= {one for one in self._assigned if one[0] in others}
-                self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
-            for one in sorted(lost):
-                self._uncommitted.pop(one, None)
-                self._committed.pop(one, None)
+        lost, ids = self._begun_in_deleted(), self._ids
+        if self._clock.monotonic_s() >= self._check_at_s:
+            ids = dict(self._ask_ids())
+            others = {self._topics.name(name) for name, topic_id in ids.items() if self._ids.get(name) != topic_id}
+            lost |= {one for one in self._assigned if one[0] in others}
+            self._check_at_s = self._clock.monotonic_s() + CHECK_EVERY_S
+        for one in sorted(lost):
+            self._uncommitted.pop(one, None)
+            self._committed.pop(one, None)
+            try:
                 self._consumer.seek(TopicPartition(*one, OFFSET_BEGINNING))
-        except KafkaException as failure:
-            raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
+            except KafkaException as failure:
+                self._unchecked |= lost
+                self._check_at_s = self._clock.monotonic_s()
+                raise EventLogUnavailable(f"group {self._group!r}: {failure.args[0].str()}", remedy="retry") from failure
         self._ids = ids
+
+    def _begun_in_deleted(self) -> set[tuple[str, int]]:
+        """Return those of the partitions that came whose committed offset is of a topic that was deleted."""
+        asked = [TopicPartition(*one) for one in sorted(self._unchecked & self._assigned)]
+        try:
+            found = self._consumer.committed(asked, _LOOK_S) if asked else []
+        except KafkaException:
+            return set()  # the brokers are away, or a transaction of the member before is open: the next call asks again
         self._unchecked.clear()
+        return {(at.topic, at.partition) for at in found if at.offset >= 0 and at.metadata and at.metadata != self._id_of(at.topic)}
 
     def _id_of(self, topic: str) -> str:
         return self._ids.get(self._topics.of_contract(topic), "")

@@ -108,7 +108,9 @@ def test_statistics_that_go_on_from_the_last_ones_are_those_of_a_look_at_all_fil
         known, partitions_file = statistics.read_statistics_file(storage), statistics.read_partitions(storage, last)
         read = table.timeline.log.read
         files, expected = statistics._all(statistics.readable_files(storage, [last]), read, held)
-        again = statistics._continued(storage, known, read, held)
+        written = statistics.Written()
+        statistics.read_written(read, held, known.sequence, written)
+        again = statistics._continued(storage, known, written, held.slices, held.totals()[0], beside=False)
         assert again is not None, "the state is packed"
         columns = sorted(expected.column_names)
         assert again[1].select(columns).to_pylist() == expected.select(columns).to_pylist()
