@@ -21,13 +21,12 @@ from typing import Any
 from tests.conformance.both_in_turn import Turns, abandoned_write, trips
 from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
-from tests.plans import schedule_archival, schedule_clean, schedule_clustering, schedule_compaction
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 
 from tideline_table.action import (
     check_table,
     delete_partitions,
     roll_back_dead,
-    run_archival,
     run_clean,
     run_clustering,
     run_compaction,
@@ -41,13 +40,13 @@ DEATH_S = 6.5
 IMPATIENT = {"hoodie.client.heartbeat.interval_in_ms": 1000, "hoodie.client.heartbeat.tolerable.misses": 5}
 """A job on a loaded machine does not beat in time each second."""
 AT_ONCE = {"hoodie.compact.inline.max.delta.commits": 1}
-SHORT = {"hoodie.keep.min.commits": 4, "hoodie.keep.max.commits": 5}
 WHOLE = {"hoodie.clustering.plan.strategy.small.file.limit": 10**9, "hoodie.clustering.plan.strategy.target.file.max.bytes": 10**9}
 ARCHIVAL = {
     "hoodie.clean.automatic": "true",
     "hoodie.clean.commits.retained": "2",
     "hoodie.archive.automatic": "true",
-    **{key: str(value) for key, value in SHORT.items()},
+    "hoodie.keep.min.commits": "4",
+    "hoodie.keep.max.commits": "5",
 }
 STATISTICS, RECORDS = "column_stats,files,partition_stats", "column_stats,files,partition_stats,record_index"
 INDEXES = {
@@ -133,7 +132,7 @@ class History:
     def acts(self) -> list[Callable[[int], str | None]]:
         found: list[Callable[[int], str | None]] = [*(3 * [self.upsert_here, self.upsert_there])]
         found += [self.insert_here, self.insert_there, self.delete_here, self.delete_there, self.clean_here, self.clean_there]
-        found += [self.archive_here, self.dead_writer, self.cluster_here]
+        found += [self.dead_writer, self.cluster_here]
         if self.form.index != "blind":  # Apache Hudi hides new groups with the id of a replaced one
             found += [self.overwrite_here, self.overwrite_there, self.delete_partition]
         if self.form.kind is Kind.MOR:
@@ -259,10 +258,6 @@ class History:
 
     def clean_there(self, _: int) -> str:
         return self._call(f"run_clean(table => '{self.name}', retain_commits => {self.draw.randint(1, 3)})")
-
-    def archive_here(self, _: int) -> str:
-        planned = schedule_archival(self.turns.open(), {**SHORT, "hoodie.cleaner.commits.retained": 2})
-        return f"{planned} {run_archival(self.turns.open()) is not None}"
 
     def dead_writer(self, ts: int) -> str:
         """A process of Tideline dies with its files written; either side rolls it back."""
