@@ -39,7 +39,8 @@ class KafkaSubscription:
     """`Subscription` that shares the partitions of its topics with the other members of its group.
 
     A topic that was deleted and is there again has other records at the offsets that were read. Kafka says so only if it has fewer:
-    the member compares the ids of its topics, and reads its partitions of a new one from the start.
+    the member compares the ids of its topics, and reads its partitions of a new one from the start. It compares them before each
+    commit, too: with an offset of the old topic, who takes over would begin behind records of the new one.
     """
 
     def __init__(
@@ -124,7 +125,8 @@ class KafkaSubscription:
         return records
 
     def commit(self) -> None:
-        self._check_topics()
+        if self._uncommitted:
+            self._check_topics(at_once=True)
         if offsets := _partitions(self._uncommitted):
             self._commit(offsets)
             self._committed |= self._uncommitted
@@ -135,6 +137,8 @@ class KafkaSubscription:
 
         The broker asks who it is only with an offset. Raises `CommitLost` if this member has left the group.
         """
+        if self._committed:
+            self._check_topics(at_once=True)
         offsets = _partitions(self._committed)[:1] or self._start_of_one()
         who = self._consumer.consumer_group_metadata()
         # Without a name the broker takes the offsets of anyone.
@@ -162,9 +166,9 @@ class KafkaSubscription:
             self._closed = True
             self._consumer.close()
 
-    def _check_topics(self) -> None:
+    def _check_topics(self, *, at_once: bool = False) -> None:
         """Go back to the start in partitions of topics that were made again, and forget the offsets of those before."""
-        if self._clock.monotonic_s() < self._check_at_s:
+        if not at_once and self._clock.monotonic_s() < self._check_at_s:
             return
         found = dict(self._ask_ids())
         others = {self._topics.name(name) for name, topic_id in found.items() if self._ids.get(name) != topic_id}
