@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 from tests.chart.access import ALL, RELEASE, Account, Request, allows
-from tests.chart.combinations import BASE
+from tests.chart.combinations import BASE, PLACEMENT
 from tests.chart.manifests import matches, named, of_kind
 from tests.chart.tools import CHART, object_schemas, rendered
 from tests.real.kubernetes_api import running_kubernetes_api
@@ -20,6 +20,7 @@ from tests.real.kubernetes_api import running_kubernetes_api
 pytestmark = pytest.mark.timeout(1800)
 NAME = "tideline-definition"
 GROUP, DEFINITIONS, OURS = "apiextensions.k8s.io", "customresourcedefinitions", "huditables.tideline.dev"
+AT = {"nodeSelector", "tolerations", "affinity", "priorityClassName"}
 VALUES = {**BASE, "tableResources": {"enabled": True, "upgradeDefinition": True}}
 
 
@@ -44,6 +45,9 @@ def test_the_hook_may_change_the_one_definition_and_runs_before_the_upgrade() ->
         assert not matches(policy["spec"]["podSelector"], pod["metadata"]["labels"]), (
             "policies of the release before know no such pod"
         )
+    placed = named([m for m in rendered({**VALUES, "planner": PLACEMENT}) if m["kind"] == "Pod"], "Pod", NAME)
+    assert {field: placed["spec"][field] for field in AT} == {field: PLACEMENT[field] for field in AT}
+    assert not AT & pod["spec"].keys()
     files = named(manifests, "ConfigMap", NAME)["data"]
     assert yaml.safe_load(files["huditables.yaml"]) == yaml.safe_load((CHART / "crds/huditables.yaml").read_text())
     assert not [m for m in rendered(BASE) if m["metadata"]["name"].startswith(NAME)]

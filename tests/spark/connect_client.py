@@ -1,4 +1,4 @@
-"""A job as a client of Spark Connect, with a server of its own: `python -m tests.spark.connect_client TABLE FOLDER`, prints JSON."""
+"""A client of Spark Connect, with a server of its own: `python -m tests.spark.connect_client TABLE FOLDER` prints JSON."""
 
 from __future__ import annotations
 

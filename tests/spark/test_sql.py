@@ -196,5 +196,16 @@ def test_procedures_run_table_services(spark: SparkSession, base: str) -> None:
     sql(spark, f"delete from `{base}`")
     sql(spark, f"call restore('{base}', '{saved['instant']}')")
     assert rows(sql(spark, f"select id, fare from `{base}`")) == [("a", 1.0), ("b", 9.0), ("c", 3.0)]
-    with pytest.raises(InvalidStatement, match="one of compact, log_compact"):
-        sql(spark, "call vacuum('x')")
+    for text in ("vacuum('x')", f"clean('{base}'), clean('{base}')", f"clean('{base}') from x"):
+        with pytest.raises(InvalidStatement, match="one of compact, log_compact"):
+            sql(spark, f"call {text}")
+    for text in (f"restore('{base}')", f"clean('{base}', 'x')", f"restore('{base}', instant => '1')", "clean(other.trips, null)"):
+        with pytest.raises(InvalidStatement, match="the path or name of a table"):
+            sql(spark, f"call {text}")
+    with pytest.raises(TidelineError, match=r"other\.trips"):  # not the `trips` of another database
+        sql(spark, "call clean(other.trips)", {"trips": base})
+
+
+def test_a_table_without_rows_has_no_files(spark: SparkSession, tmp_path: Path) -> None:
+    sql(spark, f"create table `{tmp_path / 'new'}` ({COLUMNS}) tblproperties (primaryKey = 'id')")
+    assert rows(sql(spark, f"select path, log_files from tideline_files('{tmp_path / 'new'}')")) == []

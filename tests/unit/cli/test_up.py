@@ -7,6 +7,7 @@ from examples.demo.__main__ import main as demo
 from examples.demo.run import DemoFailed
 
 from tideline_cli.up import _services, run_services
+from tideline_console.settings import ConsoleSettings
 from tideline_planner.settings import PlannerSettings
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.policy import read_policies
@@ -67,16 +68,17 @@ def test_observe_starts_what_only_reads_with_a_policy_that_forbids_writes_whatev
         raise Started
 
     monkeypatch.setattr("tideline_cli.up.Supervisor", reached)
-    settings(f"[planner]\npolicy_file = '{tmp_path / 'mine.yaml'}'")
+    settings(f"[planner]\npolicy_file = '{tmp_path / 'mine.yaml'}'\n[console]\nactions = true")
     with pytest.raises(Started):
         run_services(observes=True)
     assert {child.name for child in found} - {"console"} == {"mirror", "planner"}
     for child in found:
+        for name, value in child.environment.items():
+            monkeypatch.setenv(name, value)
         if child.name == "planner":
-            for name, value in child.environment.items():
-                monkeypatch.setenv(name, value)
             policies = read_policies(PlannerSettings.load().policy_file)
             assert policies.of("/any/table").observes
+        assert child.name != "console" or not ConsoleSettings.load().actions, "they are commands that write"
 
 
 def test_up_names_the_setting_of_a_state_folder_that_cannot_be_made(settings, tmp_path):

@@ -18,6 +18,8 @@ from tideline_console.people import TRIES, TRIES_S, Attempts, named
 from tideline_console.service import ConsoleService
 from tideline_console.settings import ConsoleSettings
 from tideline_console.web import console_app
+from tideline_launcher.job_logs import keep_job_log
+from tideline_launcher.names import application_name
 from tideline_runtime.errors import InvalidSetting
 
 OPERATOR, VIEWER = "operator-0123456789-abcdef", "viewer-0123456789-abcdefgh"
@@ -236,6 +238,24 @@ class Signed(Acting):
         super().__init__(consoles, **NAMED)
         self.client = client_of(self.app)
         sign_in(self.client, token)
+
+
+def test_a_viewer_sees_no_log_of_an_application(consoles):
+    """It may hold secrets that the patterns of redaction do not know."""
+    table = consoles.create("trips")
+    write(table, 0)
+    name = application_name("trips", table.storage.root, "20260101120000000", 1)
+    keep_job_log(table.storage, name, b"the last lines", 3)
+    follower, model, settings = consoles.follower(**NAMED)
+    follower.turn()
+    app = console_app(settings, model, follower, consoles.clock)
+    (row,) = client_of(app).get("/api/v1/tables", headers={"authorization": f"Bearer {VIEWER}"}).json()["tables"]
+    for token, status in ((VIEWER, 403), (OPERATOR, 200)):
+        client = client_of(app)
+        sign_in(client, token)
+        for headers in ({}, {"hx-request": "true"}):
+            shown = client.get(f"/tables/{row['key']}/log/{name}", headers=headers)
+            assert (shown.status_code, "the last lines" in shown.text) == (status, status == 200)
 
 
 def test_a_viewer_cannot_act_whatever_address_or_form_is_sent(consoles):

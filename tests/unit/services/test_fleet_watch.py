@@ -495,8 +495,14 @@ def test_a_lost_timeline_file_is_named_until_it_is_back(fleet, monkeypatch, kind
         return named
 
     assert found_after(60) == []
-    within_s = {"exclusive": LOOK_AT_STANDING_S, "shared": LOOK_AT_TIMELINE_S, "observed": observed.LOOK_S}[kind]
     path = max((Path(fleet.path("trips")) / ".hoodie").glob("*.commit"))
+    path.with_suffix(".savepoint.inflight").touch()  # a savepoint that is made or deleted just now
+    if kind == "observed":
+        path.with_suffix(".savepoint").touch()
+        assert found_after(60) == []
+        path.with_suffix(".savepoint").unlink()
+    assert found_after(max(LOOK_AT_STANDING_S, LOOK_AT_TIMELINE_S, observed.LOOK_S)) == []
+    within_s = {"exclusive": LOOK_AT_STANDING_S, "shared": LOOK_AT_TIMELINE_S, "observed": observed.LOOK_S}[kind]
     content = path.read_bytes()
     path.unlink()
     (text,) = found_after(within_s)

@@ -395,6 +395,7 @@ def test_a_table_without_a_key_takes_rows_and_is_serviced(tmp_path):
     made.insert(trips_of(*FIRST), options=apart)
     keys = made.read(meta_fields=True).column("_hoodie_record_key").to_pylist()
     assert len(set(keys)) == len(keys) == 2 * len(FIRST)
+    assert "at most 1 log file(s)" in made.maintenance.log_compact().reason
     assert made.maintenance.compact(options={"hoodie.compact.inline.max.delta.commits": 1}).files_written
     assert made.maintenance.cluster().rows_rewritten == len(keys)
     assert sorted(made.read(meta_fields=True).column("_hoodie_record_key").to_pylist()) == sorted(keys)

@@ -44,10 +44,12 @@ def run_services(*, observes: bool = False) -> int:
     _check_services()
     policy = make_state_folder(settings) / "observe.yaml"
     names = [name for name in _services() if not observes or name in (*_OBSERVING, "console")]
-    policies = {f"{PREFIX}{name}__policy_file".upper(): str(policy) for name in names} if observes else {}
+    forced = {f"{PREFIX}{name}__policy_file".upper(): str(policy) for name in names} if observes else {}
     if observes:
         policy.write_text(_POLICY)
-    children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments), policies) for name in names]
+        # An action of a person runs a command, for which the policy file does not hold.
+        forced[f"{PREFIX}console__actions".upper()] = "false"
+    children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments), forced) for name in names]
     _print_address(settings.state_folder / "console.url")
     with logs("up", level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
         return Supervisor(children, settings.state_folder, grace_s=settings.stop_grace_s + _KILL_GRACE_S).run()

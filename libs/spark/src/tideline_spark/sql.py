@@ -37,8 +37,18 @@ if TYPE_CHECKING:
 
 DIALECT, INNER = "spark", "duckdb"
 POSSIBLE = "SELECT, INSERT, UPDATE, DELETE FROM, MERGE INTO, CREATE TABLE, SHOW PARTITIONS or CALL"
-FUNCTIONS = ("tideline_changes", "tideline_history", "tideline_files", "tideline_partitions")
-PROCEDURES = ("compact", "log_compact", "cluster", "clean", "archive", "create_savepoint", "delete_savepoint", "restore")
+FUNCTIONS = {"tideline_changes": (1, 3), "tideline_history": (1, 1), "tideline_files": (1, 1), "tideline_partitions": (1, 1)}
+"""The least and the largest number of arguments of each, the table included."""
+PROCEDURES = {
+    **dict.fromkeys(("compact", "log_compact", "cluster", "clean", "archive"), (1, 1)),
+    "create_savepoint": (1, 2),
+    "delete_savepoint": (2, 2),
+    "restore": (2, 2),
+}
+_TEXTS, _NUMBERS = ("path", "partition", "instant"), ("size_bytes", "rows")
+_FILES = pa.schema(
+    [*((n, pa.string()) for n in _TEXTS), *((n, pa.int64()) for n in _NUMBERS), ("log_files", pa.list_(pa.string()))],
+)
 _CALL = re.compile(r"^\s*call\s+(.+?)\s*;?\s*\Z", re.IGNORECASE | re.DOTALL)
 _SHOW = re.compile(r"^\s*show\s+partitions\s+(.+?)\s*;?\s*\Z", re.IGNORECASE | re.DOTALL)
 _WRITE = "hoodie.datasource.write."
@@ -164,9 +174,14 @@ class _Session:
 
     def _named(self, call: exp.Anonymous) -> tuple[tideline.Table, list[str]]:
         """Return the table that the first argument of a function or procedure names, and the other arguments."""
-        values = [part.name for part in call.expressions]
-        if not values or not all(values):
-            raise InvalidStatement(call.sql(DIALECT)[:80], expected="the path or name of a table, then texts or numbers")
+        from sqlglot import exp  # noqa: PLC0415
+
+        plain = [part for part in call.expressions if isinstance(part, exp.Literal | exp.Column) and part.name]
+        values = [".".join(p.name for p in part.parts) if isinstance(part, exp.Column) else part.name for part in plain]
+        least, most = {**FUNCTIONS, **PROCEDURES}[call.name.casefold()]
+        if len(values) < len(call.expressions) or not least <= len(values) <= most:
+            expected = f"the path or name of a table, then texts or numbers, {least} to {most} arguments"
+            raise InvalidStatement(call.sql(DIALECT)[:80], expected=expected)
         place = self.named.get(values[0].casefold(), values[0])
         is_path = "/" in place or not self.catalog
         return tideline.open(place, catalog="" if is_path else self.catalog, options=self.options, locks=self.locks), values[1:]
@@ -175,22 +190,23 @@ class _Session:
         """Return the rows of a table-valued function: changes (after a point, up to a point), history, files or partitions."""
         table, values = self._named(call)
         name = call.name.casefold()
-        if name == FUNCTIONS[0]:
+        if name == "tideline_changes":
             from tideline_spark.data_source import TidelineDataSource  # noqa: PLC0415
 
             self.spark.dataSource.register(TidelineDataSource)
             points = dict(zip(("since", "until"), values, strict=False))
             return self.spark.read.format("tideline").options(**points, changes="true").load(table.path)
         found = getattr(table.inspect, name.removeprefix("tideline_"))()
-        rows = found if isinstance(found, pa.Table) else pa.Table.from_pylist([asdict(file) for file in found])
+        rows = found if isinstance(found, pa.Table) else pa.Table.from_pylist([asdict(file) for file in found], _FILES)
         return self.spark.createDataFrame(rows)
 
     def call(self, text: str) -> DataFrame:
         """Run a procedure, `name(table, …)`: a table service, with the options of the statement. Return its result by names."""
         from sqlglot import exp  # noqa: PLC0415
 
-        called = parsed_statement(f"select {text}", DIALECT, POSSIBLE).find(exp.Anonymous)
-        if called is None or called.name.casefold() not in PROCEDURES:
+        parsed = parsed_statement(f"select {text}", DIALECT, POSSIBLE)
+        called = parsed.selects[0] if isinstance(parsed, exp.Select) and parsed == exp.select(*parsed.selects[:1]) else None
+        if not isinstance(called, exp.Anonymous) or called.name.casefold() not in PROCEDURES:
             raise InvalidStatement(f"CALL {text[:80]}", expected=f"one of {', '.join(PROCEDURES)}, such as CALL clean('path')")
         table, values = self._named(called)
         done = getattr(table.maintenance, called.name.casefold())(*values)

@@ -92,9 +92,10 @@ def _digest(listed: ListedTimeline) -> int:
 def _compared(known: _Seen | None, listed: ListedTimeline) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the completed files of a listing and those that are gone since they were seen, and which these are.
 
-    A pending rollback or restore may have deleted them.
+    A pending rollback or restore may have deleted them. Who deletes a savepoint deletes its completed file first.
     """
-    pending = {i.time: i.action for i in listed.timeline.instants if i.state is not State.COMPLETED}
+    begun = (i for i in listed.timeline.instants if i.state is not State.COMPLETED and i.action is not Action.SAVEPOINT)
+    pending = {i.time: i.action for i in begun}
     completed = {path: i.time for i, path in listed.timeline.paths.items() if i.state is State.COMPLETED}
     before = known.completed if known is not None else {}
     gone = {path: at for path, at in before.items() if at in pending and path not in completed}

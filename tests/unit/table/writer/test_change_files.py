@@ -8,11 +8,13 @@ from tests.unit.table.tables import SCHEMA, rows_of
 
 import tideline
 from tideline_table.action.metadata.check import check_table
-from tideline_table.errors import InvalidOption
+from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.hudi_options import check_agrees, parse_hudi_options
 from tideline_table.log_format import read_rows, scan_log
 from tideline_table.metadata_table.stored import StoredMetadata
 
 CDC = {"hoodie.table.cdc.enabled": "true"}
+MODE = "hoodie.table.cdc.supplemental.logging.mode"
 
 
 def table_of(path, **options):
@@ -98,6 +100,19 @@ def test_the_metadata_table_knows_the_change_files_that_are_there(tmp_path):
 
 def test_a_mode_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InvalidOption, match="OP_KEY_ONLY"):
-        table_of(tmp_path, **{"hoodie.table.cdc.supplemental.logging.mode": "all"})
+        table_of(tmp_path, **{MODE: "all"})
     with pytest.raises(InvalidOption, match="a copy-on-write table, or version 6"):
         table_of(tmp_path, **{"hoodie.table.type": "MERGE_ON_READ", "hoodie.write.table.version": "9"})
+    table_of(tmp_path).upsert(rows_of([("a", "p", 1, "x")]))
+    properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    properties.write_text(properties.read_text().replace("=DATA_BEFORE_AFTER", "=all"))
+    with pytest.raises(UnsupportedTable, match="OP_KEY_ONLY"):
+        tideline.open(tmp_path / "t").upsert(rows_of([("a", "p", 2, "y")]))
+
+
+def test_a_job_that_names_no_mode_writes_a_table_of_any(tmp_path):
+    found = table_of(tmp_path, **{MODE: "DATA_BEFORE"})._table.definition
+    assert check_agrees(parse_hudi_options(CDC), found) == []
+    for options in ({**CDC, MODE: "OP_KEY_ONLY"}, {"hoodie.table.cdc.enabled": "false"}):
+        with pytest.raises(InvalidOption, match="DATA_BEFORE"):
+            check_agrees(parse_hudi_options(options), found)

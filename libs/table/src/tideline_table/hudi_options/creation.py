@@ -159,6 +159,8 @@ def check_agrees(options: HudiOptions, found: TableDefinition, partition_by: tup
     asked, keygen, given = request_fields(options), found.keygen, options.table
     if partition_by and "partition_fields" not in asked:
         asked["partition_fields"] = partition_by
+    if asked.get("changes") and found.changes and "changes_mode" not in given:
+        asked["changes"] = found.changes
     names = tuple(name.partition(":")[0] for name in asked.get("partition_fields", keygen.partition_fields))
     held: list[tuple[str, object, object]] = [
         ("name", asked.get("name", found.name).casefold(), found.name.casefold()),

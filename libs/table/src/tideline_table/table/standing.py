@@ -89,7 +89,8 @@ def lost_completions(table: Table, listed: TimelineListing, state: TableState) -
 
     `state` is one from before the listing. A rollback or restore that is pending may have deleted such a file.
     """
-    pending = [i for i in listed.instants if i.state is not State.COMPLETED]
+    # A savepoint has the instant of its write.
+    pending = [i for i in listed.instants if i.state is not State.COMPLETED and i.action is not Action.SAVEPOINT]
     if any(i.action in (Action.ROLLBACK, Action.RESTORE) for i in pending):
         return []
     known = [a for i in pending if (a := state.actions.get(i.time)) is not None and a.state is State.COMPLETED]

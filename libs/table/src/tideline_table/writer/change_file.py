@@ -10,9 +10,10 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tideline_table.errors import UnsupportedTable
 from tideline_table.file_group.slice import join_path
 from tideline_table.hudi.file_names import change_file_name
-from tideline_table.hudi.properties import CHANGES_MODES
+from tideline_table.hudi.properties import CHANGES_MODE, CHANGES_MODES
 from tideline_table.log_format import BlockType, avro_block, row_schema
 from tideline_table.schema.arrow import one_chunk
 from tideline_table.schema.evolution import conform
@@ -23,7 +24,14 @@ from tideline_table.writer.task import WriteContext
 
 
 def change_schema(avro_schema: str, mode: str) -> str:
-    """Return the Avro schema of changes of rows with `avro_schema`: what Apache Hudi writes in this mode of a table."""
+    """Return the Avro schema of changes of rows with `avro_schema`: what Apache Hudi writes in this mode of a table.
+
+    Raises `UnsupportedTable` for a mode that Apache Hudi does not have.
+    """
+    if mode not in CHANGES_MODES:
+        raise UnsupportedTable(
+            f"{CHANGES_MODE}={mode}", expected=" or ".join(CHANGES_MODES), remedy="set one of them in hoodie.properties"
+        )
     image = json.loads(avro_schema)
     image["fields"] = [field for field in image["fields"] if field["name"] not in META_FIELDS]
     space = image.get("namespace")

@@ -16,7 +16,7 @@ from tests.plans import schedule_archival, schedule_clustering
 from tests.simulation.faults import FaultyStorage
 from tests.simulation.starting_point import Prepared, place
 from tests.unit.table.archives import FEW, INSERT, OLD_S, TASK_S, UPDATE, clean, live, seen_by_others, write_late
-from tests.unit.table.tables import DEATH_S, Row, cluster, contents, new_table, open_table, write
+from tests.unit.table.tables import DEATH_S, Row, cluster, contents, declare, new_table, open_table, write
 
 from tideline_table.action import (
     NotDue,
@@ -49,7 +49,7 @@ from tideline_table.errors import (
 )
 from tideline_table.hudi.formats import WRITTEN, format_of
 from tideline_table.hudi.instant import Action, State
-from tideline_table.hudi.properties import PROPERTIES_PATH
+from tideline_table.hudi.properties import CHANGES, PROPERTIES_PATH
 from tideline_table.hudi.version6 import parse_timeline_file_name
 from tideline_table.hudi.version6.archived_entry import ARCHIVED_ENTRY
 from tideline_table.log.table_log import HEAL_DEADLINE_S, LogReader, TableLog
@@ -256,6 +256,17 @@ def test_a_late_file_of_a_fenced_write_never_becomes_visible(old, row: Row):
     assert fenced not in table.state.actions
     assert seen_by_others(storage, clock) == contents(table)
     assert not [o.path for o in storage.list_objects(".hoodie/.temp")]
+
+
+def test_a_late_change_file_goes_too():
+    _, storage, clock = place(prepared(TableType.COW))
+    declare(storage, **{CHANGES: "true"})
+    table = open_table(storage, clock)
+    _, late = write_late(storage, clock, UPDATE)
+    assert sorted(path.rpartition(".")[2] for path in late) == ["cdc", "parquet"]
+    aged(table, clock)
+    _, cleanup, _ = archive(table, FEW)
+    assert set(cleanup.deleted) == late
 
 
 @pytest.mark.parametrize("is_rolled_back_first", [False, True])

@@ -109,6 +109,8 @@ def _files_of(storage: Storage, partition: str, instants: set[str]) -> Iterator[
         base, log = parse_base_file_name(name), parse_log_file_name(name)
         if base is not None and base.instant in instants:
             yield found.path, base.instant
+        elif log is not None and log.is_cdc and log.instant in instants:
+            yield found.path, log.instant
         elif log is not None and log.write_token.split("-")[1:2] in ([token] for token in tokens):
             # Only the blocks of a log file prove which write made it.
             wrote = {block.header.get(HeaderKey.INSTANT_TIME, "") for block in scan_log(storage, found.path).blocks}

@@ -77,7 +77,7 @@ def request_log_compaction(
     are merged cell by cell, by several ordering fields, or have no meta fields.
     """
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=False)
     table.timeline.format.check_supports(Feature.LOG_COMPACTION)
     _check_possible(table)
 
@@ -108,7 +108,7 @@ def run_log_compaction(
     not hold what was merged, `TransactionRolledBack` if another process ended the attempt.
     """
     chosen = table.options.merged(options or {})
-    table.check_writable()
+    table.check_writable(keyed=False)
     table.timeline.format.check_supports(Feature.LOG_COMPACTION)
     _check_possible(table)
     record = pending_plan(table, instant, TableService.LOG_COMPACTION, table.state.pending_log_compactions(), chosen)
