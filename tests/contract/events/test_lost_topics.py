@@ -22,7 +22,6 @@ from tideline_events import (
     EventLog,
     EventLogUnavailable,
     Heartbeat,
-    Subscription,
     Transition,
     decode,
     encode,
@@ -132,28 +131,6 @@ def test_a_member_of_a_group_reads_a_topic_that_is_there_again_from_its_start(to
     with closing(topics.log.subscribe([TABLES.name], group)) as member:
         until(lambda: has_read(6))
         member.commit()
-    assert found == uids
-
-
-def test_a_member_does_not_commit_what_it_read_of_the_topic_before(topics: Topics) -> None:
-    """Whoever took over from it began behind as many records of the new topic, and nobody ever read them."""
-    uids, group = [new_uid() for _ in range(5)], f"group-{new_uid()}"
-    found: list[object] = []
-
-    def has_read(member: Subscription, count: int) -> bool:
-        found.extend(decode(record).table.uid for record in member.poll(1))
-        return len(found) == count
-
-    with closing(topics.log.subscribe([TABLES.name], group)) as member:
-        with closing(topics.log.publisher("one")) as publisher:
-            publisher.publish(*(encode(table_record(uid, 1)) for uid in uids[:2]))
-        until(lambda: has_read(member, 2))
-        topics.remake(TABLES.name)
-        with closing(topics.log.publisher("two")) as again:
-            again.publish(*(encode(table_record(uid, 1)) for uid in uids[2:]))
-        member.commit()
-    with closing(topics.log.subscribe([TABLES.name], group)) as other:
-        until(lambda: has_read(other, 5))
     assert found == uids
 
 
