@@ -101,8 +101,6 @@ def test_the_metadata_table_knows_the_change_files_that_are_there(tmp_path):
 def test_a_mode_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InvalidOption, match="OP_KEY_ONLY"):
         table_of(tmp_path, **{MODE: "all"})
-    with pytest.raises(InvalidOption, match="a copy-on-write table, or version 6"):
-        table_of(tmp_path, **{"hoodie.table.type": "MERGE_ON_READ", "hoodie.write.table.version": "9"})
     table_of(tmp_path).upsert(rows_of([("a", "p", 1, "x")]))
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
     properties.write_text(properties.read_text().replace("=DATA_BEFORE_AFTER", "=all"))

@@ -65,8 +65,9 @@ class WriteStat:
     log_files_compacted: int = 0
     log_offset: int = 0
     """Where the write begins in a log file to which Apache Hudi appended it. `file_size_bytes` then counts what it appended."""
-    changes: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """The change file of the write by its path, with its size; none if queries of changes find all in other files."""
+    changes: Mapping[str, int] | None = field(default=None, compare=False)
+    """The change file of the write by its path, with its size. Empty for a log file in a table with change files, whose write stats
+    name the slice, as Apache Hudi's queries of changes ask there."""
     record: str = field(default="", compare=False)
     """The digests of the file's bytes, as of `DataPath`; empty if its writer, Apache Hudi for example, took none."""
     proof: Proof | None = field(default=None, compare=False)
@@ -96,7 +97,7 @@ class WriteStat:
         stat: dict[str, Any] = {
             "fileId": self.file_id,
             "path": self.path,
-            "cdcStats": dict(self.changes) or None,
+            "cdcStats": None if self.changes is None else dict(self.changes),
             "prevCommit": self.prev_commit,
             "numWrites": self.num_writes,
             "numDeletes": self.num_deletes,
@@ -150,7 +151,7 @@ class WriteStat:
             log_version=int(stat.get("logVersion") or 0),
             log_files_compacted=int(stat.get("totalLogFilesCompacted") or 0),
             log_offset=int(stat.get("logOffset") or 0),
-            changes={str(path): int(size) for path, size in (stat.get("cdcStats") or {}).items()},
+            changes=None if (changes := stat.get("cdcStats")) is None else {str(path): int(size) for path, size in changes.items()},
             record=str(stat.get(_RECORD) or ""),
         )
 

@@ -86,7 +86,7 @@ def _published(metadata: CommitMetadata) -> FilesRecords:
     written = [stat for stat in metadata.stats if stat.path]
     found = FilesRecords(dict.fromkeys((stat.partition_path for stat in written), 0))
     for stat in written:
-        for path, size_bytes in ((stat.path, stat.file_size_bytes), *stat.changes.items()):
+        for path, size_bytes in ((stat.path, stat.file_size_bytes), *(stat.changes or {}).items()):
             found.list_file(stat.partition_path, path.rpartition("/")[2], size_bytes)
     return found
 

@@ -189,11 +189,6 @@ def _checked(request: TableRequest) -> str:
         raise InvalidOption(f"base files in {request.base_format}", expected=" or ".join(BASE_FORMATS))
     if request.changes not in ("", *CHANGES_MODES):
         raise InvalidOption(f"change files with {request.changes}", expected=" or ".join(CHANGES_MODES))
-    if request.changes and request.type is TableType.MOR and form.has_completion_times:
-        raise InvalidOption(
-            f"change files in a merge-on-read table of version {form.version}: Apache Hudi finds no slice to compare its logs with",
-            expected="a copy-on-write table, or version 6",
-        )
     if request.base_format == "ORC":
         orc_schema(request.schema)
     text = avro_from_arrow(request.schema, request.name)

@@ -71,7 +71,7 @@ def write_file_group(
         num_inserts=len(merged.inserted),
         num_updates=merged.updates,
         num_deletes=merged.deletes,
-        changes=changed,
+        changes=changed or None,
         record=written.record,
         statistics=written.statistics,
         keys=FileKeys(merged.inserted, written.bloom) if context.keeps_keys else None,

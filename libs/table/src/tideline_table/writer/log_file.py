@@ -90,6 +90,7 @@ def append_log_file(context: WriteContext, task: FileGroupTask, incoming: pa.Tab
         base_file=base.base_file,
         log_files=(*(log.name for log in base.log_files), name),
         log_version=version,
+        changes={} if context.changes else None,
         record=blocks_record(written),
         statistics=_statistics(context, stored),
     )

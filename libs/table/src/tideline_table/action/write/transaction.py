@@ -198,7 +198,7 @@ class WriteTransaction:
         Thread-safe.
         """
         if result.stat is not None:
-            self._staged.update((result.stat.path, *result.stat.changes))
+            self._staged.update((result.stat.path, *(result.stat.changes or ())))
 
     def check_early(self, based_on: Mapping[FileGroupId, SliceVersion], appends: frozenset[FileGroupId]) -> None:
         """Raise the conflict that a commit over `based_on` would have now, so that a lost write stops between two files.
@@ -341,7 +341,7 @@ class WriteTransaction:
 
     def _delete_unnamed_files(self, results: Sequence[FileGroupResult]) -> None:
         # Files of failed task attempts carry this instant and would count as committed.
-        named = {path for s in _stats(results) for path in (s.path, *s.changes)}
+        named = {path for s in _stats(results) for path in (s.path, *(s.changes or ()))}
         self._staged |= named
         for path in marked_files(self.timeline.storage, self.instant):
             if path not in named:

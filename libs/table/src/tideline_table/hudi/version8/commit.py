@@ -35,7 +35,7 @@ def commit_content(metadata: CommitMetadata) -> bytes:
 
 def _stat(stat: WriteStat) -> dict[str, Any]:
     found = {**stat.to_json(), "numUpdates": 0, "totalRollbackBlocks": 0, "totalLogReadTimeMs": 0}
-    if stat.is_log:
-        # Of a delta commit: its slice is not looked up, so the stat names this file alone.
+    if stat.is_log and stat.changes is None:
+        # Of a delta commit, as Apache Hudi writes it in a table without change files: its slice is not looked up.
         found |= {"baseFile": "", "logFiles": [stat.path.rpartition("/")[2]]}
     return found
