@@ -229,6 +229,23 @@ def test_a_table_that_is_left_is_observed_and_one_that_is_shared_again_is_manage
     service.tick()
     service.tick()
     assert fleet.event_log.cursor(shared.uid).sharing == "shared"
+    told, uid = steps(fleet, base), observed_uid(LocalStorage(base).root)
+    assert changes(fleet, uid)[-1][0] == "dropped"
+    assert record(fleet, base).health == "unmanaged"
+    fleet.clock.advance(120)
+    service.tick()
+    assert [kind for kind, _ in changes(fleet, uid)].count("dropped") == 1
+    leave(Table.open(table.base_path, hudi_lock=open_hudi_lock), open_hudi_lock)
+    for _ in range(2):
+        fleet.clock.advance(120)
+        service.tick()
+        service.tick()
+        service, _ = mirror(fleet)
+    # The uid is that of before: its sequences go on, and no step is told twice.
+    assert steps(fleet, base)[: len(told)] == told
+    assert [sequence for sequence, *_ in steps(fleet, base)] == list(range(1, len(steps(fleet, base)) + 1))
+    assert record(fleet, base).health == "healthy"
+    assert changes(fleet, uid)[-1][0] == "managed"
 
 
 def test_a_process_that_locks_a_table_that_was_left_leaves_no_file_of_its_lock(fleet):

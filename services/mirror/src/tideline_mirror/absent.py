@@ -57,7 +57,7 @@ class AbsentTables:
             kind, reason, is_certain = found
             # A folder that is not mounted looks as if its tables were deleted.
             if is_certain or now_s - self._absent_since_s.setdefault(uid, now_s) >= DELETED_AFTER_S:
-                self._publish(known, record, kind, reason)
+                self._publish(known, record, kind, reason, is_certain=is_certain)
         self._absent_since_s = {uid: since_s for uid, since_s in self._absent_since_s.items() if uid in known}
 
     def _found(self, record: TableRecord) -> tuple[str, str, bool] | None:
@@ -78,7 +78,8 @@ class AbsentTables:
         if identity is None:
             return "dropped", "no table is there", False
         if identity.uid != record.table_uid:
-            return "dropped", f"table {identity.uid} is there now", True
+            is_kept = is_told and record.sharing == OBSERVED
+            return None if is_kept else ("dropped", f"table {identity.uid} is there now", True)
         return None if is_told else (UNMANAGED, self._tables.refusals().get(base_path, ("it is not selected", False))[0], False)
 
     def _of_hudi(self, record: TableRecord, uid: str) -> tuple[str, str, bool]:
@@ -87,16 +88,18 @@ class AbsentTables:
             return UNMANAGED, f"it was returned to the writers of Apache Hudi and is observed as table {uid}", True
         return UNMANAGED, self._tables.refusals().get(record.table.base_path, ("it is not selected", False))[0], False
 
-    def _publish(self, known: dict[str, TableRecord], record: TableRecord, kind: str, reason: str) -> None:
+    def _publish(self, known: dict[str, TableRecord], record: TableRecord, kind: str, reason: str, *, is_certain: bool) -> None:
         uid, base_path = record.table_uid, record.table.base_path
         successor = next((other for other in known.values() if other.former_uid == uid), None)
         if kind == "dropped" and successor is not None:
             reason = f"moved to {successor.table.base_path} as table {successor.table_uid}"
         change, left = lost(record, kind, self._context.clock.now(), reason, self._fleet)
         shard = shard_of(base_path, self._tables.shards.count)
-        self._publishers.publish(shard, encode(change), table_deletion(uid) if kind == "dropped" else encode(left))
+        # The record of a table that was shared stays: once it is left, its uid is that of before, and its sequences go on.
+        goes = kind == "dropped" and (record.sharing != OBSERVED or not is_certain)
+        self._publishers.publish(shard, encode(change), table_deletion(uid) if goes else encode(left))
         self._absent_since_s.pop(uid, None)
-        if kind == "dropped":
+        if goes:
             del known[uid]
             self._context.metrics.increment(DELETED)
         else:
