@@ -158,7 +158,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_of_peers(item: pytest.Item) -> bool:
-    return item.get_closest_marker("of_peers") is not None and "apache_hudi" in getattr(item, "fixturenames", ())
+    has_hudi = {"apache_hudi", "hudi_on_s3a"} & set(getattr(item, "fixturenames", ()))
+    return item.get_closest_marker("of_peers") is not None and bool(has_hudi)
 
 
 def _beyond_pairs(items: list[pytest.Item]) -> list[pytest.Item]:

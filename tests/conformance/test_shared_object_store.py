@@ -20,7 +20,6 @@ from tests.conformance.peers.apache_hudi import ApacheHudi
 from tests.conformance.peers.environment import prepare
 from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
 from tests.real.object_store import ACCESS_KEY, SECRET_KEY, ObjectStoreServer, running_object_store
-from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import run_clean, run_clustering, run_compaction, write_rows
@@ -31,7 +30,7 @@ from tideline_table.writer import Operation
 
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.skipif(SAMPLE_STEP != 1, reason="S3A needs 280 MB of jars; runs with SAMPLE_STEP=1"),
+    pytest.mark.of_peers,  # S3A needs 280 MB of jars
 ]
 JARS = Path(__file__).with_name("s3a_jars.json")
 BUCKET = "lake"
@@ -63,7 +62,7 @@ def store() -> Iterator[ObjectStoreServer]:
 
 
 @pytest.fixture(scope="module")
-def peer(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheHudi]:
+def hudi_on_s3a(store: ObjectStoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheHudi]:
     settings = {
         "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "fs.s3a.endpoint": store.endpoint,
@@ -156,11 +155,16 @@ class Both:
     ids=str,
 )
 def test_both_write_a_table_in_an_object_store(
-    store: ObjectStoreServer, peer: ApacheHudi, monkeypatch: pytest.MonkeyPatch, version: int, kind: TableType, metadata: bool
+    store: ObjectStoreServer,
+    hudi_on_s3a: ApacheHudi,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    kind: TableType,
+    metadata: bool,
 ) -> None:
     for name, value in store.settings.items():
         monkeypatch.setenv(name, value)
-    table = Both(peer, f"s3://{BUCKET}/tables/v{version} {kind.value} é", kind, version, metadata)
+    table = Both(hudi_on_s3a, f"s3://{BUCKET}/tables/v{version} {kind.value} é", kind, version, metadata)
     table.create()
     table.ours(trips(range(10), 1))
     table.theirs(trips(range(5, 14), 2))
