@@ -13,6 +13,8 @@ from tests.fleet.story import Size, performed
 from tests.fleet.verification import problems
 
 SHOWN = 40
+LEAST = 10
+"""Of fewer tables, the only one whose window closes has a bucket index and no log files: nothing is planned for it."""
 LARGE = 40
 """From so many tables on, a group has a window that opens and closes by the clock during the run."""
 
@@ -24,6 +26,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=6, help="rounds of each writer; in each it writes half of the tables")
     parser.add_argument("--folder", type=Path, help="where the tables on disk, the logs and the ledgers are kept")
     given = parser.parse_args()
+    if given.tables < LEAST:
+        parser.error(f"--tables {given.tables}: at least {LEAST}, so that each group has a table that is rewritten")
     began_s = time.monotonic()
     is_large = given.tables >= LARGE
     age_s, window_s = (300.0, 60.0) if is_large else (150.0, 0.0)

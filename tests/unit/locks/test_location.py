@@ -136,9 +136,18 @@ def test_shared_table_prints_where_its_lock_in_a_metastore_is() -> None:
         "hivemetastore.uris": "thrift://hms1.example:9083,thrift://hms2.example:9083",
         "hivemetastore.database": "lake",
         "hivemetastore.table": "trips",
-        "client.num_retries": "100",
+        "client.num_retries": "1800",
         "client.wait_time_ms_between_retry": "200",
     }
+
+
+@pytest.mark.parametrize("expire_min", [1, 10])
+def test_a_job_waits_longer_than_the_lock_file_of_a_process_that_died_lasts(expire_min: int) -> None:
+    """A job waited 20 s, and died if a service had been killed with the lock."""
+    options = Sharing(HudiLockKind.FILE_SYSTEM, expire_min).hudi_options(format_to_create(6))
+    retries = int(options["hoodie.write.lock.client.num_retries"])
+    waits_s = retries * int(options["hoodie.write.lock.client.wait_time_ms_between_retry"]) / 1000
+    assert waits_s > 60 * int(options["hoodie.write.lock.filesystem.expire"])
 
 
 @pytest.mark.parametrize("place", ["", "eu-west-1", "eu-west-1/locks", "eu-west-1/locks/a/b", "ftp://a/eu-west-1/locks/trips"])

@@ -14,6 +14,9 @@ from tideline_table.hudi.format import TableFormat
 HUDI_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
 DEFAULT_EXPIRE_MIN = 10
+_METASTORE_EXPIRES_S = 300
+"""The metastore ends a lock that nobody renews for this long (`hive.txn.timeout`)."""
+_RETRY_MS = 200
 _VOUCHED = "an operator vouches for them: tideline share PATH --resume"
 _ENABLED_BY = {
     "column_stats": "hoodie.metadata.index.column.stats.enable",
@@ -97,8 +100,7 @@ class Sharing:
             return options | {
                 "hoodie.write.lock.provider": f"{_PACKAGE}.FileSystemBasedLockProvider",
                 "hoodie.write.lock.filesystem.expire": str(self.expire_min),
-                "hoodie.write.lock.client.num_retries": "100",
-                "hoodie.write.lock.client.wait_time_ms_between_retry": "200",
+                **_waiting(60 * self.expire_min),
             }
         if self.lock is HudiLockKind.ZOOKEEPER:
             hosts, base_path, key = zookeeper_place(self.place)
@@ -117,9 +119,7 @@ class Sharing:
                 "hoodie.write.lock.hivemetastore.uris": ",".join(f"thrift://{host}" for host in hosts.split(",")),
                 "hoodie.write.lock.hivemetastore.database": database,
                 "hoodie.write.lock.hivemetastore.table": table,
-                # This provider does not wait: its caller tries again.
-                "hoodie.write.lock.client.num_retries": "100",
-                "hoodie.write.lock.client.wait_time_ms_between_retry": "200",
+                **_waiting(_METASTORE_EXPIRES_S),
             }
         if self.lock is HudiLockKind.DYNAMODB:
             endpoint, region, table, key = dynamodb_place(self.place)
@@ -185,6 +185,14 @@ def dynamodb_place(place: str) -> tuple[str, str, str, str]:
             expected="REGION/TABLE/KEY, or ENDPOINT/REGION/TABLE/KEY with the URL of another endpoint than AWS's",
         )
     return matched["endpoint"] or "", matched["region"], matched["table"], matched["key"]
+
+
+def _waiting(expires_s: int) -> dict[str, str]:
+    """Return the options by which a job waits longer than the lock of a process that died lasts. These providers do not wait."""
+    return {
+        "hoodie.write.lock.client.num_retries": str((expires_s + 60) * 1000 // _RETRY_MS),
+        "hoodie.write.lock.client.wait_time_ms_between_retry": str(_RETRY_MS),
+    }
 
 
 PLACES: Mapping[HudiLockKind, Callable[[str], tuple[str, ...]]] = {
