@@ -56,17 +56,13 @@ def create(
 
     `index` is how writers find the file group that holds a key: `BucketIndex(8)`, `BloomIndex()` or `RecordIndex()`. Without
     it, each writer chooses by `hoodie.index.type`.
-
     `table_version` is 6 by default, which all engines read; with 9 or 8, engines with Apache Hudi 1.x read the table.
-
     `options` are those of `open`, and Apache Hudi's own, which define the table in place of arguments
     (`hoodie.datasource.write.recordkey.field`, `hoodie.index.type=BUCKET` and others, docs/hudi-options.md). One with another value
     than its argument is refused.
 
     Raises `TableExists`, `SchemaMismatch` or `InvalidInput`, and then creates nothing.
     """
-    if type.upper() not in engine.TableType.__members__:
-        raise InvalidOption(f"table type {type!r}", expected="cow or mor")
     found = parse_hudi_options(options or {})
     engine_options = config.Options(found.write_options()).given()  # validated before the table is created, as the locks are
     lock_url(locks)
@@ -77,26 +73,33 @@ def create(
         "partition_fields": column_list(partition),
         "ordering_field": ",".join(column_list(ordering)),
         "merge": merge,
-        "type": engine.TableType[type.upper()] if type.upper() != _DEFAULT_TYPE else "",
+        "type": _named_type(type),
         "hive_style": hive_style,
         "url_encode": url_encode,
         "key_generator": key_generator.upper().replace("-", "_"),
         "key_settings": key_settings or {},
         "version": table_version,
-        **({} if meta_fields else {"meta_fields": False}),
         "index": index,
+        **({} if meta_fields else {"meta_fields": False}),
     }
     request = named_request(found, arguments, engine.default_name(base_path), schema_from(schema))
     engine.create_table(base_path, request)
     found.warn()
-    table = open(base_path, options=engine_options, locks=locks)
+    table, chosen = open(base_path, options=engine_options, locks=locks), config.Options(engine_options)
     if isinstance(request.index, RecordIndex):
         table.maintenance.create_metadata("record_index")
-    elif config.Options(engine_options)[config.METADATA_ENABLE]:
+    elif chosen[config.METADATA_ENABLE]:
         table.maintenance.create_metadata()
-    if config.Options(engine_options)[config.METADATA_COLUMN_STATISTICS]:
+    if chosen[config.METADATA_COLUMN_STATISTICS]:
         table.maintenance.create_metadata("column_stats")
     return table
+
+
+def _named_type(name: str) -> engine.TableType | str:
+    """Return the table type of this name; empty for the default, with which an option may name the other one."""
+    if name.upper() not in engine.TableType.__members__:
+        raise InvalidOption(f"table type {name!r}", expected="cow or mor")
+    return engine.TableType[name.upper()] if name.upper() != _DEFAULT_TYPE else ""
 
 
 @checked

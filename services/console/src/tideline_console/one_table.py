@@ -82,19 +82,10 @@ def table_context(
         30.0,
     )
     conflict, groups = conflict_with_files(known.model, row["uid"], chosen, table)
-    passed_s, document = now_s - row["examined_s"], dict(row["document"])
-    for name in ("findings", "pending"):
-        document[name] = [aged(one, passed_s) for one in document[name]]
-    services = document["services"].items()
-    document["services"] = {
-        name: {**one, "last_run": aged(one["last_run"], passed_s)} if one["last_run"] else one for name, one in services
-    }
-    if document["backlog"] and document["backlog"]["oldest_log_s"] is not None:
-        document["backlog"] = {**document["backlog"], "oldest_log_s": document["backlog"]["oldest_log_s"] + max(0.0, passed_s)}
     return {
         "title": row["name"],
         "row": row,
-        "document": document,
+        "document": _aged_document(row, now_s),
         "failure": failure,
         "facts": facts,
         "drawing": drawing,
@@ -120,6 +111,20 @@ def table_context(
         "upkeep_days": UPKEEP_DAYS,
         "trends": made[3],
     }
+
+
+def _aged_document(row: Row, now_s: float) -> dict[str, Any]:
+    """Return the document of the last examination, with the ages that its findings, plans and logs have now."""
+    passed_s, document = now_s - row["examined_s"], dict(row["document"])
+    for name in ("findings", "pending"):
+        document[name] = [aged(one, passed_s) for one in document[name]]
+    services = document["services"].items()
+    document["services"] = {
+        name: {**one, "last_run": aged(one["last_run"], passed_s)} if one["last_run"] else one for name, one in services
+    }
+    if document["backlog"] and document["backlog"]["oldest_log_s"] is not None:
+        document["backlog"] = {**document["backlog"], "oldest_log_s": document["backlog"]["oldest_log_s"] + max(0.0, passed_s)}
+    return document
 
 
 def conflict_with_files(

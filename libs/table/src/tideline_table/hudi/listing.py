@@ -64,7 +64,8 @@ class TimelineListing:
 
 def list_timeline(storage: Storage, form: TableFormat, zone: tzinfo = UTC) -> TimelineListing:
     """List the active timeline, whose instants are in `zone`. Unknown names are ignored."""
-    return timeline_listing(form, found := {o.path: o for o in storage.list_folder(form.timeline_folder).objects}, found, zone)
+    found = {o.path: o for o in storage.list_folder(form.timeline_folder).objects}
+    return timeline_listing(form, found, found, zone)
 
 
 def timeline_listing(

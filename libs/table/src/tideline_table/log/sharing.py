@@ -15,7 +15,7 @@ HUDI_WRITER = "apache-hudi"
 """Writer id of log entries that were adopted from the timeline."""
 DEFAULT_EXPIRE_MIN = 10
 _METASTORE_EXPIRES_S = 300
-"""The metastore ends a lock that nobody renews for this long (`hive.txn.timeout`)."""
+"""The metastore ends a lock that its holder has not renewed for this long (`hive.txn.timeout`)."""
 _RETRY_MS = 200
 _VOUCHED = "an operator vouches for them: tideline share PATH --resume"
 _ENABLED_BY = {
