@@ -200,8 +200,10 @@ class History:
         self._take(lambda n: n % 2 == 0)
         return self._put(numbers, ts)
 
-    def delete_partition(self, _: int) -> str:
+    def delete_partition(self, _: int) -> str | None:
         part = self.draw.randrange(2)
+        if not any(n % 2 == part for n in self.model):
+            return None  # it may not be there: that is refused by name
         delete_partitions(self.turns.open(), [f"p{part}"])
         self._take(lambda n: n % 2 == part)
         return f"p{part}"
