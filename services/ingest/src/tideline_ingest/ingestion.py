@@ -21,6 +21,7 @@ from tideline_locks.table_lock import LockProviders
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.errors import InvalidSetting
 from tideline_runtime.logging import get_logger
+from tideline_runtime.policy import LivePolicies
 from tideline_runtime.storage_requests import StorageRequests
 from tideline_table.action import write_rows
 from tideline_table.config import PRIORITY_WAIT_S, SCHEMA_EVOLUTION, SET_NULL_FOR_MISSING_COLUMNS
@@ -75,6 +76,7 @@ class IngestService:
         self._client = client_options(settings)
         self._registry: SchemaRegistry | None = None
         self._storage = storage
+        self._policies = LivePolicies(settings.policy_file, context.clock, context.metrics)
         self._requests = StorageRequests(context.metrics, settings.prices)
         self._reader = reader
         self._dead_letters: DeadLetters | None = None
@@ -89,8 +91,8 @@ class IngestService:
     def start(self) -> None:
         """Open the table, check that the settings fit the table, and create the clients of Kafka and of the schema registry.
 
-        Raises the errors of `Table.open`, `Table.check_writable` and `TableIntake`, and `InvalidSetting` for options that a
-        client refuses.
+        Raises the errors of `Table.open`, `Table.check_writable` and `TableIntake`, `FeedingRefused` where the policy lets no
+        ingestion write, and `InvalidSetting` for options that a client refuses.
         """
         settings, clock = self._settings, self._context.clock
         table = Table.open(
@@ -104,6 +106,7 @@ class IngestService:
         table.check_writable(keyed=settings.operation == "upsert")
         self._locks.attach(table)
         self._table = table
+        self._check_policy()
         if self._registry is None and settings.schema_registry and is_registered(settings):
             self._registry = SchemaRegistry.of(settings, self._context.health.beat)
         self._intake = TableIntake(settings, table, self._registry)
@@ -173,6 +176,11 @@ class IngestService:
                 error.found, name=name, origin=self._settings.origin("kafka_options"), expected=error.expected, remedy=error.remedy
             ) from None
 
+    def _check_policy(self) -> None:
+        table = self._table
+        policy = self._policies.current().of(table.storage.root, table.uid)
+        policy.check_feeding(created_here=table.sharing is None or (table.identity is not None and table.identity.is_created_here))
+
     def _goes_on(self) -> bool:
         self._context.health.beat()
         return not self._context.stopping.is_set()
@@ -238,10 +246,12 @@ class IngestService:
     def _write(self, intake: Intake | None) -> None:
         """Commit rows and offsets together.
 
-        Raises `ProgressMoved` if another instance committed first, `TableFrozen` if the table was replaced. Both write nothing.
+        Raises `ProgressMoved` if another instance committed first, `TableFrozen` if the table was replaced, `FeedingRefused` if
+        the policy changed. All write nothing.
         """
         assert self._offsets is not None
         self._context.health.beat()
+        self._check_policy()
         check_stands(self._table.storage, self._table.identity)
         value = self._offsets.to_text()
         committed = write_rows(

@@ -13,7 +13,7 @@
 (the longest folder without wildcards first), then `defaults`. HudiTable resources are narrower than every rule of the file.
 """
 
-from tideline_runtime.policy.errors import ContradictoryRules, PolicyRefused, Problem
+from tideline_runtime.policy.errors import ContradictoryRules, FeedingRefused, PolicyRefused, Problem
 from tideline_runtime.policy.live import LivePolicies
 from tideline_runtime.policy.reading import parse_policies, read_policies
 from tideline_runtime.policy.resolution import Fleet, Policies

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tideline_runtime.errors import InputRefused
 from tideline_table.errors import InvalidOption
 
 
@@ -54,4 +55,16 @@ class ContradictoryRules(InvalidOption):
             f"policy of {base_path}: {field} has different values in {' and '.join(origins)}",
             expected="one narrowest rule for each field",
             remedy="give the field in a rule for this table, or exclude the table from one of the rules",
+        )
+
+
+class FeedingRefused(InputRefused):
+    """The policy of a table lets no ingestion of Tideline write it. `rule` is the mode with its rule and line; empty: no rule."""
+
+    def __init__(self, base_path: str, rule: str) -> None:
+        self.base_path, self.rule = base_path, rule
+        super().__init__(
+            f"policy of {base_path}: {rule or 'no rule gives a mode, and Apache Hudi created the table'}",
+            expected="mode: write, in which an ingestion of Tideline may write the table beside its other writers",
+            remedy="give it in a rule for this table, in the file that the setting policy_file names, or write another table",
         )

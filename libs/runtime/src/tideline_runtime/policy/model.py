@@ -110,10 +110,11 @@ class PauseModel(_Part):
 class Body(_Part):
     """What a rule gives. A field that is absent is left to wider rules."""
 
-    mode: Literal["observe", "services"] | None = Field(
+    mode: Literal["observe", "services", "write"] | None = Field(
         default=None,
         description="observe: the services write nothing to the table, neither plans nor rollbacks nor log entries; the mirror "
-        "publishes what others write. services (default): the services work on it.",
+        "publishes what others write. services: the services work on it, and tideline-ingest does not write to it. write: both. "
+        "Absent: as write for a table that Tideline created, as services for others.",
     )
     services: Services | None = None
     options: dict[str, Scalar] | None = Field(default=None, description="Engine options by key, docs/options.md.")

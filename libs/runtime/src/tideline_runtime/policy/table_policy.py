@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tideline_runtime.policy.errors import FeedingRefused
 from tideline_runtime.policy.fields import OPTION, SETTING, nested
 from tideline_runtime.policy.window import Window
 from tideline_table.action import SERVICES, Objectives, TableService
@@ -61,6 +62,12 @@ class TablePolicy:
     def observes(self) -> bool:
         """Whether the services may write nothing to the table."""
         return bool(self._value("mode", "services") == "observe")
+
+    def check_feeding(self, *, created_here: bool) -> None:
+        """Raise `FeedingRefused` unless an ingestion may write the table, which Tideline created or Apache Hudi did."""
+        mode = self._value("mode", None)
+        if mode != "write" and (mode is not None or not created_here):
+            raise FeedingRefused(self.base_path, f"mode: {mode} by {self.given['mode'].origin}" if mode else "")
 
     def is_on(self, service: TableService) -> bool:
         """Return whether the service is switched on. A pause does not change the result."""

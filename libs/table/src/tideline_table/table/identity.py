@@ -19,6 +19,7 @@ from tideline_table.errors import (
     TableFrozen,
     UnsupportedTable,
 )
+from tideline_table.hudi import properties as p
 from tideline_table.hudi.properties import PROPERTIES_PATH
 from tideline_table.index.bucket import BY_PARTITION
 from tideline_table.index.scope import KEPT_TYPES
@@ -42,12 +43,17 @@ class TableIdentity:
     formerly: tuple[str, ...] = ()
     """The base paths at which the table was before it was copied or moved: plans made there name files below them."""
     declared: Mapping[str, str] = field(default_factory=dict)
-    """The properties that decide what rows the files hold, as the table was created with them (`fixed_properties`). Empty for a
-    table that Apache Hudi created."""
+    """The properties that decide what rows the files hold, as the table was created with them (`fixed_properties`). Of a table that
+    Apache Hudi created at most the version."""
     former_uid: str | None = None
     """The uid of the table that it was before it was copied or moved."""
     created: str = field(default="", compare=False)
     """When this identity was made (ISO 8601): the table was created, shared or adopted then."""
+
+    @property
+    def is_created_here(self) -> bool:
+        """Whether Tideline created the table, and has not returned it to Apache Hudi's writers since."""
+        return bool(self.declared.keys() - {p.VERSION})
 
     def index_after(self, resize: BucketResize | None) -> str:
         """Return `index` with the numbers of buckets of a resize; None leaves those of the creation."""
