@@ -195,13 +195,20 @@ class TableState(StateView):
 
     def _take_over(self, adopted: AdoptedTable, sequence: int) -> None:
         for instant, action, name, operation, since in adopted.actions:
-            known = (instant, Action(action), State(name), operation, sequence, sequence, HUDI_WRITER, since)
-            self.actions[instant] = ActionRecord(*known, completion=adopted.completions.get(instant, ""))
+            taken = (instant, Action(action), State(name), operation, sequence, sequence, HUDI_WRITER, since)
+            known, ended = self.actions.get(instant), adopted.completions.get(instant, "")
+            is_known = known is not None and known.state is State(name)
+            self.actions[instant] = (
+                replace(known, completion=ended) if known is not None and is_known else ActionRecord(*taken, completion=ended)
+            )
+        there = {instant for instant, *_ in adopted.actions}
+        for known in [a for a in self.pending() if a.instant not in there]:
+            self.actions[known.instant] = replace(known, state=State.ROLLED_BACK, sequence=sequence)
         self.slices, self.replaced, self.plans = dict(adopted.slices), dict(adopted.replaced), dict(adopted.plans)
         self.excess = excess_groups(self.slices, self.replaced)
         self.schema_json = adopted.schema_json or self.schema_json
         self.last_clean_retained, self.archived_before = adopted.last_clean_retained, adopted.archived_before
-        self.whole_since, self.progress = adopted.whole_since, dict(adopted.progress)
+        self.whole_since, self.progress = adopted.whole_since, {**self.progress, **adopted.progress}
 
     def _apply_rollback(self, entry: Entry, step: RollbackStep) -> None:
         if entry.after is State.COMPLETED:
