@@ -12,11 +12,11 @@ import pytest
 from tests.conformance.both_in_turn import FAST, Turns, abandoned_write, trips
 from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
-from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction
+from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction, run_log_compaction
 from tideline_table.errors import TableUpgraded, UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
@@ -365,7 +365,7 @@ def test_a_table_of_ours_that_apache_hudi_upgraded_is_shared_as_it_is(apache_hud
     nine.agree(compare, "both write", 10)
 
 
-@pytest.mark.of_peers
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_shared_table_follows_the_versions_that_apache_hudi_gives_it(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
     """From 6 to 9 by a job, down to 8 and to 6 by its procedure, each time over a plan of ours that is pending then."""
@@ -396,8 +396,9 @@ def test_a_shared_table_follows_the_versions_that_apache_hudi_gives_it(apache_hu
         assert rows_of(at[version].agree(compare, f"followed to {version}, our plan run")) == expected
         for write, numbers in ((at[version].ours, range(2, 6)), (at[version].theirs, range(4, 8))):
             ts += 1
-            write(trips(numbers, ts))
-            expected |= {f"k{n:04}": ts for n in numbers}
+            chosen = [*numbers, 20 + ts]  # a new key is a file more, so that a clustering is due
+            write(trips(chosen, ts))
+            expected |= {f"k{n:04}": ts for n in chosen}
             assert rows_of(at[version].agree(compare, f"{write.__name__} at {version}")) == expected
         sequence = at[version].open().state.sequence
 
@@ -406,6 +407,48 @@ def plan_of_ours(turns: Turns) -> None:
     """Of a compaction or a clustering of all file groups; it stays."""
     plan = schedule_compaction(turns.open(), AT_ONCE) if turns.kind is Kind.MOR else schedule_clustering(turns.open(), WHOLE)
     assert plan is not None
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("version", [9, 8])
+def test_both_compact_logs_in_turn(apache_hudi: ApacheHudi, workdir: Path, version: int) -> None:
+    """One that Apache Hudi planned and ran, one that it left to us, one of ours; then a compaction of each."""
+    turns, compare = Turns(apache_hudi, workdir / "logs", Kind.MOR, version=version), Comparison()
+    own = {"hoodie.log.compaction.blocks.threshold": 2}
+    theirs = {"hoodie.log.compaction.enable": "true", "hoodie.log.compaction.blocks.threshold": "1"}
+    table = Model(turns, compare, {})
+    turns.create_here()
+    table.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    table.ours(trips(range(4), 2))
+    table.theirs(trips(range(2, 6), 3), **theirs, **{"hoodie.log.compaction.inline": "true"})
+    assert list((turns.path / ".hoodie/timeline").glob("*.logcompaction.requested")), "Apache Hudi compacts logs here"
+    table.check("theirs")
+    table.ours(trips(range(1, 3), 4))
+    table.theirs(trips([1], 5), "delete")
+    table.check("both write behind it")
+    planned = schedule_log_compaction(turns.open(), own)
+    assert planned is not None
+    table.ours(trips([3], 6))
+    assert run_log_compaction(turns.open()) is not None
+    table.check("ours")
+    assert any(log.merges_earlier for found in turns.open().slices() for log in found.log_files)
+    table.theirs(trips(range(1, 7), 7))
+    table.check("they write behind it")
+    table.theirs(trips([2], 8), **{"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"})
+    table.check("they compact")
+    table.ours(trips([2], 9))
+    table.theirs(trips([2, 3], 10))
+    assert schedule_log_compaction(turns.open(), own) is not None
+    table.theirs(trips([4], 11), **theirs, **{"hoodie.log.compaction.inline": "true"})
+    table.check("they ran ours, or left it")
+    assert schedule_compaction(turns.open(), AT_ONCE) is not None or turns.open().state.pending_log_compactions()
+    run_log_compaction(turns.open())
+    schedule_compaction(turns.open(), AT_ONCE)
+    assert run_compaction(turns.open()) is not None
+    table.check("we compact")
+    table.theirs(trips(range(3), 12), **ARCHIVAL)
+    table.theirs(trips(range(5), 13), **ARCHIVAL)
+    table.check("archived")
 
 
 def rows_of(found: pa.Table) -> dict[str, int]:

@@ -27,7 +27,6 @@ from tideline_table.action import (
     cluster_here,
     create_savepoint,
     delete_savepoint,
-    request_log_compaction,
     restore_to_savepoint,
     roll_back_dead,
     run_clean,
@@ -339,11 +338,6 @@ def test_archived_instants_are_older_than_every_instant_that_stays():
 
 
 def test_what_is_missing_is_refused_by_name():
-    table, _, _ = new_table(version=9, type=TableType.MOR)
-    write(table, [("1", "a", 1, "x")])
-    write(table, [("1", "a", 2, "y")])
-    with pytest.raises(UnsupportedTable, match="a log compaction in a table of version 9"):
-        request_log_compaction(table)
     with pytest.raises(UnsupportedTable, match="consistent hashing in a table of version 8"):
         new_table(version=8, type=TableType.MOR, index=BucketIndex(4, consistent=True))
     with pytest.raises(InvalidOption, match="table version 7"):

@@ -289,14 +289,14 @@ class TableState(StateView):
                 continue
             group = FileGroupId(stat.partition_path, stat.file_id)
             slices = dict(self.slices.get(group, {}))
-            if entry.action is Action.LOG_COMPACTION:
-                fold_merged_log(slices, group, instant, stat)
-                self.slices[group] = slices
-                continue
             below = None
             if entry.completion:
                 begun = (at for at in (*slices, compactions.get(group, "")) if at <= entry.completion)
                 below = max(begun, default="")
+            if entry.action is Action.LOG_COMPACTION:
+                fold_merged_log(slices, group, instant, stat, below, self._merged_names(instant, group) if entry.completion else ())
+                self.slices[group] = slices
+                continue
             fold_file(slices, group, carried.get(stat.path, instant), stat, below)
             self.slices[group] = slices
             if len(slices) > 1:
@@ -312,6 +312,13 @@ class TableState(StateView):
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
+
+    def _merged_names(self, instant: str, group: FileGroupId) -> frozenset[str]:
+        """Return the log files of a group that the plan of a log compaction names; none if the plan is not known."""
+        plan = self.plans.get(instant)
+        operations = plan.plan["operations"] if isinstance(plan, CompactionPlanned) else ()
+        own = (o for o in operations if (str(o["partitionPath"] or ""), str(o["fileId"])) == group)
+        return frozenset(str(path).rsplit("/", 1)[-1] for o in own for path in o["deltaFilePaths"] or ())
 
     def _apply_extra(self, instant: str, extra: Mapping[str, str]) -> None:
         self.progress |= progress_in(extra, instant)

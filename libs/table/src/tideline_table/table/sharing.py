@@ -88,7 +88,7 @@ def share_table(
     table.refresh()
     _check_zone(table)
     check_not_ahead(table.state, table.clock, table.options)
-    _check_ours(table.definition.name, table.state)
+    _check_ours(table, table.state)
     if table.capabilities.keeps_log:
         _check_late_rows(table.definition, table.state)
     if table.capabilities.keeps_log and table.definition.buckets is not None:
@@ -140,8 +140,12 @@ def _check_zone(table: Table) -> None:
         )
 
 
-def _check_ours(name: str, state: TableState) -> None:
-    """Raise `UnsupportedTable` for what only Tideline keeps up: a metadata table, log compactions, clusterings of hash rings."""
+def _check_ours(table: Table, state: TableState) -> None:
+    """Raise `UnsupportedTable` for what only Tideline keeps up: a metadata table, clusterings of hash rings.
+
+    In version 6 also log compactions. Later both sides find a merged log file by the plan and by the headers of its blocks.
+    """
+    name = table.definition.name
     if state.metadata is not None:
         raise UnsupportedTable(
             f"table {name!r} has a metadata table that follows the table log",
@@ -155,6 +159,8 @@ def _check_ours(name: str, state: TableState) -> None:
                 expected="none: Apache Hudi's writers would go on with the hash rings that it replaces",
                 remedy=f"run it: tideline run clustering PATH, or cancel it: tideline job cancel PATH {pending.instant}",
             )
+    if table.timeline.format.has_completion_times:
+        return
     planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION and not a.is_by_hudi), None)
     merged = next((s.group for s in state.each_latest() if any(log.merges_earlier for log in s.log_files)), None)
     if planned is not None or merged is not None:
@@ -270,7 +276,7 @@ def _share_ours(table: Table, sharing: Sharing, writers: Collection[str] | None)
     body = commit_body(table.schema_json, sharing, writers)
 
     def begin(state: TableState) -> Draft:
-        _check_ours(table.definition.name, state)
+        _check_ours(table, state)
         _check_late_rows(table.definition, state)
         return Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
 
@@ -278,7 +284,7 @@ def _share_ours(table: Table, sharing: Sharing, writers: Collection[str] | None)
 
     def complete(state: TableState, properties: Mapping[str, str]) -> Draft:
         # Created or resized meanwhile: the commit is rolled back later.
-        _check_ours(table.definition.name, state)
+        _check_ours(table, state)
         _check_late_rows(table.definition, state)
         # No resize changes properties that were read in a state without one until the entry after that state.
         _check_resized(table, state, properties)

@@ -124,7 +124,7 @@ def _checked_state(table: Table) -> TableState:
     change_properties(storage, lambda found: {**found, p.TIMEZONE: "UTC"})
     if not keep_only(storage, form, properties, kept_partitions(table.options)):
         turn_off_metadata(storage, properties)
-    waiting = [a for a in found.pending() if a.action in _UNSHARABLE]
+    waiting = [a for a in found.pending() if a.action in _UNSHARABLE and a.instant not in found.plans]
     if waiting:
         raise UnsupportedTable(
             f"{waiting[0].action} {waiting[0].instant} of Apache Hudi is pending",

@@ -156,15 +156,6 @@ def test_an_open_process_stops_when_apache_hudi_upgrades_a_shared_table_of_versi
     assert shown(again) == [("1", 1, "x")]
 
 
-@pytest.mark.parametrize("kind", list(TableType))
-def test_log_compactions_of_apache_hudi_are_refused_by_name(kind: TableType) -> None:
-    ours, storage, _ = shared_table(kind, 9)
-    put(ours, [("1", "a", 1, "x")])
-    storage.put(f".hoodie/timeline/{ours.timeline.mint(ours.state)}.logcompaction.requested", b"")
-    with pytest.raises(UnsupportedTable, match=r"log compaction \d+ of Apache Hudi"):
-        put(ours, [("1", "a", 2, "y")])
-
-
 @pytest.mark.parametrize("version", [8, 9])
 def test_log_files_behind_a_plan_that_an_upgrade_carried_over_are_refused_by_name(version: int) -> None:
     """They are named after the plan, as in version 6: shared, their rows would not come back when the plan is run, as they do for

@@ -24,7 +24,7 @@ from tideline_table.storage import Storage
 
 FIRST_VERSION = 8
 _TIMELINE, _HISTORY = "timeline", "history"
-_NOT_WRITTEN = (Feature.LOG_COMPACTION, Feature.HASH_RINGS)
+_NOT_WRITTEN = (Feature.HASH_RINGS,)
 """What has not been written in these versions yet."""
 _CLUSTERING = "clustering"
 _FILE = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
