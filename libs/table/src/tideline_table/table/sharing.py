@@ -17,14 +17,13 @@ from tideline_table.coordination.shared.metadata import (
 )
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
 from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import is_ring_file_id, parse_log_file_name
-from tideline_table.hudi.format import Feature
 from tideline_table.hudi.instant import Action, State, time_from_instant
 from tideline_table.hudi.properties import change_properties, read_properties
 from tideline_table.hudi.zone import is_local
 from tideline_table.index.bucket import RESIZING
-from tideline_table.index.bucket_kinds import RingIndex
 from tideline_table.log.body import Bare
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
@@ -228,25 +227,27 @@ def _check_kind(table: Table) -> None:
     check_version(properties, table.definition.format)
     _check_resized(table, table.state, properties)
     check_kept(properties, table.definition.format, table.options)
-    if isinstance(table.definition.buckets, RingIndex) or (not table.capabilities.keeps_log and bucketing(table).ring):
-        table.definition.format.check_supports(Feature.HASH_RINGS)
     check_numbers(table.storage, properties)
-    if not table.capabilities.keeps_log and table.definition.format.has_completion_times:
-        _check_upgraded_plans(table.storage, table.state)
+    if not table.capabilities.keeps_log:
+        _check_moved_plans(table.storage, table.state, is_by_writes=table.definition.format.has_completion_times)
 
 
-def _check_upgraded_plans(storage: Storage, state: TableState) -> None:
-    """Raise `UnsupportedTable` for log files that are named after a pending compaction, which an upgrade from version 6 leaves.
+def _check_moved_plans(storage: Storage, state: TableState, *, is_by_writes: bool) -> None:
+    """Raise `UnsupportedTable` for log files behind a pending compaction that are named by the rule of another version.
 
-    No reader takes their rows before the compaction has completed, with an instant that is that of the files, too.
+    An upgrade from version 6 leaves them named after that compaction: no reader takes their rows before it has completed. A
+    downgrade leaves them named after their writes, which are no slices then.
     """
     for at in (a.instant for a in state.pending() if a.action is Action.COMPACTION):
-        for partition in sorted({group.partition_path for group in state.planned_groups(at)}):
+        planned = state.planned_groups(at)
+        for partition in sorted({group.partition_path for group in planned}):
             for path in (found.path for found in storage.list_folder(partition).objects):
                 log = parse_log_file_name(path.rpartition("/")[2])
-                if log is not None and log.instant == at:
+                if log is None or FileGroupId(partition, log.file_id) not in planned:
+                    continue
+                if log.instant == at if is_by_writes else log.instant > at:
                     raise UnsupportedTable(
-                        f"log file {path}, written behind the plan of compaction {at} before an upgrade of the table",
+                        f"log file {path}, written behind the plan of compaction {at} before an upgrade or downgrade of the table",
                         expected="none: Apache Hudi's readers do not see its rows while that compaction is pending",
                         remedy=f"run it with Apache Hudi (call run_compaction(op => 'run', timestamp => {at}, …)), then share",
                     )

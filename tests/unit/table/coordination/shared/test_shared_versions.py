@@ -178,19 +178,6 @@ def test_log_files_behind_a_plan_that_an_upgrade_carried_over_are_refused_by_nam
     assert why_unsharable(opened(storage, clock)) == ""
 
 
-@pytest.mark.parametrize("version", [8, 9])
-def test_hash_rings_of_apache_hudi_are_refused_by_name(version: int) -> None:
-    _, storage, clock = new_table(version=version, type=TableType.MOR)
-    put(opened(storage, clock), [("1", "a", 1, "x")])
-    storage.delete_below(".hoodie/.tideline")
-    storage.put(".hoodie/.bucket_index/consistent_hashing_metadata/a/00000000000000000.hashing_meta", b"{}")
-    found = opened(storage, clock)
-    words = f"consistent hashing in a table of version {version}"
-    assert words in why_unsharable(found)
-    with pytest.raises(UnsupportedTable, match=words):
-        share_table(found, SHARING, open_hudi_lock)
-
-
 @pytest.mark.parametrize("kind", list(TableType))
 def test_two_completed_files_of_one_write_are_refused_by_name(kind: TableType) -> None:
     ours, storage, clock = shared_table(kind, 9)
