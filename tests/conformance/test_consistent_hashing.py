@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.conformance.both_in_turn import FAST, NAME, SCHEMA, Turns, steps_of, trips
+from tests.conformance.both_in_turn import FAST, SCHEMA, Turns, steps_of, trips
 from tests.conformance.matrix import Comparison, Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.hudi_rs import read_hudi_rs
@@ -88,14 +88,15 @@ def write_in_turn(turns: Turns, held: InRings, number: int = 20) -> None:
             held.check("their compaction")
 
 
-@pytest.mark.parametrize("to_log", [False, True])
-def test_both_write_the_rings_of_one_table_in_turn(apache_hudi: ApacheHudi, workdir: Path, to_log: bool) -> None:
+@pytest.mark.parametrize(("to_log", "version"), [(False, 6), (True, 6), (True, 9), (False, 8)])
+def test_both_write_the_rings_of_one_table_in_turn(apache_hudi: ApacheHudi, workdir: Path, to_log: bool, version: int) -> None:
     """Hudi's writers are not told of the index: they take it from `hoodie.properties`."""
     turns = Turns(
         apache_hudi,
         workdir / "table",
         Kind.MOR,
         own_options={"tideline.insert.to.log": to_log},
+        version=version,
         request={"index": BucketIndex(4, consistent=True)},
     )
     turns.create_here()
@@ -173,13 +174,12 @@ SMALL: dict[str, object] = {"hoodie.parquet.max.file.size": 1024, "hoodie.bucket
 LARGE: dict[str, object] = {"hoodie.parquet.max.file.size": 100_000_000, "hoodie.bucket.index.min.num.buckets": 2}
 
 
-def made(apache_hudi: ApacheHudi, workdir: Path, buckets: int) -> Turns:
+def made(apache_hudi: ApacheHudi, workdir: Path, buckets: int, version: int = 6) -> Turns:
     """Create an exclusive table with consistent hashing."""
-    turns = Turns(apache_hudi, workdir / "table", Kind.MOR)
-    create_table(
-        str(turns.path),
-        TableRequest(NAME, SCHEMA, ("id",), ("part",), "ts", TableType.MOR, index=BucketIndex(buckets, consistent=True)),
+    turns = Turns(
+        apache_hudi, workdir / "table", Kind.MOR, version=version, request={"index": BucketIndex(buckets, consistent=True)}
     )
+    turns.create_exclusive()
     return turns
 
 
@@ -189,9 +189,10 @@ def nodes_of(table: Table) -> set[int]:
     return {len(ring.nodes) for ring in table.rings().of(["p0", "p1"]).values()}
 
 
-def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHudi, workdir: Path) -> None:
+@pytest.mark.parametrize("version", [6, 9])
+def test_hudi_reads_and_writes_rings_that_tideline_resized(apache_hudi: ApacheHudi, workdir: Path, version: int) -> None:
     """A table is split and merged while it is exclusive, and shared afterwards: Hudi's writers go by the resized rings."""
-    turns = made(apache_hudi, workdir, buckets=2)
+    turns = made(apache_hudi, workdir, 2, version)
     table = Table.open(str(turns.path), options=FAST)
     held = InRings(turns, {})
     for first in (0, 30):

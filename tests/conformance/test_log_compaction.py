@@ -34,12 +34,14 @@ def deletions(numbers: list[int]) -> pa.Table:
     return rows(numbers, 0).select(["id", "part"])
 
 
-def compacted_log(base: Path, ordering: str, log_format: str, indexed: Sequence[str] = ()) -> tuple[Table, pa.Table]:
+def compacted_log(
+    base: Path, ordering: str, log_format: str, indexed: Sequence[str] = (), version: int = 6
+) -> tuple[Table, pa.Table]:
     """A table whose slices had several log files, one of them appended between the plan and its run; and the rows that it holds.
 
     By commit time, readers that put the merged file behind the appended one would bring older rows back.
     """
-    create_table(str(base), replace(BASE, type=TableType.MOR, ordering_field=ordering))
+    create_table(str(base), replace(BASE, type=TableType.MOR, ordering_field=ordering, version=version))
     table = Table.open(str(base), options={**OPTIONS, "hoodie.logfile.data.block.format": log_format})
     write_rows(table, rows(range(12), 5), Operation.INSERT)
     if indexed:
@@ -61,14 +63,16 @@ def compacted_log(base: Path, ordering: str, log_format: str, indexed: Sequence[
 
 
 @pytest.mark.parametrize(
-    ("ordering", "log_format"), [("ts", "avro"), ("", "parquet")], ids=["event-time-avro", "commit-time-parquet"]
+    ("ordering", "log_format", "version"),
+    [("ts", "avro", 6), ("", "parquet", 6), ("", "avro", 9), ("ts", "parquet", 8)],
+    ids=["event-time-avro", "commit-time-parquet", "9", "8"],
 )
 def test_a_log_compaction_beside_writers(
-    apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path, ordering: str, log_format: str
+    apache_hudi: ApacheHudi, matrix: Matrix, tmp_path: Path, ordering: str, log_format: str, version: int
 ) -> None:
     base = tmp_path / "trips"
-    table, model = compacted_log(base, ordering, log_format)
-    readers = Readers(table, apache_hudi, matrix, f"log compaction, {ordering or 'commit time'}, {log_format}")
+    table, model = compacted_log(base, ordering, log_format, version=version)
+    readers = Readers(table, apache_hudi, matrix, f"log compaction, {ordering or 'commit time'}, {log_format}, {version}")
     with readers.step(Topic.COMPACTION, "beside writers") as step:
         step.agree(model)
     write_rows(table, rows([2, 10], 11), Operation.UPSERT)

@@ -12,12 +12,12 @@ import pytest
 from tests.conformance.both_in_turn import FAST, Turns, abandoned_write, trips
 from tests.conformance.matrix import Cell, Comparison, Direction, Kind, Matrix, Topic
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
-from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 from tests.simulation.faults import SAMPLE_STEP
 
 from tideline_locks import open_hudi_lock
-from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction
-from tideline_table.errors import UnsupportedTable, WriteConflict
+from tideline_table.action import leave, roll_back_dead, run_clean, run_clustering, run_compaction, run_log_compaction
+from tideline_table.errors import TableUpgraded, UnsupportedTable, WriteConflict
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.listing import list_timeline
 from tideline_table.log.plan import CompactionPlanned
@@ -363,6 +363,92 @@ def test_a_table_of_ours_that_apache_hudi_upgraded_is_shared_as_it_is(apache_hud
     nine.ours(trips(range(2, 6), 5))
     nine.theirs(trips(range(4, 10), 6))
     nine.agree(compare, "both write", 10)
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_shared_table_follows_the_versions_that_apache_hudi_gives_it(apache_hudi: ApacheHudi, workdir: Path, kind: Kind) -> None:
+    """From 6 to 9 by a job, down to 8 and to 6 by its procedure, each time over a plan of ours that is pending then."""
+    path, compare = workdir / "followed", Comparison()
+    at = {version: Turns(apache_hudi, path, kind, version=version) for version in (6, 8, 9)}
+    uid = at[6].create_here().uid
+    at[6].ours(trips(range(8), 1), Operation.BULK_INSERT)
+    at[6].theirs(trips(range(4, 10), 2))
+    plan_of_ours(at[6])
+    at[6].theirs(trips([10], 3), **{"hoodie.write.table.version": "9", "hoodie.write.auto.upgrade": "true"})
+    expected = {f"k{n:04}": ts for ts, numbers in ((1, range(4)), (2, range(4, 10)), (3, [10])) for n in numbers}
+    apache_hudi.sql(f"create table followed_{kind} using hudi location '{path}'")
+    sequence, ts = 0, 3
+    for version in (9, 8, 6):
+        if version < 9:
+            plan_of_ours(at[9 if version == 8 else 8])
+            name = {8: "EIGHT", 6: "SIX"}[version]
+            at[version].call(f"downgrade_table(table => 'followed_{kind}', to_version => '{name}')")
+        assert apache_hudi.properties(path)["hoodie.table.version"] == str(version)
+        assert rows_of(at[version].agree(compare, f"version {version}")) == expected
+        with pytest.raises(TableUpgraded, match="tideline share"):
+            at[version].ours(trips([1], ts + 1))
+        shared = at[version].share()
+        assert (shared.uid, shared.definition.version) == (uid, version)
+        assert shared.state.sequence > sequence
+        run = run_compaction if kind is Kind.MOR else run_clustering
+        assert run(at[version].open()) is not None
+        assert rows_of(at[version].agree(compare, f"followed to {version}, our plan run")) == expected
+        for write, numbers in ((at[version].ours, range(2, 6)), (at[version].theirs, range(4, 8))):
+            ts += 1
+            chosen = [*numbers, 20 + ts]  # a new key is a file more, so that a clustering is due
+            write(trips(chosen, ts))
+            expected |= {f"k{n:04}": ts for n in chosen}
+            assert rows_of(at[version].agree(compare, f"{write.__name__} at {version}")) == expected
+        sequence = at[version].open().state.sequence
+
+
+def plan_of_ours(turns: Turns) -> None:
+    """Of a compaction or a clustering of all file groups; it stays."""
+    plan = schedule_compaction(turns.open(), AT_ONCE) if turns.kind is Kind.MOR else schedule_clustering(turns.open(), WHOLE)
+    assert plan is not None
+
+
+@pytest.mark.pairs
+@pytest.mark.parametrize("version", [9, 8])
+def test_both_compact_logs_in_turn(apache_hudi: ApacheHudi, workdir: Path, version: int) -> None:
+    """One that Apache Hudi planned and ran, one that it left to us, one of ours; then a compaction of each."""
+    turns, compare = Turns(apache_hudi, workdir / "logs", Kind.MOR, version=version), Comparison()
+    own = {"hoodie.log.compaction.blocks.threshold": 2}
+    theirs = {"hoodie.log.compaction.enable": "true", "hoodie.log.compaction.blocks.threshold": "1"}
+    table = Model(turns, compare, {})
+    turns.create_here()
+    table.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    table.ours(trips(range(4), 2))
+    table.theirs(trips(range(2, 6), 3), **theirs, **{"hoodie.log.compaction.inline": "true"})
+    assert list((turns.path / ".hoodie/timeline").glob("*.logcompaction.requested")), "Apache Hudi compacts logs here"
+    table.check("theirs")
+    table.ours(trips(range(1, 3), 4))
+    table.theirs(trips([1], 5), "delete")
+    table.check("both write behind it")
+    planned = schedule_log_compaction(turns.open(), own)
+    assert planned is not None
+    table.ours(trips([3], 6))
+    assert run_log_compaction(turns.open()) is not None
+    table.check("ours")
+    assert any(log.merges_earlier for found in turns.open().slices() for log in found.log_files)
+    table.theirs(trips(range(1, 7), 7))
+    table.check("they write behind it")
+    table.theirs(trips([2], 8), **{"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"})
+    table.check("they compact")
+    table.ours(trips([2], 9))
+    table.theirs(trips([2, 3], 10))
+    assert schedule_log_compaction(turns.open(), own) is not None
+    table.theirs(trips([4], 11), **theirs, **{"hoodie.log.compaction.inline": "true"})
+    table.check("they ran ours, or left it")
+    assert schedule_compaction(turns.open(), AT_ONCE) is not None or turns.open().state.pending_log_compactions()
+    run_log_compaction(turns.open())
+    schedule_compaction(turns.open(), AT_ONCE)
+    assert run_compaction(turns.open()) is not None
+    table.check("we compact")
+    table.theirs(trips(range(3), 12), **ARCHIVAL)
+    table.theirs(trips(range(5), 13), **ARCHIVAL)
+    table.check("archived")
 
 
 def rows_of(found: pa.Table) -> dict[str, int]:

@@ -67,11 +67,13 @@ def test_status_does_not_send_to_share_what_share_refuses(done, tmp_path):
     table = tideline.create(path, schema=rows.schema, key="id", partition="p", type="mor", table_version=9)
     table.upsert(rows)
     table.upsert(rows)
-    (path / ".hoodie/.bucket_index/consistent_hashing_metadata/a").mkdir(parents=True)
+    (path / ".hoodie/.bucket_index/another_engine/a").mkdir(parents=True)
     shutil.rmtree(path / ".hoodie" / ".tideline")
     text = done("status", path).text
     assert "nine: unmanaged: services would save readers" in text
-    assert "sharing is not possible: a bucket index with consistent hashing in a table of version 9" in text
+    assert (
+        "sharing is not possible: a table with Apache Hudi's bucket index (folder .hoodie/.bucket_index/another_engine)" in text
+    )
     assert "--check" not in text
 
 

@@ -26,7 +26,7 @@ from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import Recovery, TableFrozen, TidelineError, UnsupportedTable
 from tideline_table.storage import LogOnlyStorage, ReadOnlyStorage, Storage, open_storage
-from tideline_table.table import Table, read_identity, why_refused
+from tideline_table.table import Table, read_identity, share_table, upgraded_sharing, why_refused
 
 _log = get_logger(__name__)
 _UNNAMED = NamedTable()
@@ -388,6 +388,8 @@ class OpenTables:
             hudi_lock=open_hudi_lock,
             by_log=True,
         )
+        if upgraded_sharing(table) is not None and not isinstance(table.storage, ReadOnlyStorage | LogOnlyStorage):
+            table = self._followed(table)
         if not table.capabilities.keeps_log:
             table.check_writable(keyed=False)  # raises with the reason
         try:
@@ -397,6 +399,16 @@ class OpenTables:
             raise
         self._unlocked.discard(base_path)
         return table
+
+    @staticmethod
+    def _followed(table: Table) -> Table:
+        """Return a shared table to which Apache Hudi gave another version, shared in that version. Raises why it cannot be."""
+        sharing = upgraded_sharing(table)
+        assert sharing is not None
+        found = share_table(table, sharing, open_hudi_lock)
+        version = found.definition.version
+        _log.warning("table has another version now, and is shared in it", base_path=table.base_path, version=version)
+        return found
 
     def _refusing(self, storage: Storage) -> Storage:
         # Who publishes a table's log continues that of a shared one, which ends if Apache Hudi archives what was not adopted.

@@ -144,6 +144,10 @@ class UnsupportedTable(InvalidInput):
     """The table is valid, but this operation does not support its kind."""
 
 
+class TableUpgraded(UnsupportedTable):
+    """Apache Hudi gave a shared table another version. A service, or `tideline share`, shares it in that version."""
+
+
 class MergerUnusable(UnsupportedTable):
     """The code that merges the rows of a table is not installed, fails, or returns other rows than it should."""
 

@@ -27,7 +27,6 @@ from tideline_table.action import (
     cluster_here,
     create_savepoint,
     delete_savepoint,
-    request_log_compaction,
     restore_to_savepoint,
     roll_back_dead,
     run_clean,
@@ -35,13 +34,13 @@ from tideline_table.action import (
 )
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
-from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
+from tideline_table.errors import InvalidOption, TableFrozen
 from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.version8.history import read_history
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import BucketIndex, Table, TableType
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 VERSIONS = pytest.mark.parametrize("version", [8, 9])
@@ -338,14 +337,7 @@ def test_archived_instants_are_older_than_every_instant_that_stays():
     assert {i.action for i in read_history(storage, f"{TIMELINE}/history")} == {"deltacommit", "commit", "clean", "rollback"}
 
 
-def test_what_is_missing_is_refused_by_name():
-    table, _, _ = new_table(version=9, type=TableType.MOR)
-    write(table, [("1", "a", 1, "x")])
-    write(table, [("1", "a", 2, "y")])
-    with pytest.raises(UnsupportedTable, match="a log compaction in a table of version 9"):
-        request_log_compaction(table)
-    with pytest.raises(UnsupportedTable, match="consistent hashing in a table of version 8"):
-        new_table(version=8, type=TableType.MOR, index=BucketIndex(4, consistent=True))
+def test_a_version_that_is_not_written_is_refused_by_name():
     with pytest.raises(InvalidOption, match="table version 7"):
         new_table(version=7)
 

@@ -121,7 +121,7 @@ class SimulatedTable:
                 written = self._cluster(instant, slices)
                 self.tally.clusterings += 1
             case Action.LOG_COMPACTION:
-                planned = planned_slices(self.state.plans[instant].plan, instant)  # type: ignore[arg-type, union-attr]
+                planned = planned_slices(self.state.plans[instant].plan, instant, self._form)  # type: ignore[arg-type, union-attr]
                 if find_log_compaction_conflict(self.state, instant, planned) is not None:
                     self._roll_back(instant, now)
                     return

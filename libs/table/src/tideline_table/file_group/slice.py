@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -227,8 +227,7 @@ def fold_file(slices: dict[str, FileSlice], group: FileGroupId, instant: str, st
     # Writers with a bucket index look up no key: they count what they append to a group as updates, new keys too.
     adds_keys = stat.num_inserts > 0 or not held.base_file or _may_be_bucket(group.file_id)
     added = LogFile(name, stat.end_bytes, instant, log.version, adds_keys, stat.num_deletes > 0, record=stat.record)
-    logs = (*held.log_files, added)
-    slices[at] = replace(held, log_files=logs if below is None else tuple(sorted(logs, key=_by_write)))
+    slices[at] = replace(held, log_files=(*held.log_files, added) if below is None else _with(held.log_files, added))
 
 
 def close_slice(slices: dict[str, FileSlice], instant: str) -> None:
@@ -241,7 +240,7 @@ def close_slice(slices: dict[str, FileSlice], instant: str) -> None:
     if closed is None or closed.base_file or not before:
         return
     del slices[instant]
-    logs = sorted((*slices[before].log_files, *closed.log_files), key=_by_write)
+    logs = sorted(map(_unmarked, (*slices[before].log_files, *closed.log_files)), key=_by_write)
     slices[before] = replace(slices[before], log_files=tuple(logs))
 
 
@@ -252,20 +251,46 @@ def _by_write(log: LogFile) -> tuple[str, int, str]:
     return name.instant, name.version, name.write_token
 
 
-def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
+def _with(logs: tuple[LogFile, ...], added: LogFile) -> tuple[LogFile, ...]:
+    """Return the log files of a slice, whose names say their writes, with one more in its place.
+
+    What a log compaction wrote before lacks it, if it comes earlier: readers then tell by the headers of the blocks.
+    """
+    place = sum(_by_write(log) < _by_write(added) for log in logs)
+    return (*logs[:place], added, *map(_unmarked, logs[place:]))
+
+
+def _unmarked(log: LogFile) -> LogFile:
+    return replace(log, merges_earlier=False) if log.merges_earlier else log
+
+
+def fold_merged_log(
+    slices: dict[str, FileSlice],
+    group: FileGroupId,
+    instant: str,
+    stat: WriteStat,
+    below: str | None = None,
+    names: Collection[str] = (),
+) -> None:
     """Add the log file of the log compaction `instant` right behind the log files that it merged.
 
-    Its name has the version of the last one of them, and a write token that sorts behind that one's. A commit checks that its
-    slice is there (`find_log_compaction_conflict`).
+    Its name has the version of the last one of them, and a write token that sorts behind that one's. Where names say the writes,
+    it goes by its instant, and these are the log files `names` of the plan, in the slice `below`. A commit checks that its slice is
+    there (`find_log_compaction_conflict`).
     """
     name = stat.path.rsplit("/", 1)[-1]
     parsed = parse_log_file_name(name)
-    found = slices.get(parsed.instant) if parsed is not None else None
+    at = below or (parsed.instant if parsed is not None else "")
+    found = slices.get(at)
     if parsed is None or found is None:
-        fold_file(slices, group, instant, stat)
+        fold_file(slices, group, instant, stat, below)
         return
-    place = sum(log.version <= parsed.version for log in found.log_files)
+    if below is None:
+        place = sum(log.version <= parsed.version for log in found.log_files)
+    else:
+        place = sum(_by_write(log) < (parsed.instant, parsed.version, parsed.write_token) for log in found.log_files)
     merged = found.log_files[:place]
+    opened = replace(found, log_files=merged).applied.log_files
     added = LogFile(
         name,
         stat.file_size_bytes,
@@ -273,10 +298,10 @@ def fold_merged_log(slices: dict[str, FileSlice], group: FileGroupId, instant: s
         parsed.version,
         any(log.adds_keys for log in merged),
         any(log.deletes_keys for log in merged),
-        merges_earlier=True,
+        merges_earlier=below is None or all(log.name in names for log in opened),
         record=stat.record,
     )
-    slices[parsed.instant] = replace(found, log_files=(*merged, added, *found.log_files[place:]))
+    slices[at] = replace(found, log_files=(*merged, added, *found.log_files[place:]))
 
 
 def _may_be_bucket(file_id: str) -> bool:

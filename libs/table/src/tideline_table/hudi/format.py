@@ -34,8 +34,6 @@ class ArchivedInstant:
 class Feature(enum.StrEnum):
     """What a format may lack though this engine can do it in others."""
 
-    LOG_COMPACTION = "a log compaction"
-    HASH_RINGS = "a bucket index with consistent hashing"
     RULES_AS_PROPERTIES = "a merge rule whose payload class Apache Hudi applies to base files and to logs differently"
     SEVERAL_ORDERING_FIELDS = "several ordering columns"
     ORDERED_COMMIT_TIME = "an ordering column beside the merge rule commit_time"

@@ -186,7 +186,8 @@ def _fold(storage: Storage, found: _Found, listing: TimelineListing, instant: In
         if named is not None:
             named.update(stat.path for stat in metadata.stats)
         return _fold_commit(found, instant, metadata)
-    if instant.action in (Action.REPLACE_COMMIT, Action.COMPACTION) and instant.state is not State.COMPLETED:
+    planned = {Action.REPLACE_COMMIT, Action.COMPACTION} | ({Action.LOG_COMPACTION} if listing.names_completions else set())
+    if instant.action in planned and instant.state is not State.COMPLETED:
         return _fold_plan(storage, found, listing, instant)
     return ""
 

@@ -195,13 +195,20 @@ class TableState(StateView):
 
     def _take_over(self, adopted: AdoptedTable, sequence: int) -> None:
         for instant, action, name, operation, since in adopted.actions:
-            known = (instant, Action(action), State(name), operation, sequence, sequence, HUDI_WRITER, since)
-            self.actions[instant] = ActionRecord(*known, completion=adopted.completions.get(instant, ""))
+            taken = (instant, Action(action), State(name), operation, sequence, sequence, HUDI_WRITER, since)
+            known, ended = self.actions.get(instant), adopted.completions.get(instant, "")
+            is_known = known is not None and known.state is State(name)
+            self.actions[instant] = (
+                replace(known, completion=ended) if known is not None and is_known else ActionRecord(*taken, completion=ended)
+            )
+        there = {instant for instant, *_ in adopted.actions}
+        for known in [a for a in self.pending() if a.instant not in there]:
+            self.actions[known.instant] = replace(known, state=State.ROLLED_BACK, sequence=sequence)
         self.slices, self.replaced, self.plans = dict(adopted.slices), dict(adopted.replaced), dict(adopted.plans)
         self.excess = excess_groups(self.slices, self.replaced)
         self.schema_json = adopted.schema_json or self.schema_json
         self.last_clean_retained, self.archived_before = adopted.last_clean_retained, adopted.archived_before
-        self.whole_since, self.progress = adopted.whole_since, dict(adopted.progress)
+        self.whole_since, self.progress = adopted.whole_since, {**self.progress, **adopted.progress}
 
     def _apply_rollback(self, entry: Entry, step: RollbackStep) -> None:
         if entry.after is State.COMPLETED:
@@ -282,14 +289,14 @@ class TableState(StateView):
                 continue
             group = FileGroupId(stat.partition_path, stat.file_id)
             slices = dict(self.slices.get(group, {}))
-            if entry.action is Action.LOG_COMPACTION:
-                fold_merged_log(slices, group, instant, stat)
-                self.slices[group] = slices
-                continue
             below = None
             if entry.completion:
                 begun = (at for at in (*slices, compactions.get(group, "")) if at <= entry.completion)
                 below = max(begun, default="")
+            if entry.action is Action.LOG_COMPACTION:
+                fold_merged_log(slices, group, instant, stat, below, self._merged_names(instant, group) if entry.completion else ())
+                self.slices[group] = slices
+                continue
             fold_file(slices, group, carried.get(stat.path, instant), stat, below)
             self.slices[group] = slices
             if len(slices) > 1:
@@ -305,6 +312,13 @@ class TableState(StateView):
         schema = metadata.extra.get(SCHEMA_KEY, "")
         if schema and schema != self.schema_json:
             self.schema_json = self.schemas[instant] = schema
+
+    def _merged_names(self, instant: str, group: FileGroupId) -> frozenset[str]:
+        """Return the log files of a group that the plan of a log compaction names; none if the plan is not known."""
+        plan = self.plans.get(instant)
+        operations = plan.plan["operations"] if isinstance(plan, CompactionPlanned) else ()
+        own = (o for o in operations if (str(o["partitionPath"] or ""), str(o["fileId"])) == group)
+        return frozenset(str(path).rsplit("/", 1)[-1] for o in own for path in o["deltaFilePaths"] or ())
 
     def _apply_extra(self, instant: str, extra: Mapping[str, str]) -> None:
         self.progress |= progress_in(extra, instant)

@@ -32,6 +32,6 @@ from tideline_table.table.lease import HeldLease, known_lease, leases_of, releas
 from tideline_table.table.query import CommitTimes, Snapshot, sorted_keys
 from tideline_table.table.remains import renew_identity
 from tideline_table.table.rings import TableRings
-from tideline_table.table.sharing import resume_services, share_table, why_unsharable
+from tideline_table.table.sharing import resume_services, share_table, upgraded_sharing, why_unsharable
 from tideline_table.table.standing import why_refused
 from tideline_table.table.writer_check import CHECKED_COMMITS, WritersFound, WriterVerdict, find_writers, writer_names

@@ -15,7 +15,6 @@ import pyarrow as pa
 from tideline_table.clock import Clock, SystemClock
 from tideline_table.config import INDEX_TYPE
 from tideline_table.errors import InvalidOption, ObjectExists, SchemaMismatch, TableExists, TableIncomplete
-from tideline_table.hudi.format import Feature
 from tideline_table.hudi.formats import format_to_create
 from tideline_table.hudi.merge_rules import MergeRule
 from tideline_table.hudi.properties import (
@@ -170,9 +169,6 @@ def _checked(request: TableRequest) -> str:
         raise SchemaMismatch(
             f"columns {', '.join(taken or request.schema.names)}", expected="each name once and no meta field among them"
         )
-    form = format_to_create(request.version)
-    if isinstance(request.index, AskedBuckets) and request.index.consistent:
-        form.check_supports(Feature.HASH_RINGS)
     requested_keygen(request).check_columns(request.schema)
     _requested_buckets(request)
     inside = [name for name in request.key_fields if name not in request.schema.names]

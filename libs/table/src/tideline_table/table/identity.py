@@ -178,6 +178,15 @@ def create_identity(
     return identity
 
 
+def change_declared(storage: Storage, identity: TableIdentity, declared: Mapping[str, str]) -> None:
+    """Keep the identity of a table with other properties: Apache Hudi gave it another version while it was shared."""
+    document = parse_sealed(storage.read(IDENTITY_PATH))
+    if document["uid"] != identity.uid:
+        raise TableFrozen(f"table {document['uid']} at {storage.root}", expected=f"table {identity.uid}", remedy="open it again")
+    del document["xxh3"]
+    storage.put(IDENTITY_PATH, sealed(json.dumps({**document, "declared": dict(declared)}).encode()))
+
+
 def replace_identity(storage: Storage, clock: Clock, opened: TableIdentity | None, name: str, *, in_place: bool) -> TableIdentity:
     """Give the copied or moved table `name`, opened with the identity `opened`, a new uid at its present base path.
 

@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from datetime import UTC, tzinfo
 
 from tideline_table.config import INSTANT_SKEW_S
 from tideline_table.coordination import OpenHudiTableLock
 from tideline_table.coordination.completion import wait_past
-from tideline_table.coordination.shared.adoption import check_followed, check_written
 from tideline_table.coordination.shared.hudi_rules import (
-    BUCKET_FOLDER,
-    Bucketing,
     check_not_ahead,
     check_rings,
     check_version,
 )
 from tideline_table.coordination.shared.metadata import (
     check_kept,
-    follow_step,
-    keep_only,
-    turn_off_metadata,
 )
 from tideline_table.coordination.shared.partition_numbers import adopted_rules, check_numbers
-from tideline_table.coordination.timeline import kept_partitions
 from tideline_table.errors import InvalidOption, TableFrozen, UnsupportedTable
+from tideline_table.file_group.slice import FileGroupId
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import is_ring_file_id, parse_log_file_name
-from tideline_table.hudi.format import Feature, TableFormat
-from tideline_table.hudi.formats import declared_version
-from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
-from tideline_table.hudi.listing import ListedTimeline
-from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
-from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata
-from tideline_table.hudi.zone import is_local, timeline_zone
-from tideline_table.hudi_written import hudi_written_state
+from tideline_table.hudi.instant import Action, State, time_from_instant
+from tideline_table.hudi.properties import change_properties, read_properties
+from tideline_table.hudi.zone import is_local
 from tideline_table.index.bucket import RESIZING
-from tideline_table.index.bucket_kinds import RingIndex
-from tideline_table.log.adopted import AdoptedTable
-from tideline_table.log.body import Bare, Published
-from tideline_table.log.checkpoint import CHECKPOINT_FOLDER, write_checkpoint
-from tideline_table.log.entry import BODY_FOLDER, LEAVING_PATH, LOG_FOLDER
-from tideline_table.log.progress import archived_progress
+from tideline_table.log.body import Bare
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
-from tideline_table.log.timeline_files import timeline_files
 from tideline_table.merge import MergeMode
 from tideline_table.schema.avro import check_writable_types
 from tideline_table.storage import Storage
@@ -55,14 +35,9 @@ from tideline_table.table.bucket_adoption import BucketAdoption
 from tideline_table.table.bucket_numbers import is_behind, is_resize_pending
 from tideline_table.table.definition import TableDefinition
 from tideline_table.table.facade import Table
-from tideline_table.table.identity import create_identity, read_identity
 from tideline_table.table.key_index import BucketIndex, wrong_index
 from tideline_table.table.store_probe import probe_conditional_put, probe_versioned_put
-
-OPERATION = "UPSERT"
-"""Operation of the empty commit from which a table is shared. Apache Hudi would archive a commit of an unknown operation without
-its metadata, and its list of archived commits would then fail."""
-_UNSHARABLE = frozenset({Action.LOG_COMPACTION, Action.RESTORE, Action.INDEXING})
+from tideline_table.table.taking_in import OPERATION, bucketing, commit_body, go_on, take_in
 
 
 def share_table(
@@ -79,7 +54,8 @@ def share_table(
     `tideline.shared.metadata`. If Apache Hudi's writers use the bucket index, its number and hash fields are found in the rows,
     its partition rules in their folder, or `index` names them; all record keys are read, and the table keeps them from then
     on. With `writers` the table begins on probation: no plan is published until each of them (`writer_names`), and each new one,
-    was seen with the lock; None: the caller vouches for all. Raises `UnsupportedTable` for versions and types that cannot
+    was seen with the lock; None: the caller vouches for all. A table that was shared until Apache Hudi gave it another version is
+    shared in that version, with its lock, its log and its uid. Raises `UnsupportedTable` for versions and types that cannot
     be written, for stores that ignore the conditions of puts and for Hudi actions that must end first, `InvalidOption` for a table
     shared by another lock and for a bucket index that the rows leave open, `ClockSkew` while its last instant is ahead of the
     clock.
@@ -91,6 +67,9 @@ def share_table(
         raise InvalidOption(
             "buckets of a table that has a Tideline log", expected="a table that Apache Hudi created: this one keeps its index"
         )
+    known = upgraded_sharing(table)
+    if known is not None:
+        sharing = known
     if table.sharing == sharing:
         return table
     if table.sharing is not None:
@@ -108,22 +87,24 @@ def share_table(
     table.refresh()
     _check_zone(table)
     check_not_ahead(table.state, table.clock, table.options)
-    _check_ours(table.definition.name, table.state)
+    _check_ours(table, table.state)
     if table.capabilities.keeps_log:
         _check_late_rows(table.definition, table.state)
     if table.capabilities.keeps_log and table.definition.buckets is not None:
         table.definition.buckets.check_shareable(table.definition.name)
     adoption = BucketAdoption(table, named)
-    if not table.capabilities.keeps_log and adoption.applies(_bucketing(table)):
+    if not table.capabilities.keeps_log and known is None and adoption.applies(bucketing(table)):
         # Reading all keys may take longer than the lock is valid. Under the lock, only what was written since is read.
         adoption.find()
     with lock.hold():
-        if table.capabilities.keeps_log:
+        if known is not None:
+            go_on(table)
+        elif table.capabilities.keeps_log:
             _share_ours(table, sharing, writers)
             if table.timeline.format.has_completion_times:
                 wait_past(table.clock, table.state.last_instant)
         else:
-            _take_in(table, sharing, adoption, writers)
+            take_in(table, sharing, adoption, writers)
     return Table.open(
         table.base_path,
         options=table.options.given(),
@@ -132,6 +113,11 @@ def share_table(
         writer_id=table.timeline.log.writer_id,
         storage=table.storage,
     )
+
+
+def upgraded_sharing(table: Table) -> Sharing | None:
+    """Return how a table was shared when Apache Hudi gave it another version; None for any other table, and for writable ones."""
+    return None if table.capabilities.keeps_log else table.timeline.replica.state.sharing
 
 
 def _check_zone(table: Table) -> None:
@@ -153,8 +139,12 @@ def _check_zone(table: Table) -> None:
         )
 
 
-def _check_ours(name: str, state: TableState) -> None:
-    """Raise `UnsupportedTable` for what only Tideline keeps up: a metadata table, log compactions, clusterings of hash rings."""
+def _check_ours(table: Table, state: TableState) -> None:
+    """Raise `UnsupportedTable` for what only Tideline keeps up: a metadata table, clusterings of hash rings.
+
+    In version 6 also log compactions. Later both sides find a merged log file by the plan and by the headers of its blocks.
+    """
+    name = table.definition.name
     if state.metadata is not None:
         raise UnsupportedTable(
             f"table {name!r} has a metadata table that follows the table log",
@@ -168,6 +158,8 @@ def _check_ours(name: str, state: TableState) -> None:
                 expected="none: Apache Hudi's writers would go on with the hash rings that it replaces",
                 remedy=f"run it: tideline run clustering PATH, or cancel it: tideline job cancel PATH {pending.instant}",
             )
+    if table.timeline.format.has_completion_times:
+        return
     planned = next((a.instant for a in state.pending() if a.action is Action.LOG_COMPACTION and not a.is_by_hudi), None)
     merged = next((s.group for s in state.each_latest() if any(log.merges_earlier for log in s.log_files)), None)
     if planned is not None or merged is not None:
@@ -206,7 +198,7 @@ def why_unsharable(table: Table) -> str:
         table.timeline.check_not_upgraded()
         _check_kind(table)
         if not table.capabilities.keeps_log:
-            shown = _bucketing(table)
+            shown = bucketing(table)
             shown.refuse_other_engines()
             adopted_rules(table.storage, table.timeline.format)
             if shown.ring:
@@ -235,25 +227,27 @@ def _check_kind(table: Table) -> None:
     check_version(properties, table.definition.format)
     _check_resized(table, table.state, properties)
     check_kept(properties, table.definition.format, table.options)
-    if isinstance(table.definition.buckets, RingIndex) or (not table.capabilities.keeps_log and _bucketing(table).ring):
-        table.definition.format.check_supports(Feature.HASH_RINGS)
     check_numbers(table.storage, properties)
-    if not table.capabilities.keeps_log and table.definition.format.has_completion_times:
-        _check_upgraded_plans(table.storage, table.state)
+    if not table.capabilities.keeps_log:
+        _check_moved_plans(table.storage, table.state, is_by_writes=table.definition.format.has_completion_times)
 
 
-def _check_upgraded_plans(storage: Storage, state: TableState) -> None:
-    """Raise `UnsupportedTable` for log files that are named after a pending compaction, which an upgrade from version 6 leaves.
+def _check_moved_plans(storage: Storage, state: TableState, *, is_by_writes: bool) -> None:
+    """Raise `UnsupportedTable` for log files behind a pending compaction that are named by the rule of another version.
 
-    No reader takes their rows before the compaction has completed, with an instant that is that of the files, too.
+    An upgrade from version 6 leaves them named after that compaction: no reader takes their rows before it has completed. A
+    downgrade leaves them named after their writes, which are no slices then.
     """
     for at in (a.instant for a in state.pending() if a.action is Action.COMPACTION):
-        for partition in sorted({group.partition_path for group in state.planned_groups(at)}):
+        planned = state.planned_groups(at)
+        for partition in sorted({group.partition_path for group in planned}):
             for path in (found.path for found in storage.list_folder(partition).objects):
                 log = parse_log_file_name(path.rpartition("/")[2])
-                if log is not None and log.instant == at:
+                if log is None or FileGroupId(partition, log.file_id) not in planned:
+                    continue
+                if log.instant == at if is_by_writes else log.instant > at:
                     raise UnsupportedTable(
-                        f"log file {path}, written behind the plan of compaction {at} before an upgrade of the table",
+                        f"log file {path}, written behind the plan of compaction {at} before an upgrade or downgrade of the table",
                         expected="none: Apache Hudi's readers do not see its rows while that compaction is pending",
                         remedy=f"run it with Apache Hudi (call run_compaction(op => 'run', timestamp => {at}, …)), then share",
                     )
@@ -280,10 +274,10 @@ def _check_resized(table: Table, state: TableState, properties: Mapping[str, str
 
 def _share_ours(table: Table, sharing: Sharing, writers: Collection[str] | None) -> None:
     action = table.write_action()
-    body = _commit_body(table.schema_json, sharing, writers)
+    body = commit_body(table.schema_json, sharing, writers)
 
     def begin(state: TableState) -> Draft:
-        _check_ours(table.definition.name, state)
+        _check_ours(table, state)
         _check_late_rows(table.definition, state)
         return Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
 
@@ -291,7 +285,7 @@ def _share_ours(table: Table, sharing: Sharing, writers: Collection[str] | None)
 
     def complete(state: TableState, properties: Mapping[str, str]) -> Draft:
         # Created or resized meanwhile: the commit is rolled back later.
-        _check_ours(table.definition.name, state)
+        _check_ours(table, state)
         _check_late_rows(table.definition, state)
         # No resize changes properties that were read in a state without one until the entry after that state.
         _check_resized(table, state, properties)
@@ -330,97 +324,9 @@ def resume_services(table: Table) -> tuple[str, ...]:
 
 
 def _share_again(table: Table, sharing: Sharing) -> None:
-    action, body = table.write_action(), _commit_body(table.schema_json, sharing)
+    action, body = table.write_action(), commit_body(table.schema_json, sharing)
     begun = table.timeline.append(
         lambda state: Draft(table.timeline.mint(state), action, State.NONE, State.INFLIGHT, OPERATION, Bare())
     )
     table.timeline.append(lambda _: Draft(begun.instant, action, State.INFLIGHT, State.COMPLETED, OPERATION, body))
     table.refresh()
-
-
-def _bucketing(table: Table) -> Bucketing:
-    return Bucketing.shown_by(table.state, read_properties(table.storage), table.storage.list_folder(BUCKET_FOLDER).folders)
-
-
-def _take_in(table: Table, sharing: Sharing, adoption: BucketAdoption, writers: Collection[str] | None) -> None:
-    storage, form, properties = table.storage, table.timeline.format, read_properties(table.storage)
-    if read_identity(storage) is not None:
-        raise UnsupportedTable(
-            "a table that another process has just shared", expected="an exclusive table", remedy="open it again"
-        )
-    # Delete what an attempt that died has left.
-    for folder in (LOG_FOLDER, BODY_FOLDER, CHECKPOINT_FOLDER):
-        storage.delete_below(folder)
-    storage.delete(LEAVING_PATH)
-    table.refresh()
-    index = adoption.find() if adoption.applies(_bucketing(table)) else None
-    listed = ListedTimeline.read(storage, form)
-    found = hudi_written_state(storage, properties)
-    check_followed(listed)
-    check_written(listed, found)
-    change_properties(storage, lambda found: {**found, p.TIMEZONE: "UTC"})
-    if not keep_only(storage, form, properties, kept_partitions(table.options)):
-        turn_off_metadata(storage, properties)
-    if index is not None:
-        adoption.keep_rules()
-        named = index.properties
-        change_properties(storage, lambda found: {**found, **named})
-    waiting = [a for a in found.pending() if a.action in _UNSHARABLE]
-    if waiting:
-        raise UnsupportedTable(
-            f"{waiting[0].action} {waiting[0].instant} of Apache Hudi is pending",
-            expected="none",
-            remedy="let Apache Hudi end it first",
-        )
-    now = table.timeline.time.now()
-    instant = next_instant(now, max(found.last_instant, *(a.completion for a in found.actions.values()), ""))
-    ended = next_instant(now, instant) if form.has_completion_times else ""
-    if ended:
-        wait_past(table.clock, ended)
-    schema = found.schema_json or properties.get(CREATE_SCHEMA, "")
-    adopted = adopted_table(found, form, timeline_zone(properties))
-    # If the table had a log before, the last progress of an idle ingestion may have left the active timeline.
-    adopted = replace(adopted, progress={**archived_progress(form.archived_extra(storage), lambda _: True), **adopted.progress})
-    body = replace(_commit_body(schema, sharing, writers), adopted=adopted)
-    drafts = (
-        Draft(instant, table.write_action(), State.NONE, State.INFLIGHT, OPERATION, Bare()),
-        Draft(instant, table.write_action(), State.INFLIGHT, State.COMPLETED, OPERATION, body, completion=ended),
-    )
-    state = TableState()
-    for sequence, draft in enumerate(drafts, 1):
-        step = draft.entry(sequence, table.clock.now())
-        follow_step(storage, form, found, step, table.options, table.log_rule(merges=False))
-        for path, content in timeline_files(step, form).create:
-            storage.put_if_absent(path, content)
-        entry = table.timeline.log.append(draft, sequence)
-        assert entry is not None  # under this lock, no other writer appends to the log of a table without an identity
-        state.apply(entry)
-    write_checkpoint(storage, state)
-    kept = index.text if index is not None else table.definition.kept_index
-    create_identity(storage, table.clock, kept, declared_version(table.definition.version))
-
-
-def adopted_table(found: TableState, form: TableFormat, zone: tzinfo = UTC) -> AdoptedTable:
-    """Return the state of a Hudi-written table with instants in `zone` as the first commit in its log keeps it."""
-    timed = found.actions.values() if form.has_completion_times else ()
-    return AdoptedTable(
-        actions=tuple(
-            (a.instant, a.action.value, a.state.value, a.operation, time_from_instant(a.instant, zone).isoformat())
-            for a in found.actions.values()
-        ),
-        slices=found.slices,
-        replaced=found.replaced,
-        plans=found.plans,
-        schema_json=found.schema_json,
-        last_clean_retained=found.last_clean_retained,
-        archived_before=found.archived_before,
-        whole_since=found.whole_since,
-        progress=found.progress,
-        completions={a.instant: a.completion for a in timed if a.completion},
-    )
-
-
-def _commit_body(schema_json: str, sharing: Sharing, writers: Collection[str] | None = None) -> Published:
-    extra = {SCHEMA_KEY: schema_json, "tideline.shared": json.dumps(sharing.to_json())}
-    named = None if writers is None else tuple(sorted(set(writers)))
-    return Published(CommitMetadata(OPERATION, (), extra), sharing=sharing, writers=named)

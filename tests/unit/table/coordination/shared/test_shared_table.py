@@ -14,7 +14,15 @@ from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.coordination import SharedTimeline, roll_back
 from tideline_table.coordination.shared.hudi_rules import check_not_bucketed, hold_to_rules
-from tideline_table.errors import CorruptMetadata, InvalidOption, StorageError, TableFrozen, TransactionRolledBack, UnsupportedTable
+from tideline_table.errors import (
+    CorruptMetadata,
+    InvalidOption,
+    StorageError,
+    TableFrozen,
+    TableUpgraded,
+    TransactionRolledBack,
+    UnsupportedTable,
+)
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.formats import WRITTEN
 from tideline_table.hudi.instant import Action, State, instant_from_time
@@ -25,7 +33,7 @@ from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.sharing import HUDI_WRITER, HudiLockKind, Sharing
 from tideline_table.log.state import TableState
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import Table, TableType, share_table
+from tideline_table.table import Table, TableType, share_table, taking_in
 from tideline_table.writer import input as written_input
 
 FIRST = [("a", "p", 1, "1"), ("b", "p", 1, "1"), ("c", "q", 1, "1")]
@@ -231,6 +239,43 @@ def test_upgraded_table_is_read_where_its_timeline_is_now() -> None:
     reader = Table.open(storage.root, clock=clock, storage=storage)
     assert (reader.sharing is not None, reader.capabilities.keeps_log) == (False, False)
     assert contents(reader) == FIRST
+
+
+@pytest.mark.parametrize("dies_at", ["", "before the identity"])
+def test_upgraded_table_goes_on_in_its_new_version_with_its_log(dies_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the next process, if the first one dies before the identity says the version."""
+    ours, storage, clock = shared_table()
+    known = put(ours, FIRST)
+    theirs = put(peer_of(storage, clock), [("a", "p", 2, "2")])  # its steps are not in the log yet
+    pending = WriteTransaction.begin(ours.timeline, ours.lock, "upsert")  # the upgrade rolls it back, and leaves no trace
+    pending.abandon()
+    before = ours.refresh()
+    for suffix in ("commit.requested", "inflight"):
+        storage.delete(f".hoodie/{pending.instant}.{suffix}")
+    upgrade(storage)
+    if dies_at:
+
+        def die(*_: object) -> None:
+            raise StorageError(dies_at)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(taking_in, "change_declared", die)
+            with pytest.raises(StorageError, match=dies_at):
+                share_table(opened(storage, clock), SHARING, open_hudi_lock)
+        assert contents(opened(storage, clock)) == [("a", "p", 2, "2"), *FIRST[1:]]
+    shared = share_table(opened(storage, clock), SHARING, open_hudi_lock)
+    assert (shared.uid, shared.definition.version) == (ours.uid, 9)
+    state = shared.refresh()
+    assert (sequence := state.sequence) > before.sequence
+    assert [state.actions[done.instant].state for done in (known, theirs)] == [State.COMPLETED] * 2
+    assert state.actions[known.instant].sequence == before.actions[known.instant].sequence, "consumers have seen it"
+    assert state.actions[pending.instant].state is State.ROLLED_BACK
+    assert put(shared, [("b", "p", 3, "3")]).sequence > sequence
+    again = opened(storage, clock)
+    assert contents(again) == contents(shared)
+    assert ("b", "p", 3, "3") in contents(again)
+    with pytest.raises(TableUpgraded, match="open it again"):
+        put(ours, FIRST)
 
 
 def test_requested_files_of_a_table_that_was_downgraded_are_adopted() -> None:

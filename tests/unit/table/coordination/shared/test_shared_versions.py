@@ -156,15 +156,6 @@ def test_an_open_process_stops_when_apache_hudi_upgrades_a_shared_table_of_versi
     assert shown(again) == [("1", 1, "x")]
 
 
-@pytest.mark.parametrize("kind", list(TableType))
-def test_log_compactions_of_apache_hudi_are_refused_by_name(kind: TableType) -> None:
-    ours, storage, _ = shared_table(kind, 9)
-    put(ours, [("1", "a", 1, "x")])
-    storage.put(f".hoodie/timeline/{ours.timeline.mint(ours.state)}.logcompaction.requested", b"")
-    with pytest.raises(UnsupportedTable, match=r"log compaction \d+ of Apache Hudi"):
-        put(ours, [("1", "a", 2, "y")])
-
-
 @pytest.mark.parametrize("version", [8, 9])
 def test_log_files_behind_a_plan_that_an_upgrade_carried_over_are_refused_by_name(version: int) -> None:
     """They are named after the plan, as in version 6: shared, their rows would not come back when the plan is run, as they do for
@@ -185,19 +176,6 @@ def test_log_files_behind_a_plan_that_an_upgrade_carried_over_are_refused_by_nam
         share_table(found, SHARING, open_hudi_lock)
     storage.delete(late)
     assert why_unsharable(opened(storage, clock)) == ""
-
-
-@pytest.mark.parametrize("version", [8, 9])
-def test_hash_rings_of_apache_hudi_are_refused_by_name(version: int) -> None:
-    _, storage, clock = new_table(version=version, type=TableType.MOR)
-    put(opened(storage, clock), [("1", "a", 1, "x")])
-    storage.delete_below(".hoodie/.tideline")
-    storage.put(".hoodie/.bucket_index/consistent_hashing_metadata/a/00000000000000000.hashing_meta", b"{}")
-    found = opened(storage, clock)
-    words = f"consistent hashing in a table of version {version}"
-    assert words in why_unsharable(found)
-    with pytest.raises(UnsupportedTable, match=words):
-        share_table(found, SHARING, open_hudi_lock)
 
 
 @pytest.mark.parametrize("kind", list(TableType))

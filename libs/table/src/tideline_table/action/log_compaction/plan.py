@@ -16,6 +16,8 @@ from tideline_table.config import COMPACTION_MAX_GROUPS, LOG_COMPACTION_FILES, L
 from tideline_table.errors import CorruptMetadata, WriteConflict
 from tideline_table.file_group.slice import FileGroupId, FileSlice, LogFile, join_path
 from tideline_table.hudi.file_names import parse_log_file_name
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.instant import WRITE_ACTIONS
 from tideline_table.log.plan import CompactionPlanned
 from tideline_table.log.state import TableState
 from tideline_table.storage import checked_path
@@ -88,6 +90,10 @@ def find_log_compaction_conflict(state: TableState, instant: str, planned: tuple
     It gives way to all other actions: to a compaction, planned or completed, and to whatever replaces a file group. Log files that
     writers appended since are no conflict: they are merged behind the new one.
     """
+    writing = next((a for a in state.pending() if a.is_by_hudi and a.action in WRITE_ACTIONS and not a.is_clustering), None)
+    if writing is not None:
+        # It would find a conflict at its commit, because a log compaction completes as a delta commit.
+        return _gives_way(f"write {writing.instant} of Apache Hudi is pending", writing.instant)
     changed = max(state.schemas, default="")
     if changed > instant:
         # Its rows may have the new schema, and queries as of its instant read them in the one before.
@@ -108,6 +114,10 @@ def find_log_compaction_conflict(state: TableState, instant: str, planned: tuple
         if found is None or found.base_instant != read.base_instant or names != [log.name for log in read.log_files]:
             by = found.base_instant if found is not None else instant
             return _gives_way(f"{where} is at slice {by}, with other log files than log compaction {instant} merged", by)
+        between = (log.instant for log in found.applied.log_files[len(read.log_files) :] if log.instant < instant)
+        if read.log_files[0].instant and (by := next(between, "")):
+            # Names say the writes: readers that do not know merged blocks would take it for older than what was merged.
+            return _gives_way(f"{where} has a log file of {by}, which had begun before log compaction {instant}", by)
     return None
 
 
@@ -115,24 +125,25 @@ def _gives_way(found: str, by: str) -> WriteConflict:
     return WriteConflict(found, with_instant=by, remedy="nothing changed; the next plan takes the slice as it is then")
 
 
-def planned_slices(plan: Mapping[str, Any], instant: str) -> tuple[FileSlice, ...]:
-    """Return the slices of a plan, with the log files that a task reads.
+def planned_slices(plan: Mapping[str, Any], instant: str, form: TableFormat) -> tuple[FileSlice, ...]:
+    """Return the slices of a plan in a table of this format, with the log files that a task reads.
 
     Raises `CorruptMetadata` and `UnsafePath` for files outside of the table.
     """
-    return tuple(_planned_slice(operation, instant) for operation in plan["operations"])
+    return tuple(_planned_slice(operation, instant, form) for operation in plan["operations"])
 
 
-def _planned_slice(operation: Mapping[str, Any], instant: str) -> FileSlice:
+def _planned_slice(operation: Mapping[str, Any], instant: str, form: TableFormat) -> FileSlice:
     group = FileGroupId(str(operation["partitionPath"] or ""), str(operation["fileId"]))
     base_instant = str(operation["baseInstantTime"])
     logs = []
     for path in operation["deltaFilePaths"] or ():
         name = str(path).rsplit("/", 1)[-1]
         parsed = parse_log_file_name(name)
-        if parsed is None or (parsed.file_id, parsed.instant) != (group.file_id, base_instant):
+        writer = form.writer_of(parsed) if parsed is not None else ""
+        if parsed is None or (parsed.file_id, writer or parsed.instant) != (group.file_id, writer or base_instant):
             raise CorruptMetadata(f"log compaction plan {instant} names {name!r}", expected=f"log files of slice {base_instant}")
-        logs.append(LogFile(checked_path(name), 0, "", parsed.version))
+        logs.append(LogFile(checked_path(name), 0, writer, parsed.version))
     checked_path(join_path(group.partition_path, "x"))
     if not logs:
         raise CorruptMetadata(f"log compaction plan {instant} without log files of {group.file_id}", expected="two or more")

@@ -24,7 +24,6 @@ from tideline_table.coordination import Heartbeat
 from tideline_table.coordination.committed import Committed
 from tideline_table.coordination.file_times import pass_instant
 from tideline_table.errors import UnsupportedTable
-from tideline_table.hudi.format import Feature
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.write_stats import SCHEMA_KEY, CommitMetadata, WriteStat
 from tideline_table.log.action import LOG_COMPACT
@@ -55,8 +54,10 @@ def why_not_log_compacted(table: Table | TableView) -> NotDue | None:
     definition = table.definition
     if not definition.has_logs:
         return NotDue("a copy-on-write table has no log files to merge")
-    if not table.capabilities.log_is_truth:
-        return NotDue("Apache Hudi's writers compact the logs of a shared table", "hoodie.log.compaction.inline of one of them")
+    if not table.capabilities.log_is_truth and not definition.format.has_completion_times:
+        return NotDue(
+            "in version 6 Apache Hudi's writers compact the logs of a shared table", "hoodie.log.compaction.inline of one of them"
+        )
     if definition.merging.needs_older_rows:
         return NotDue("the records of the table are merged cell by cell, which needs the rows of base files", "compaction instead")
     if not definition.has_meta_fields:
@@ -73,12 +74,11 @@ def request_log_compaction(
 
     `max_bytes` as for its plan, `check` for `publish`.
 
-    Raises `UnsupportedTable` for tables without log files to merge, tables shared with Apache Hudi, and tables whose records
-    are merged cell by cell, by several ordering fields, or have no meta fields.
+    Raises `UnsupportedTable` for tables without log files to merge, tables of version 6 shared with Apache Hudi, and tables whose
+    records are merged cell by cell, by several ordering fields, or have no meta fields.
     """
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
-    table.timeline.format.check_supports(Feature.LOG_COMPACTION)
     _check_possible(table)
 
     def decide(state: TableState) -> Due | NotDue:
@@ -92,8 +92,8 @@ def _check_possible(table: Table) -> None:
     if reason is not None:
         raise UnsupportedTable(
             f"log compaction of table {table.definition.name!r}: {reason.reason}",
-            expected="a merge-on-read table that only Tideline writes, with meta fields, whose records replace each other as a "
-            "whole",
+            expected="a merge-on-read table with meta fields, whose records replace each other as a whole; of version 6 one that "
+            "only Tideline writes",
             remedy=reason.until,
         )
 
@@ -109,7 +109,6 @@ def run_log_compaction(
     """
     chosen = table.options.merged(options or {})
     table.check_writable(keyed=False)
-    table.timeline.format.check_supports(Feature.LOG_COMPACTION)
     _check_possible(table)
     record = pending_plan(table, instant, TableService.LOG_COMPACTION, table.state.pending_log_compactions(), chosen)
     if record is None:
@@ -143,7 +142,7 @@ def _tasks(table: Table, instant: str, attempt: int, options: Options) -> list[L
             attempt,
             options.given(),
         )
-        for number, read in enumerate(planned_slices(planned.plan, instant))
+        for number, read in enumerate(planned_slices(planned.plan, instant, table.timeline.format))
     ]
 
 

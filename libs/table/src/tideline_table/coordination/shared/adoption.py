@@ -35,6 +35,7 @@ _BEFORE_COMPLETION = {Action.COMMIT: (Action.COMPACTION,), Action.DELTA_COMMIT: 
 _OPERATIONS = {Action.COMPACTION: COMPACT, Action.CLEAN: "CLEAN", Action.ROLLBACK: "ROLLBACK"}
 _SERVICES = frozenset({CLUSTER, COMPACT, LOG_COMPACT})
 _PLANNED = frozenset({Action.ROLLBACK, Action.REPLACE_COMMIT, Action.COMPACTION, Action.CLEAN})
+"""Also log compactions where names say completion times."""
 LISTINGS = 5
 """How often a timeline is listed again if its files disappear while they are read."""
 _PUBLISHING = WRITE_ACTIONS | {Action.COMPACTION, Action.LOG_COMPACTION}
@@ -103,9 +104,8 @@ def late_files(listed: ListedTimeline, state: TableState) -> list[str]:
 def check_followed(listed: ListedTimeline) -> None:
     """Raise `UnsupportedTable` or `CorruptMetadata` for what is not followed where names say completion times.
 
-    That is a log compaction of Apache Hudi: its log file stands for log files of earlier instants, of which some may have completed
-    after its plan. An instant that two processes completed: each of them published files. And a completed file without a completion
-    time: that of its storage, by which readers go, changes when it is copied.
+    That is an instant that two processes completed: each of them published files. And a completed file without a completion time:
+    that of its storage, by which readers go, changes when it is copied.
     """
     if listed.timeline.untimed:
         raise UnsupportedTable(
@@ -118,14 +118,6 @@ def check_followed(listed: ListedTimeline) -> None:
             f"two completed files of one instant, {' and '.join(listed.timeline.twice)}",
             expected="one: a process that lost the lock while it was suspended completed it once more",
             remedy="with all writers stopped, remove the later one and the data files that only it names",
-        )
-    merged = min((i.time for i in listed.timeline.paths if i.action is Action.LOG_COMPACTION), default="")
-    if merged and listed.timeline.names_completions:
-        raise UnsupportedTable(
-            f"log compaction {merged} of Apache Hudi in a shared table of version 8 or later",
-            expected="compactions: a log compaction merges log files of slices that only completion times tell",
-            remedy="give every Hudi writer of this table hoodie.log.compaction.enable=false; then compact the table, return it "
-            "(tideline leave PATH) and share it again",
         )
 
 
@@ -245,7 +237,7 @@ def _read_step(storage: Storage, step: Step, timeline: TimelineListing, state: T
 
 
 def _planned(storage: Storage, step: Step, timeline: TimelineListing, state: TableState, operation: str) -> tuple[Body, str]:
-    if step.action not in _PLANNED:
+    if step.action not in _PLANNED and not (step.action is Action.LOG_COMPACTION and timeline.names_completions):
         # Mostly empty. In a downgraded table it has the content of layout 2, which is not needed.
         return Bare(), operation
     plan = _document(storage, timeline, Instant(step.instant, step.action, State.REQUESTED))
@@ -278,8 +270,8 @@ def _completed(storage: Storage, step: Step, timeline: TimelineListing, state: T
         content = storage.read(path)
         metadata = CommitMetadata.from_bytes(content, path)
         metadata.require_hudi_names(path)
-        if step.action is Action.LOG_COMPACTION:
-            return Bare(), metadata.operation  # it publishes nothing here, because sharing refuses tables that have any
+        if step.action is Action.LOG_COMPACTION and not step.completion:
+            return Bare(), metadata.operation  # version 6: readers open the log files that it merged
         is_asked = state.writers is not None and is_of_a_job(step.action, metadata.operation)
         return Published(metadata, writer=name_of(metadata.extra, content) if is_asked else ""), metadata.operation
     document = _document(storage, timeline, Instant(step.instant, step.action, State.COMPLETED))

@@ -22,7 +22,7 @@ from tideline_table.config import INDEX_TYPE, INSTANT_SKEW_S, Options, column_li
 from tideline_table.coordination.heartbeat import allowed_silence
 from tideline_table.coordination.shared.metadata import advertised, keep_only, turn_off_metadata
 from tideline_table.coordination.shared.partition_numbers import check_numbers
-from tideline_table.errors import ClockSkew, UnsupportedTable
+from tideline_table.errors import ClockSkew, TableUpgraded, UnsupportedTable
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.file_names import FIXED_ID, is_ring_file_id
@@ -100,14 +100,14 @@ def check_not_ahead(state: TableState, clock: Clock, options: Options) -> None:
 
 
 def check_version(properties: Mapping[str, str], form: TableFormat) -> None:
-    """Raise `UnsupportedTable` unless the table still has the format in which Tideline writes it."""
+    """Raise `TableUpgraded` unless the table still has the format in which Tideline writes it."""
     if changed := form.changed_in(properties):
-        raise UnsupportedTable(
+        raise TableUpgraded(
             f"a shared table of {changed}",
-            expected=f"{form.version_text}: a writer upgraded it",
-            remedy="share it as it is (tideline leave PATH, then tideline share PATH); or downgrade it with Apache Hudi's command "
-            f"line, and give every Hudi writer hoodie.write.table.version={form.version} and hoodie.write.auto.upgrade=false; "
-            f"{OPTIONS_HINT}",
+            expected=f"{form.version_text}: a writer changed its version",
+            remedy="a service that opens it shares it in that version, and so does 'tideline share PATH'; open it again then. Or "
+            f"downgrade it with Apache Hudi's command line, and give every Hudi writer hoodie.write.table.version={form.version} "
+            f"and hoodie.write.auto.upgrade=false; {OPTIONS_HINT}",
         )
 
 

@@ -24,8 +24,6 @@ from tideline_table.storage import Storage
 
 FIRST_VERSION = 8
 _TIMELINE, _HISTORY = "timeline", "history"
-_NOT_WRITTEN = (Feature.LOG_COMPACTION, Feature.HASH_RINGS)
-"""What has not been written in these versions yet."""
 _CLUSTERING = "clustering"
 _FILE = re.compile(r"^(\d{14,20})(?:_(\d{14,20}))?\.(.+)\Z", re.ASCII)
 
@@ -93,8 +91,7 @@ class Version8(TableFormat):
 
     @property
     def missing(self) -> Mapping[Feature, int]:
-        before_modes = {} if self.version > FIRST_VERSION else dict.fromkeys(SINCE_VERSION_9, FIRST_VERSION + 1)
-        return {**dict.fromkeys(_NOT_WRITTEN, VERSION_6.version), **before_modes}
+        return {} if self.version > FIRST_VERSION else dict.fromkeys(SINCE_VERSION_9, FIRST_VERSION + 1)
 
     def log_file_name(self, file_id: str, base_instant: str, instant: str, version: int, token: str) -> str:  # noqa: ARG002
         """See `TableFormat`: the write, not the slice."""
