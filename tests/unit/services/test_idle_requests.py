@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.unit.services.fleet import Fleet, write
+from tests.unit.services.fleet import Fleet, known_sequence, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
@@ -153,9 +153,7 @@ def test_a_quiet_table_costs_sixty_requests_an_hour_over_all_services_together(f
     head = tables[0].state.sequence
     together.tick(FRESHNESS_S)
     for service in together.running:
-        found = service._tables.by_uid(tables[0].uid)
-        assert found is not None
-        assert found.state.sequence >= head
+        assert known_sequence(service, tables[0]) >= head
 
 
 def test_without_a_living_mirror_the_services_ask_storage_themselves(fleet: Fleet) -> None:
