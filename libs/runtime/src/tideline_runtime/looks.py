@@ -90,7 +90,7 @@ class Looks:
         now_s = self._clock.monotonic_s()
         self._looked_at_s[base_path] = now_s
         # Spread, because a service that starts refreshes all tables at once.
-        self._audit_at_s[base_path] = now_s + self._audit_s * (0.5 + shard_of(base_path, _SPREAD) / (2 * _SPREAD))
+        self._audit_at_s[base_path] = now_s + self._audit_s * (0.75 + shard_of(base_path, _SPREAD) / (4 * _SPREAD))
 
     def places(self) -> int | None:
         """Return a number that changes when tables come or go, as the mirror tells; None unless a mirror lives for every shard.

@@ -354,6 +354,7 @@ class OpenTables:
             if table is not None and self._opened_with.get(base_path) != self._given(base_path):
                 table = None
             self.waiting.discard(base_path)
+            is_new = table is None
             if table is None:
                 if base_path not in self._open and not is_named and (uid := self.waits(base_path)) is not None:
                     self._uids[base_path] = uid
@@ -366,7 +367,7 @@ class OpenTables:
                 self._checked_at_s.pop(base_path, None)
                 self.looks.opened(base_path)
             if not is_current:
-                if table.capabilities.keeps_log:
+                if table.capabilities.keeps_log and not is_new:
                     table.refresh()
                 self.looks.looked(base_path)
             self._note_frozen(table)
