@@ -173,10 +173,10 @@ class Start:
     cpu_s: float
 
 
-def make_copies(root: str, count: int, commits: int = 1) -> None:
+def make_copies(root: str, count: int, commits: int = 1, quiet_s: float = 0.0) -> None:
     """Make a table with so many commits, and copies of it with identities of their own: faster than as many writes."""
     first = f"{root}/t00000"
-    make_table(first)
+    make_table(first, quiet_s)
     table = Table.open(first, writer_id="benchmark")
     for number in range(1, commits):
         commit(table, number)
@@ -197,13 +197,46 @@ def measure_starts(count: int, folder: Path) -> tuple[Start, Start]:
     return first, again
 
 
+@dataclass(frozen=True)
+class Idle:
+    """What a mirror and a planner take for tables that nobody writes."""
+
+    seconds: float
+    """From the start of the process until it has visited all tables once. The mirror has their states, the planner the mirror's."""
+    cpu_s: float
+    rss_bytes: int
+    """After further visits."""
+    rest_cpu_s_per_s: float
+
+
+def measure_idle(count: int, folder: Path, settle_s: float) -> dict[str, Idle]:
+    """Return what the start of a mirror and of a planner take over quiet tables whose states are published, and their memory."""
+    make_copies(f"{folder}/tables", count, quiet_s=QUIET_S)
+    pattern, environment = f"{folder}/tables/*", {"TIDELINE_EVENT_LOG": f"sqlite://{folder}/state/events.db"}
+    measure_start(folder, pattern, environment["TIDELINE_EVENT_LOG"])
+    found = {}
+    with contextlib.ExitStack() as stack:
+        for name in ("mirror", "planner"):
+            began_s = time.monotonic()
+            service = stack.enter_context(running(name, folder, pattern, environment))
+            wait_until(partial(_has_visited_all, service), service, ASK_EVERY_S)
+            found[name] = service, time.monotonic() - began_s, service.cpu_s()
+        time.sleep(settle_s)
+        load = at_rest([service for service, _, _ in found.values()])
+    return {name: Idle(s, cpu_s, load[name].rss_bytes, load[name].cpu_s_per_s) for name, (_, s, cpu_s) in found.items()}
+
+
 def measure_start(folder: Path, pattern: str, url: str, environment: Mapping[str, str] | None = None) -> Start:
     """Start a mirror on the event log at `url`, wait until it has visited all tables once, and end it."""
     began_s = time.monotonic()
     with running("mirror", folder, pattern, {**(environment or {}), "TIDELINE_EVENT_LOG": url}) as mirror:
         # Its answer holds a line of each table: asked all the time, the mirror would do little else.
-        wait_until(lambda: mirror.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 1, mirror, ASK_EVERY_S)
+        wait_until(partial(_has_visited_all, mirror), mirror, ASK_EVERY_S)
         return Start(time.monotonic() - began_s, mirror.cpu_s())
+
+
+def _has_visited_all(service: Service) -> bool:
+    return service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 1
 
 
 def measure(count: int, samples: int, folder: Path, cores: int) -> Measured:

@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Lines
-from tests.benchmarks.control_plane import Measured, measure_starts, requests_per_hour
+from tests.benchmarks.control_plane import Measured, measure_idle, measure_starts, requests_per_hour
 from tests.benchmarks.control_plane import measure as measure_fleet
 from tests.fleet.checks import percentile
 from tests.plans import schedule_clustering
@@ -192,6 +192,8 @@ def main() -> None:
     )
     parser.add_argument("--idle-s", type=float, default=130.0, help="how long their requests are counted")
     parser.add_argument("--starts", type=int, nargs="*", default=[1000, 10_000], help="numbers of idle tables of a mirror's start")
+    parser.add_argument("--idle", type=int, nargs="*", default=[], help="numbers of quiet tables whose memory is measured")
+    parser.add_argument("--settle-s", type=float, default=60.0, help="how long their services run before that")
     given = parser.parse_args()
     console = Console(width=max(140, Console().width))
     for count in given.tables:
@@ -202,6 +204,14 @@ def main() -> None:
             for title, start in zip(("all are published", "nothing has changed"), measure_starts(count, Path(name)), strict=True):
                 console.print(
                     f"start of a mirror over {count} tables, {title}: {start.seconds:.1f} s, processor {start.cpu_s:.1f} s"
+                )
+    for count in given.idle:
+        with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-idle-") as name:
+            for service, idle in measure_idle(count, Path(name), given.settle_s).items():
+                console.print(
+                    f"{count} quiet tables, {service}: start {idle.seconds:.1f} s, processor {idle.cpu_s:.1f} s; "
+                    f"{idle.rss_bytes / 2**20:.0f} MiB; {1000 * idle.rest_cpu_s_per_s:.1f} ms of processor per s",
+                    highlight=False,
                 )
     if given.idle_tables:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:

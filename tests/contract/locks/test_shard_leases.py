@@ -1,10 +1,11 @@
-"""Shards by lease on a real Redis: instances with connections and threads of their own."""
+"""Shards by lease on a real Redis and in a real object store: instances with connections and threads of their own."""
 
 from __future__ import annotations
 
 import pytest
 import redis
-from tests.contract.locks.conftest import wait_until
+from tests.contract.locks.conftest import BUCKET, wait_until
+from tests.real.object_store import ObjectStoreServer
 from tests.real.redis import RedisServer
 
 from tideline_locks import open_lock_provider
@@ -17,11 +18,17 @@ pytestmark = pytest.mark.real
 COUNT, TTL_S = 6, 6.0
 
 
-@pytest.fixture
-def url(shared_redis: RedisServer) -> str:
-    with redis.Redis.from_url(shared_redis.url) as client:
+@pytest.fixture(params=["redis", "minio"])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "minio":
+        server: ObjectStoreServer = request.getfixturevalue("object_store")
+        for name, value in {**server.settings, "AWS_ALLOW_HTTP": "true"}.items():
+            monkeypatch.setenv(name, value)
+        return f"storage:s3://{BUCKET}/shard-leases"
+    found: RedisServer = request.getfixturevalue("shared_redis")
+    with redis.Redis.from_url(found.url) as client:
         client.flushall()
-    return shared_redis.url
+    return found.url
 
 
 def instance(url: str, name: str, *, renews: bool = True) -> LeasedShards:

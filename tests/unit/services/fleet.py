@@ -129,6 +129,12 @@ def hint(service, table):
     service._events._wake(table.uid)
 
 
+def known_sequence(service, table):
+    """The newest step of a table that a service knows, whether the table is open there or rests."""
+    found = service._tables.by_uid(table.uid)
+    return service._tables._resting[table.base_path][0] if found is None else found.state.sequence
+
+
 def update(table, first):
     """One commit that writes the rows of `write` again."""
     return write_rows(table, rows(first, city="oslo"), Operation.UPSERT, parallelism=1)

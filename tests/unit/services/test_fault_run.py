@@ -11,7 +11,7 @@ import sqlite3
 from collections import Counter
 
 import pytest
-from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, die, write
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, die, known_sequence, write
 
 from tideline_cleaner.cleaning import CleanerService
 from tideline_cleaner.settings import CleanerSettings
@@ -113,9 +113,7 @@ def test_nothing_is_missed_and_nothing_done_twice_after_a_dead_mirror_and_lost_a
         steps = Counter(event.sequence for event in fleet.events("tideline.timeline") if event.table.uid == table.uid)
         assert steps == Counter(range(1, table.refresh().sequence + 1)), "each step is told, once"
         for service in run.others:
-            known = service._tables.by_uid(table.uid)
-            assert known is not None
-            assert known.state.sequence == table.state.sequence
+            assert known_sequence(service, table) == table.state.sequence
     for table in (told, untold):
         assert len(table.state.pending_clusterings()) == 1
         assert len([a for a in table.state.actions.values() if a.is_clustering]) == 1

@@ -5,6 +5,7 @@ The cleaner, the planner's fleet API and the commands `status`, `why` and `maint
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -62,11 +63,14 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
         return True
     if sum(1 for a in state.completed_writes() if a.sequence > last.sequence) >= own.clean_min_commits:
         return True
-    if now_s - last.at_s < own.clean_interval_s:
-        return False
-    options = Options(basis.options)
+    return now_s >= next_check_s(state, last, own)
+
+
+def next_check_s(state: TableState, last: Check, own: CleanerSettings) -> float:
+    """Return when the next check of a table is due that gets no more entries, on the monotonic clock; infinity if none is."""
+    options = Options(last.basis.options)
     goes_by_time = options[CLEAN_POLICY] == CleaningPolicy.HOURS or options[PARTITION_TTL_DAYS] > 0
-    return state.sequence > last.sequence or last.has_leases or goes_by_time
+    return last.at_s + own.clean_interval_s if state.sequence > last.sequence or last.has_leases or goes_by_time else math.inf
 
 
 def with_cleaner_options(

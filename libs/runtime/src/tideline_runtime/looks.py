@@ -9,9 +9,15 @@ from tideline_runtime.shards import shard_of
 from tideline_table.clock import Clock
 from tideline_table.table import Table
 
-_LOOKS_PER_IDENTITY = 8
+LOOKS_PER_IDENTITY = 8
 """Looks at an idle table for one check that it is still the same table."""
 _SPREAD = 1000
+REST_AFTER_S = 3600.0
+"""A table without a step for so long rests: it need not be open."""
+UNSEEN_REST_AFTER_S = 86_400.0
+"""The same for a table that a service that starts has not seen yet: budgets count what was rewritten within a day."""
+NEWS_LIMIT_S = 5.0
+"""Longest time that a service which starts waits for what the mirror tells."""
 
 
 class Looks:
@@ -27,6 +33,7 @@ class Looks:
         self._news = news
         self._rescan_s = rescan_s
         self._audit_s = audit_s
+        self._waited = False
         self.interval_s: Callable[[Table], float] = lambda _: 0.0
         """Asked about an open table; returns the seconds between two looks at it."""
         self.told_places: Callable[[], int | None] = lambda: None
@@ -41,17 +48,29 @@ class Looks:
         """Return whether the time until the next look at an open table is not over."""
         if table.base_path in self._owed:
             return False
-        return self._clock.monotonic_s() < self._looked_at_s[table.base_path] + self.interval_s(table)
+        return self.waits(table.base_path, self.interval_s(table))
+
+    def waits(self, base_path: str, interval_s: float) -> bool:
+        """Return whether an interval since the last look at a table that may be closed is not over."""
+        return self._clock.monotonic_s() < self._looked_at_s[base_path] + interval_s
 
     def is_current(self, table: Table) -> bool:
         """Return whether the mirror has told all that is known of an open table, and no news. An audit does not believe it."""
         head = None if self._news is None or not table.capabilities.log_is_truth else self._news.head(table.base_path, table.uid)
         return head == table.state.sequence and self._clock.monotonic_s() < self._audit_at_s[table.base_path]
 
+    def at_rest(self, base_path: str, quiet_s: float = REST_AFTER_S) -> tuple[str, int] | None:
+        """Return uid and head of a table that had no step for so long and has no pending action, as the mirror tells; else None."""
+        return None if self._news is None else self._news.at_rest(base_path, quiet_s)
+
+    def audit_at_s(self, base_path: str) -> float:
+        """Return when a table is refreshed although the mirror tells that it has no news."""
+        return self._audit_at_s[base_path]
+
     def takes_identity(self, table: Table) -> bool:
         """Return whether the caller must check now that no other table was created at the place of an open one."""
         now_s = self._clock.monotonic_s()
-        wait_s = max(self._rescan_s, _LOOKS_PER_IDENTITY * self.interval_s(table))
+        wait_s = max(self._rescan_s, LOOKS_PER_IDENTITY * self.interval_s(table))
         if now_s < self._identified_at_s[table.base_path] + wait_s:
             return False
         self._identified_at_s[table.base_path] = now_s
@@ -71,7 +90,7 @@ class Looks:
         now_s = self._clock.monotonic_s()
         self._looked_at_s[base_path] = now_s
         # Spread, because a service that starts refreshes all tables at once.
-        self._audit_at_s[base_path] = now_s + self._audit_s * (0.5 + shard_of(base_path, _SPREAD) / (2 * _SPREAD))
+        self._audit_at_s[base_path] = now_s + self._audit_s * (0.75 + shard_of(base_path, _SPREAD) / (4 * _SPREAD))
 
     def places(self) -> int | None:
         """Return a number that changes when tables come or go, as the mirror tells; None unless a mirror lives for every shard.
@@ -81,6 +100,10 @@ class Looks:
         if self._news is None:
             return self.told_places()
         self._news.start()
+        if not self._waited:
+            # What rests need not be opened: that takes ten requests for each table, and minutes for thousands of them.
+            self._waited = True
+            self._news.wait(NEWS_LIMIT_S)
         return self._news.places()
 
     def oldest_s(self) -> float | None:

@@ -5,6 +5,7 @@ Only the mirror asks storage for news. Who knows from the event log that a table
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _PAUSE_S = 5.0
 class _Told:
     base_path: str
     sequence: int
+    quiet_since_s: float
+    """When the last step was taken, in seconds since 1970; infinity while an action is pending."""
 
 
 class News:
@@ -52,6 +55,8 @@ class News:
         """By shard and number of shards: when the shard's heartbeats count as missing, on the monotonic clock."""
         self._is_read = False
         self._places = 0
+        self._tried = threading.Event()
+        """Set once the topics were read to their end, or the event log did not answer."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="news", daemon=True)
 
@@ -76,6 +81,23 @@ class News:
             if told is None or told.base_path != base_path or self._uids.get(base_path) != {uid} or not self._looks_at(base_path):
                 return None
             return told.sequence
+
+    def at_rest(self, base_path: str, quiet_s: float) -> tuple[str, int] | None:
+        """Return uid and head of the exclusive table at a place that had no step for so long and has no pending action.
+
+        None if no living mirror looks at it.
+        """
+        with self._mutex:
+            uids = self._uids.get(base_path, ())
+            told = self._told[next(iter(uids))] if len(uids) == 1 else None
+            if told is None or self._clock.now().timestamp() - told.quiet_since_s < quiet_s or not self._looks_at(base_path):
+                return None
+            return next(iter(uids)), told.sequence
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until all that was there is read, or cannot be read, at most so long."""
+        if self._thread.is_alive():
+            self._tried.wait(limit_s)
 
     def places(self) -> int | None:
         """Return a number that changes when tables appear or vanish; None unless a mirror lives for every shard."""
@@ -121,7 +143,8 @@ class News:
             if record.table_uid not in self._told:
                 self._uids.setdefault(table.base_path, set()).add(record.table_uid)
                 self._places += 1
-            self._told[record.table_uid] = _Told(table.base_path, record.sequence)
+            quiet_since = math.inf if record.pending_plans else (record.quiet_since or record.time).timestamp()
+            self._told[record.table_uid] = _Told(table.base_path, record.sequence, quiet_since)
         elif is_own and self._others.get(record.table_uid) != (other := (table.base_path, record.health)):
             self._others[record.table_uid] = other
             self._places += 1
@@ -153,6 +176,7 @@ class News:
                 if str(error) != reported:
                     _log.info("events of the mirror are not read: storage is asked for news", reason=str(error))
                 reported = str(error)
+                self._tried.set()
                 self._stopped.wait(_PAUSE_S)
 
     def _read_until_stopped(self) -> None:
@@ -163,8 +187,10 @@ class News:
             tail = log.tail([TABLES.name, MIRRORS.name])
             try:
                 while not self._stopped.is_set():
-                    records = tail.poll(_POLL_S)
+                    records = tail.poll(_POLL_S if self._tried.is_set() else 0)
                     self.take(records, is_at_end=tail.is_at_end())
+                    if self._is_read:
+                        self._tried.set()
             finally:
                 tail.close()
         finally:

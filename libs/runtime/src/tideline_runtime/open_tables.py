@@ -11,7 +11,7 @@ from tideline_locks import OnUnreachable, open_hudi_lock
 from tideline_locks.table_lock import LockProviders, check_unreachable
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
-from tideline_runtime.looks import Looks
+from tideline_runtime.looks import UNSEEN_REST_AFTER_S, Looks
 from tideline_runtime.news import News
 from tideline_runtime.policy import LivePolicies, Policies, TablePolicy
 from tideline_runtime.registry import TableRegistry
@@ -25,11 +25,16 @@ from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.coordination import observed_uid
 from tideline_table.errors import Recovery, TableFrozen, TidelineError, UnsupportedTable
-from tideline_table.storage import LogOnlyStorage, ReadOnlyStorage, Storage, open_storage
+from tideline_table.log import entry_path
+from tideline_table.storage import LogOnlyStorage, ReadOnlyStorage, Storage, exists, open_storage
 from tideline_table.table import Table, read_identity, share_table, upgraded_sharing, why_refused
 
 _log = get_logger(__name__)
 _UNNAMED = NamedTable()
+LEAST_REST_S = 600.0
+"""A table with work before this time stays open: opening it again takes ten requests."""
+OPENING_S = 2.0
+"""Time for which a visit opens tables that rest and that the service has not seen yet."""
 FROZEN_CHECK_S = 300.0
 """Time after which it is checked again whether writers refuse an open table: five requests."""
 
@@ -98,10 +103,16 @@ class OpenTables:
     observes: bool = False
     """Whether tables that only Apache Hudi writes are yielded, too. They are not refreshed, because that reads their timeline and
     lists all of their partitions."""
-    waits: Callable[[str], str | None] = lambda _: None
-    """Asked before a table is opened; returns the uid of a table that need not be opened yet, by its base path."""
+    waits: Callable[[str], str | None] = field(init=False)
+    """Asked about a table that is not open and that no event named, by its base path; returns the uid of one that rests."""
+    rests_until_s: Callable[[Table], float] = lambda _: 0.0
+    """Asked about a table at which the service has looked; returns until when, on the monotonic clock, it has no work on the table
+    unless there is news. The table is closed if that is far away."""
     waiting: set[str] = field(default_factory=set, init=False)
-    """The base paths of the tables that are not opened yet for that reason."""
+    """The base paths of the tables that rest, and are not open for that reason."""
+    _resting: dict[str, tuple[int, float, TablePolicy]] = field(default_factory=dict, init=False)
+    """By base path: the sequence of a table that was closed, until when it rests, and its policy then."""
+    _opens_until_s: float = field(default=0.0, init=False)
     looks: Looks = field(init=False)
     _in_force: Policies = field(default_factory=Policies, init=False)
     _own: dict[str, tuple[Policies, NamedTable, str, TablePolicy]] = field(default_factory=dict, init=False)
@@ -122,7 +133,7 @@ class OpenTables:
     """The refused tables whose locks cannot be used."""
 
     def __post_init__(self) -> None:
-        self.looks = Looks(self.clock)
+        self.looks, self.waits = Looks(self.clock), self._awaits_news
 
     def each(self, only: Collection[str] | None = None, first: Callable[[], Iterable[str]] = tuple) -> Iterator[Table]:
         """Yield all tables, refreshed, in order of base path. Skip a table that fails, and one whose shard is lost meanwhile.
@@ -136,13 +147,15 @@ class OpenTables:
             # One content for the whole visit.
             self._in_force = self.policies.current()
         wanted = self._search()
-        opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids)
+        self._opens_until_s = self.clock.monotonic_s() + OPENING_S
+        opened = (self._open, self._opened_with, self._checked_at_s, self._own, self._uids, self._resting)
         self.looks.retain(wanted)
+        there = set(wanted)
         for known in (*opened, self._refused, self._troubled, self._frozen):
-            for base_path in known.keys() - set(wanted):
+            for base_path in known.keys() - there:
                 del known[base_path]
-        self._left_alone &= set(wanted)
-        self.waiting &= set(wanted)
+        self._left_alone &= there
+        self.waiting &= there
         by_uid = {uid: base_path for base_path, uid in self._uids.items()}
         for base_path in wanted if only is None else [by_uid[uid] for uid in only if uid in by_uid]:
             named = [(by_uid[uid], True) for uid in first() if uid in by_uid]
@@ -196,23 +209,33 @@ class OpenTables:
                     curable = curable or error
             else:
                 self._troubled.pop(table.base_path, None)
+                self._let_rest(table)
         return curable or self._unbalanced
 
     def owns(self, base_path: str) -> bool:
         """Return whether this instance holds the shard of the table now."""
         return holds(self.shards, base_path)
 
+    def resting(self) -> dict[str, str]:
+        """Return the base paths of the tables that rest, by uid, as of the last visit."""
+        return {self._uids[base_path]: base_path for base_path in self.waiting}
+
     def known(self) -> dict[str, str]:
-        """Return the base paths of the tables that are open or wait to be opened, by uid, as of the last visit."""
-        waiting = {self._uids[base_path]: base_path for base_path in self.waiting}
-        return waiting | {self._uids[base_path]: base_path for base_path in self._open}
+        """Return the base paths of the tables that are open or rest, by uid, as of the last visit."""
+        return self.resting() | {self._uids[base_path]: base_path for base_path in self._open}
 
     def storage(self, base_path: str) -> Storage:
         """Open the storage of a table, with its requests counted."""
         return open_storage(base_path) if self.requests is None else self.requests.open(base_path)
 
+    def opened_apart(self, base_path: str) -> Table:
+        """Open a table that rests, to read it once. Thread-safe."""
+        options = {**(self.options or {}), **self.own_options(base_path)}
+        storage = ReadOnlyStorage(self.storage(base_path))
+        return Table.open(base_path, clock=self.clock, options=options, storage=storage, by_log=True)
+
     def by_uid(self, uid: str) -> Table | None:
-        """Return the table with this uid, None if this instance does not know it."""
+        """Return the open table with this uid; None for one that rests, or that this instance does not know."""
         return next((t for t in self._open.values() if t.uid == uid), None)
 
     def refusals(self) -> dict[str, tuple[str, bool]]:
@@ -250,6 +273,7 @@ class OpenTables:
             found = self._in_force.of(
                 base_path, uid, resource_options=named.options, resource_settings={self.service: named.settings}
             )
+            found = known[3] if known is not None and known[3] == found else found
             known = self._own[base_path] = self._in_force, named, uid, found
         return known[3]
 
@@ -330,17 +354,20 @@ class OpenTables:
             if table is not None and self._opened_with.get(base_path) != self._given(base_path):
                 table = None
             self.waiting.discard(base_path)
+            is_new = table is None
             if table is None:
-                if base_path not in self._open and (uid := self.waits(base_path)) is not None:
+                if base_path not in self._open and not is_named and (uid := self.waits(base_path)) is not None:
                     self._uids[base_path] = uid
                     self.waiting.add(base_path)
+                    self._refused.pop(base_path, None)
                     return None
+                self._resting.pop(base_path, None)
                 table = self._open[base_path] = self._opened(base_path)
                 self._opened_with[base_path] = self._given(base_path)
                 self._checked_at_s.pop(base_path, None)
                 self.looks.opened(base_path)
             if not is_current:
-                if table.capabilities.keeps_log:
+                if table.capabilities.keeps_log and not is_new:
                     table.refresh()
                 self.looks.looked(base_path)
             self._note_frozen(table)
@@ -355,6 +382,44 @@ class OpenTables:
         self._refused.pop(base_path, None)
         self._left_alone.discard(base_path)
         return table
+
+    def _let_rest(self, table: Table) -> None:
+        """Close a table on which the service has no work before there is news: of a fleet, most tables are such."""
+        base_path = table.base_path
+        if self.source is not None or self._open.get(base_path) is not table or not table.capabilities.log_is_truth:
+            return
+        until_s = self.rests_until_s(table)
+        if until_s < self.clock.monotonic_s() + LEAST_REST_S:
+            return
+        del self._open[base_path], self._opened_with[base_path]
+        self._resting[base_path] = table.state.sequence, until_s, self.policy(base_path)
+        self.waiting.add(base_path)
+
+    def is_told_to_rest(self, table: Table) -> bool:
+        """Return whether the mirror tells that nothing happens to an open table."""
+        return self.looks.at_rest(table.base_path) == (table.uid, table.state.sequence)
+
+    def _awaits_news(self, base_path: str) -> str | None:
+        """Return the uid of a table that rests and of which the mirror tells no news.
+
+        Without a mirror, one request asks whether a table that was closed has a further entry. A table that this process has not
+        opened yet, and which rests, is opened when it is its turn.
+        """
+        closed, now_s = self._resting.pop(base_path, None), self.clock.monotonic_s()
+        if self.source is not None:
+            return None
+        if closed is None:
+            told = self.looks.at_rest(base_path, UNSEEN_REST_AFTER_S)
+            return told[0] if told is not None and now_s >= self._opens_until_s else None
+        uid, (sequence, until_s, policy), told = self._uids[base_path], closed, self.looks.at_rest(base_path)
+        if now_s >= until_s or self.policy(base_path) is not policy or told not in (None, (uid, sequence)):
+            return None
+        if told is None or now_s >= self.looks.audit_at_s(base_path):
+            self.looks.looked(base_path)
+            if exists(self.storage(base_path), entry_path(sequence + 1)):
+                return None
+        self._resting[base_path] = closed
+        return uid
 
     def _is_another(self, table: Table) -> bool:
         """Return whether an open table is not the one at its place any more. One request."""

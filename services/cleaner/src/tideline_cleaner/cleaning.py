@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tideline_cleaner.metrics import ARCHIVED, EXPIRED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
-from tideline_runtime.cleaning import Basis, Check, is_check_due
+from tideline_runtime.cleaning import Basis, Check, is_check_due, next_check_s
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.logging import get_logger
 from tideline_runtime.open_tables import OpenTables, open_tables
@@ -35,6 +35,7 @@ class CleanerService:
         self._tables: OpenTables = open_tables(settings, context, settings.options)
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._checked: dict[str, Check] = {}
+        self._tables.rests_until_s = self._rests_until_s
 
     def start(self) -> None:
         """Do nothing: each tick opens the tables it needs."""
@@ -84,6 +85,13 @@ class CleanerService:
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.capabilities.archives:
             self._archive(table)
         self._checked[table.uid] = Check(seen, self._context.clock.monotonic_s(), basis, has_leases)
+
+    def _rests_until_s(self, table: Table) -> float:
+        """Return until when no check of a table is due unless it gets new entries."""
+        last, own = self._checked.get(table.uid), self._per_table.of(table.base_path)
+        if last is None or not self._tables.is_told_to_rest(table):
+            return 0.0
+        return next_check_s(table.state, last, own)
 
     def _report_leases(self, table: Table) -> bool:
         for gone in forget_expired(table.storage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -44,7 +45,7 @@ from tideline_table.action import REWRITES, TableService
 from tideline_table.coordination import roll_back
 from tideline_table.errors import StorageError, TidelineError
 from tideline_table.hudi import State
-from tideline_table.table import GivenUp, forget_given_up, keep_given_up
+from tideline_table.table import GivenUp, Table, forget_given_up, keep_given_up
 
 _log = get_logger(__name__)
 _STOP_GRACE_S = 10.0
@@ -83,6 +84,9 @@ class LauncherService:
         driver, too."""
         self._work: dict[PlanKey, PlanWork] = {}
         self._reported: dict[PlanKey, Condition] = {}
+        self._busy: set[str] = set()
+        """Tables whose applications the platform knows."""
+        self._tables.rests_until_s = self._rests_until_s
 
     def start(self) -> None:
         """Watch for plans and for changes of applications."""
@@ -93,11 +97,12 @@ class LauncherService:
         """Handle ended applications, give up plans that failed too often, and launch pending plans."""
         # Applications are read before plans: if one ends in between, its plan is read as ended, too.
         known = self._applications.known()
+        self._busy = {a.key.table_uid for a in known}
         ended = [a.key.table_uid for a in known if a.end is not None and not a.is_collected]
         during = VisitLaunches(known)
         plans, again_s, failure = self._pending.visit(ended, lambda found, named: self._launch_named(found, named, during))
         started = [a for a in self._applications.known() if a.key in during.started] if during.started else []
-        mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]
+        mine = [a for a in known if self._tables.by_uid(a.key.table_uid) is not None]  # none of them rests
         self._work |= {plan.key: plan.work for plan in plans}
         for application in sorted(mine, key=lambda a: a.created):
             self._adopt(application, known)
@@ -128,6 +133,10 @@ class LauncherService:
         self._applications.close(_STOP_GRACE_S)
         self._events.close()
         self._tables.close()
+
+    def _rests_until_s(self, table: Table) -> float:
+        """Return until when the launcher has no work on a table without news: for ever, if no application is known."""
+        return math.inf if table.uid not in self._busy and self._tables.is_told_to_rest(table) else 0.0
 
     def _launch_named(self, found: Callable[[], list[PendingPlan]], named: Collection[str], during: VisitLaunches) -> None:
         """Launch new plans of tables that events named, while a visit of all tables goes on.
@@ -316,7 +325,7 @@ class LauncherService:
         names, keys = {(a.driver, a.key) for a in known}, {a.key for a in known} | {p.key for p in plans}
         self._seen &= names
         self._settled &= names
-        self._alone = {uid for uid in self._alone if self._tables.by_uid(uid) is not None}
+        self._alone &= self._tables.known().keys()
         self._histories = {key: history for key, history in self._histories.items() if key in keys}
         self._work = {key: work for key, work in self._work.items() if key in keys}
 

@@ -35,6 +35,8 @@ from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.hinted_tables import HintedTables
 from tideline_runtime.logging import get_logger
+from tideline_runtime.looks import REST_AFTER_S
+from tideline_runtime.news import HEALTHY
 from tideline_runtime.open_tables import OpenTables, open_tables
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import ShardLost, shard_of
@@ -80,8 +82,10 @@ class MirrorService:
         self._per_table = TableSettings(settings, self._tables.own_settings)
         self._positions = Positions(context, settings.fleet, self._tables, self._events, self._publishers)
         self._cursors, self._known = self._positions.cursors, self._positions.records
-        self._tables.waits = self._positions.rests
+        self._tables.waits = lambda base_path: self._positions.rests(base_path, self._pace.look_s)
+        self._tables.rests_until_s = self._rests_until_s
         self._notices = Notices(context.clock, hinted, context.wake)
+        self._positions.looked = self._notices.looked
         self._source_of = source_of(settings)
         self._tables.looks.told_places = self._notices.places
         self._pace = Pace(context.clock, self._per_table, self._known, self._notices.tells)
@@ -305,6 +309,20 @@ class MirrorService:
         """Return the seconds between two looks at a table: none while there is something to publish."""
         uid = table.uid if table.capabilities.keeps_log else observed_uid(table.storage.root)
         return 0.0 if uid in self._partial or uid in self._backlog else self._pace.look_s(uid, table.base_path)
+
+    def _rests_until_s(self, table: Table) -> float:
+        """Return until when a look at a table need only ask for its next entry: it is quiet, published and in order."""
+        uid, sequence = table.uid, table.state.sequence
+        is_published = uid not in self._partial and uid not in self._backlog and uid not in self._batches
+        record, looks = self._known.get(uid), self._tables.looks
+        if not is_published or self._in_order.get(uid) != sequence or self._pace.quiet_s(uid) < REST_AFTER_S:
+            return 0.0
+        if record is None or record.sequence != sequence or record.pending_plans or record.health != HEALTHY:
+            return 0.0
+        self._positions.close(table, sequence)
+        for of_tables in (self._identities, self._scrubbed_s, self._in_order):
+            of_tables.pop(uid, None)
+        return looks.audit_at_s(table.base_path)
 
     def _heal(self, table: Table) -> None:
         """Create timeline files that a writer left out, once for each step: those of an exclusive table may be late, not vanish."""

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from tideline_events import Record, TableRecord, encode
 from tideline_mirror.changes import OBSERVED
 from tideline_runtime.contract import ServiceContext
 from tideline_runtime.event_link import EventLink
 from tideline_runtime.logging import get_logger
+from tideline_runtime.looks import LOOKS_PER_IDENTITY
 from tideline_runtime.open_tables import OpenTables
 from tideline_runtime.shard_publishers import ShardPublishers
 from tideline_runtime.shards import shard_of
 from tideline_table.log import entry_path
 from tideline_table.storage import exists
-from tideline_table.table import Table
+from tideline_table.table import Table, read_identity
 
 _log = get_logger(__name__)
 OPENING_S = 2.0
 """Time for which a visit opens tables that had not changed when the mirror started. The first visit only asks each whether it has
 changed: one request instead of ten, so that the start of a mirror over 10,000 tables takes seconds."""
+
+
+@dataclass(slots=True)
+class _Closed:
+    uid: str
+    sequence: int
+    until_s: float
+    looks: int = 0
 
 
 class Positions:
@@ -41,6 +50,10 @@ class Positions:
         """By table uid: the number of the publisher for which the cursor was read, and the cursor."""
         self._quiet: dict[str, TableRecord] = {}
         """By base path: the records of tables that need not be opened until they change."""
+        self._closed: dict[str, _Closed] = {}
+        """By base path: the tables that were closed because they rest."""
+        self.looked: Callable[[str, float], None] = lambda _, __: None
+        """Told of each look at a table that is closed, with its time."""
         self._opens_until_s = 0.0
         self._read_for = 0
         """The number of the newest publisher that was open when the records were read."""
@@ -87,11 +100,23 @@ class Positions:
         """Have the records of all tables read again before the next publication."""
         self._read_for = 0
 
-    def rests(self, base_path: str) -> str | None:
-        """Return the uid of a table whose log has no entry after the published ones, and which is not opened yet. One request.
+    def close(self, table: Table, sequence: int) -> None:
+        """Note that a table is closed of which everything is published up to `sequence`."""
+        self._closed[table.base_path] = _Closed(table.uid, sequence, self._tables.looks.audit_at_s(table.base_path))
+        self.cursors.pop(table.uid, None)
 
-        A table that was created again at the same place, or whose log was trimmed past the cursor, is noticed when it is opened.
+    def rests(self, base_path: str, every_s: Callable[[str, str], float]) -> str | None:
+        """Return the uid of a table that need not be open: its log has no entry after the published ones. One request for a look.
+
+        `every_s`: asked for the seconds between two looks, by uid and base path. A table that was closed is opened by an audit,
+        and as soon as something names it. One that was not opened yet and that was created again at the same place, or whose log
+        was trimmed past the cursor, is noticed when it is opened.
         """
+        if (closed := self._closed.get(base_path)) is not None:
+            if self._is_quiet(base_path, closed, every_s):
+                return closed.uid
+            del self._closed[base_path]
+            return None
         record = self._quiet.get(base_path)
         if record is None or self._tables.source is not None:
             return None
@@ -100,6 +125,20 @@ class Positions:
             del self._quiet[base_path]
             return None
         return record.table_uid
+
+    def _is_quiet(self, base_path: str, closed: _Closed, every_s: Callable[[str, str], float]) -> bool:
+        looks, record = self._tables.looks, self.records.get(closed.uid)
+        if record is None or record.sequence != closed.sequence or self._context.clock.monotonic_s() >= closed.until_s:
+            return False
+        if looks.waits(base_path, every_s(closed.uid, base_path)):
+            return True
+        looks.looked(base_path)
+        self.looked(base_path, self._context.clock.monotonic_s())
+        storage = self._tables.storage(base_path)
+        closed.looks += 1
+        if closed.looks % LOOKS_PER_IDENTITY == 0 and ((found := read_identity(storage)) is None or found.uid != closed.uid):
+            return False
+        return not exists(storage, entry_path(closed.sequence + 1))
 
     def start_again(self, *, keeps_records: bool) -> None:
         """Have the steps of all tables of this instance published again, from their start.
@@ -128,6 +167,7 @@ class Positions:
         """Forget the cursors of other tables."""
         for uid in self.cursors.keys() - uids:
             del self.cursors[uid]
+        self._closed = {base_path: closed for base_path, closed in self._closed.items() if closed.uid in uids}
 
 
 def kept_from(table: Table, cursor: int) -> int:

@@ -5,6 +5,7 @@ The decisions are in `tideline_runtime.planning`. This module reads their inputs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -100,6 +101,7 @@ class PlannerService:
         """The decisions for the tables that may be served, by uid."""
         self._planned: set[str] = set()
         """Uids of tables for which a plan was published since they were examined."""
+        self._tables.rests_until_s = self._rests_until_s
         self._whole: _Common | None = None
         """The shared inputs with which every table got its decision; None before the first visit of all tables."""
         self._watch = FleetWatch(settings, context, self._tables, self._decisions.put)
@@ -130,15 +132,17 @@ class PlannerService:
             return None
         if not visit.is_full and not self._is_whole():
             return 0.0  # all tables are visited before a plan is chosen
+        resting = self._tables.resting()
         gone = self._decided.keys() - tick.examined if visit.only is None else set(visit.only) - tick.examined
-        self._decided = {uid: known for uid, known in self._decided.items() if uid not in gone}
+        # Of a table that rests nothing is due or pending.
+        self._decided = {uid: known for uid, known in self._decided.items() if uid not in gone and uid not in resting}
         self._planned &= self._decided.keys()
-        self._ledgers.keep(self._decided)
+        self._ledgers.keep([*self._decided, *resting])
         self._serve(self._decided, tick)
         if visit.is_full:
             self._whole = tick.common
-            self._verdicts.show(tick.examined)
-            self._watch.finish(tick.examined)
+            self._verdicts.show(tick.examined | resting.keys())
+            self._watch.finish(tick.examined | resting.keys())
         self._decisions.check()
         failure = tick.curable or failure
         if failure is not None:
@@ -153,6 +157,14 @@ class PlannerService:
             _log.warning("the last decisions are not published: the event log does not answer")
         self._watch.close()
         self._tables.close()
+
+    def _rests_until_s(self, table: Table) -> float:
+        """Return until when nothing is due for a table without news; 0 for one with a plan, or with a finding."""
+        decided, now_s = self._decided[table.uid], self._context.clock.monotonic_s()
+        if not self._tables.is_told_to_rest(table) or any(isinstance(found, Demand) for found in decided.found.values()):
+            return 0.0
+        due_in_s = math.inf if decided.until is None else (decided.until - self._context.clock.now()).total_seconds()
+        return min(self._watch.rests_until_s(table), now_s + due_in_s)
 
     def _is_whole(self) -> bool:
         """Return whether every table has a decision by the inputs in force. Only then are sums over all tables valid."""
@@ -217,10 +229,10 @@ class PlannerService:
                 if isinstance(held, Held):
                     self._verdicts.held(decided.table.uid, decided.table.base_path, service, held)
         demands = [found for decided in served for found in decided.found.values() if isinstance(found, Demand)]
-        rewritten = self._ledgers.total(self._decided, now)
+        rewritten = self._ledgers.total(now)
         self._context.metrics.set(REWRITTEN, rewritten)
         spent, pending = rewritten + sum(d.pending_bytes for d in every), sum(d.pending_plans for d in every)
-        frees_at = self._ledgers.frees_at(self._decided, now)
+        frees_at = self._ledgers.frees_at(now)
         for choice in arbitrate(demands, fleet, spent, pending, now, self._shrunk, frees_at):
             if self._context.stopping.is_set():
                 break

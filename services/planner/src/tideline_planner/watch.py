@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from tideline_events import FindingEvent
@@ -92,16 +95,31 @@ class _Standing:
         return found
 
 
+_UNKNOWN = _Standing()
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    table: Table
+    table: Table | None
+    """None once the table rests."""
+    base_path: str
     policy: TablePolicy
     sequence: int
     at_s: float
     since_s: float
     """Since when table, policy and sequence are the same, on the monotonic clock."""
-    document: Document
+    packed: bytes
+    """The document, compressed: most of a fleet's tables are asked for rarely."""
+    shown: tuple[str | None, str | None]
+    """State and the time since which the table is in it, as the document has them."""
+    findings: tuple[Document, ...]
     standing: _Standing
+
+    @property
+    def document(self) -> Document:
+        """The document of the table."""
+        found: Document = json.loads(zlib.decompress(self.packed))
+        return found
 
 
 class FleetWatch:
@@ -146,7 +164,25 @@ class FleetWatch:
         verdicts = tuple(self._as_services_decide(table, policy, verdict) for verdict in status.verdicts)
         document = status_document(replace(status, verdicts=verdicts))
         with self._lock:
-            self._seen[table.uid] = _Seen(table, policy, table.state.sequence, now_s, since_s, document, standing)
+            self._seen[table.uid] = _Seen(
+                table,
+                table.base_path,
+                policy,
+                table.state.sequence,
+                now_s,
+                since_s,
+                zlib.compress(json.dumps(document).encode()),
+                (document["state"], document["state_since"]),
+                tuple(document["findings"]),
+                standing,
+            )
+
+    def rests_until_s(self, table: Table) -> float:
+        """Return until when a table without news need not be examined: the next audit; 0 for one with a finding."""
+        seen = self._seen.get(table.uid)
+        if seen is None or seen.findings or seen.standing.is_wrong:
+            return 0.0
+        return self._tables.looks.audit_at_s(table.base_path)
 
     def finish(self, visited: set[str]) -> None:
         """Forget tables that are gone, add what the service could not open or find, and show all findings.
@@ -169,8 +205,9 @@ class FleetWatch:
         place = self._locks.place
         if self._tables.owns(place) and (failure := self._locks.failure()):
             failures[place] = failure_document(place, Finding(FindingKind.LOCKS, f"the locks cannot be used: {failure}"))
+        resting = self._tables.resting()
         with self._lock:
-            self._seen = {uid: seen for uid, seen in self._seen.items() if uid in visited}
+            self._seen = {uid: _at_rest(seen) if uid in resting else seen for uid, seen in self._seen.items() if uid in visited}
             self._failures = failures
         self._note_states()
         self._show()
@@ -178,10 +215,11 @@ class FleetWatch:
     def _note_states(self) -> None:
         now, states = self._context.clock.now().isoformat(), Counter[str]()
         seen: dict[str, tuple[str, str]] = {}
-        for document in self.documents():
-            if (state := document["state"]) is not None:
-                before = self._states.get(document["base_path"], ("", ""))
-                seen[document["base_path"]] = before if before[0] == state else (state, now)
+        shown = [(each.base_path, each.shown[0]) for each in self._seen.values()]
+        for base_path, state in (*shown, *((d["base_path"], d["state"]) for d in self._failures.values())):
+            if state is not None:
+                before = self._states.get(base_path, ("", ""))
+                seen[base_path] = before if before[0] == state else (state, now)
                 states[state] += 1
         for every in Standing:
             self._context.metrics.set(STATES, states[every.value], state=every.value)
@@ -199,7 +237,7 @@ class FleetWatch:
         """Return a finding for each table that was found before and is not at its place now."""
         now_s, found = self._context.clock.monotonic_s(), {*self._tables.known().values(), *self._tables.left_alone()}
         for uid, seen in self._seen.items():
-            base_path = seen.table.base_path
+            base_path = seen.base_path
             if uid not in visited and base_path not in found and self._tables.owns(base_path):
                 self._gone.setdefault(base_path, (uid, now_s))
         there = {*found, *failures}
@@ -239,9 +277,9 @@ class FleetWatch:
             seen = self._seen.get(uid)
         if seen is None:
             return None
-        rules = self._rules(seen.table, seen.policy)
-        judged = judge_all(seen.table, services, rules)
-        return seen.document, [self._as_services_decide(seen.table, seen.policy, verdict) for verdict in judged]
+        table = seen.table or self._tables.opened_apart(seen.base_path)
+        judged = judge_all(table, services, self._rules(table, seen.policy))
+        return seen.document, [self._as_services_decide(table, seen.policy, verdict) for verdict in judged]
 
     def _rules(self, table: Table, policy: TablePolicy) -> Rules:
         return with_cleaner_options(rules_of(self._settings, policy, table), self._cleaner, policy, table)
@@ -255,10 +293,11 @@ class FleetWatch:
         A finding about a table that another instance holds now did not end, because that instance shows it, too.
         """
         found: dict[tuple[str, str, str], str] = {}
-        for document in self.documents():
-            about: Mapping[str, Any]
-            for about in document["findings"]:
-                found[document["base_path"], document["uid"], about["kind"]] = about["text"]
+        of_tables = [(seen.base_path, uid, seen.findings) for uid, seen in self._seen.items() if seen.findings]
+        of_others = [(document["base_path"], document["uid"], document["findings"]) for document in self._failures.values()]
+        for base_path, uid, findings in sorted((*of_tables, *of_others), key=itemgetter(0)):
+            for about in findings:
+                found[base_path, uid, about["kind"]] = about["text"]
         tables = Counter(kind for _, _, kind in found)
         for every in FindingKind:
             self._context.metrics.set(FINDINGS, tables[every.value], kind=every.value)
@@ -271,6 +310,10 @@ class FleetWatch:
             _log.info("finding cleared", base_path=base_path, table=uid, kind=kind)
             self._publish(FindingEvent(uid, base_path, kind, CLEARED, now))
         self._known = found
+
+
+def _at_rest(seen: _Seen) -> _Seen:
+    return seen if seen.table is None else replace(seen, table=None, standing=_UNKNOWN)
 
 
 def _gone_text(base_path: str, uid: str) -> str:

@@ -92,13 +92,13 @@ class Ledgers:
             self._known[table.uid] = head, ledger
         return ledger
 
-    def total(self, uids: Iterable[str], now: datetime) -> int:
-        """Return the bytes that table services of these tables wrote in the last day, as of the last `of` of each table."""
-        return sum(self._known[uid][1].spent(now) for uid in uids if uid in self._known)
+    def total(self, now: datetime) -> int:
+        """Return the bytes that table services of all tables wrote in the last day, as of the last `of` of each table."""
+        return sum(ledger.spent(now) for _, ledger in self._known.values())
 
-    def frees_at(self, uids: Iterable[str], now: datetime) -> datetime | None:
-        """Return when the oldest rewrite of these tables in the last day is a day old; None without one."""
-        times = (self._known[uid][1].frees_at(now) for uid in uids if uid in self._known)
+    def frees_at(self, now: datetime) -> datetime | None:
+        """Return when the oldest rewrite of the tables in the last day is a day old; None without one."""
+        times = (ledger.frees_at(now) for _, ledger in self._known.values())
         return min((at for at in times if at is not None), default=None)
 
     def keep(self, uids: Iterable[str]) -> None:

@@ -44,15 +44,20 @@ class _HashFilter:
     _MULTIPLIERS = (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35, 0x27D4EB2F, 0x165667B1)
 
     def __init__(self) -> None:
-        # Bytes instead of bits, which NumPy sets without a loop. Untouched pages take no memory.
-        self._held = np.zeros(1 << self._BITS, dtype=bool)
+        # Made by the first hash: a service holds thousands of tables open, most of which have no metadata table.
+        self._held: np.ndarray | None = None
 
     def add(self, hashes: np.ndarray) -> None:
+        if self._held is None:
+            # Bytes instead of bits, which NumPy sets without a loop. Untouched pages take no memory.
+            self._held = np.zeros(1 << self._BITS, dtype=bool)
         for multiplier in self._MULTIPLIERS:
             self._held[self._places(hashes, multiplier)] = True
 
     def may_hold(self, hashes: np.ndarray) -> np.ndarray:
         found, left = np.zeros(len(hashes), dtype=bool), np.arange(len(hashes))
+        if self._held is None:
+            return found
         for multiplier in self._MULTIPLIERS:
             left = left[self._held[self._places(hashes[left], multiplier)]]
         found[left] = True
