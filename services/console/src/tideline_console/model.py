@@ -82,7 +82,7 @@ class ReadModel:
             (f"INSERT OR REPLACE INTO tables {columns}", [tuple(values.values())]),
             ("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(base_path, json.dumps(document, sort_keys=True))]),
             ("DELETE FROM parts WHERE base_path = ?", [(base_path,)]),
-            ("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", _parts(base_path, document, row["examined_s"])),
+            ("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _parts(base_path, document, row["examined_s"])),
             (_ADD_SIZE, [] if None in sampled else [(base_path, *sampled)]),
             (_THIN_SIZES, [] if None in sampled else [(base_path, MOST_SIZES)]),
         )
@@ -177,7 +177,7 @@ def _parts(base_path: str, document: Mapping[str, Any], examined_s: float) -> li
         for number, one in enumerate(found):
             age_s, ends = one.get("age_s"), one.get("ends_in_s") is not None
             since_s = None if age_s is None else examined_s - age_s
-            rows.append((base_path, part, number, since_s, int(ends), examined_s, json.dumps(one)))
+            rows.append((base_path, part, number, since_s, int(ends), examined_s, json.dumps(one), one.get("score")))
     return rows
 
 

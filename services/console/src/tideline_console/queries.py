@@ -288,11 +288,11 @@ def work(model: ReadModel, now_s: float, limit: int = MOST_WORK) -> list[Row]:
 
 
 def due(model: ReadModel, limit: int = MOST_WORK) -> list[Row]:
-    """Return the services that are due or held, with table and reason."""
+    """Return the services that are due or held, with table and reason: first the plans that the planner serves first."""
     rows = model.query(
         # In the order of the index: only as many tables are read as are shown.
-        "SELECT key, name, folder, p.document FROM tables t INDEXED BY tables_by_due CROSS JOIN parts p "
-        "ON p.base_path = t.base_path AND p.part = 'due' WHERE t.due > 0 ORDER BY urgency, name, t.base_path, number LIMIT ?",
+        "SELECT key, name, folder, p.document FROM parts p INDEXED BY parts_by_score CROSS JOIN tables t USING (base_path) "
+        "WHERE p.part = 'due' ORDER BY p.score DESC, p.base_path, p.number LIMIT ?",
         limit,
     )
     return [{**row, **json.loads(row.pop("document"))} for row in rows]

@@ -32,14 +32,15 @@ from tideline_console.budgets import Budgets
 from tideline_console.follower import Follower
 from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
-from tideline_console.health import PATIENCE_S, HealthWatch, health_context
+from tideline_console.health import PATIENCE_S, HealthWatch, health_context, table_requests
 from tideline_console.instants import KeptInstants
-from tideline_console.job_log import applications, log_context
+from tideline_console.job_log import PodLogs, applications, log_context
 from tideline_console.many import ManyTables
 from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import table_context
 from tideline_console.people import person_of
 from tideline_console.policies import Matches, policies_context
+from tideline_console.running import RunningPlans
 from tideline_console.settings import ConsoleSettings
 from tideline_console.shared import Recent, SharedAnswers, Watch
 from tideline_console.sign_in import SignIn
@@ -76,10 +77,11 @@ class Pages:
         clock: Clock,
         instants: KeptInstants,
         files: KeptFiles,
+        running: RunningPlans,
     ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
-        self._instants, self._files = instants, files
-        self._health = HealthWatch(settings)
+        self._instants, self._files, self._running = instants, files, running
+        self._health, self._pods = HealthWatch(settings), PodLogs(settings.pod_logs)
         addresses = [*settings.service_addresses]
         self._counts: Watch[Sequence[Counted]] = Watch(lambda: ask_services(settings, addresses), (), COUNTS_S)
         self._shared = SharedAnswers(clock.monotonic_s)
@@ -116,7 +118,7 @@ class Pages:
             "/work": ("work.html", self.work),
             "/writers": ("writers.html", lambda _: writers_context(self._model, self.now_s())),
             "/policies": ("policies.html", self.policies),
-            "/health": ("health.html", lambda _: health_context(self._health, self._model, self.now_s())),
+            "/health": ("health.html", self.health),
             "/events": ("events.html", self.events),
             "/events/{id:path}": ("event.html", self.event),
         }
@@ -236,14 +238,15 @@ class Pages:
         pending = [{"uid": row["uid"], "instant": one["instant"]} for one in found["document"]["pending"]]
         named, counts = {"base_path": row["base_path"], "usage": found["usage"]}, self._counts.of(self.now_s(), PATIENCE_S)
         cost = table_cost(named, counts, self._settings.prices)
-        return {**found, "logs": applications(self._model, pending), "cost": cost}
+        progress = self._running.of(self.now_s()) if any(one["is_running"] for one in found["document"]["pending"]) else {}
+        return {**found, "logs": applications(self._model, pending), "cost": cost, "progress": progress}
 
     def log(self, request: Request) -> Context:
         """Return the log of an attempt. Raises `HTTPException` 403 for a viewer, because it may hold secrets, and 404."""
         person = person_of(request)
         if person is None or not person.is_operator:
             raise HTTPException(403, "Only operators see logs.")
-        return log_context(self._row(request), request.path_params["name"], self._settings.state_folder)
+        return log_context(self._row(request), request.path_params["name"], self._settings.state_folder, self._pods)
 
     def _row(self, request: Request) -> Row:
         row = queries.table_by_key(self._model, request.path_params["key"])
@@ -258,6 +261,7 @@ class Pages:
         return {
             "title": "Work",
             "jobs": jobs,
+            "progress": self._running.of(now_s) if any(job["is_running"] for job in jobs) else {},
             "logs": applications(self._model, (*jobs, *job_events)),
             "due": queries.due(self._model),
             "due_total": queries.total(self._model, "due"),
@@ -275,6 +279,15 @@ class Pages:
         stamp, now_s = (id(policies), follower.policy_refusal), self.now_s()
         found: tuple[object, Context] = self._recent.of("policies", lambda: (policies, made()), stamp, now_s, SERIES_S)
         return found[1]
+
+    def health(self, _request: Request) -> Context:
+        """Return what the page of health shows."""
+        now_s = self.now_s()
+        counts = self._counts.of(now_s, PATIENCE_S)
+        asked = partial(table_requests, self._model, counts, self._settings.prices)
+        # With the counts, so that no others get their id.
+        found = self._recent.of("requests", lambda: (counts, asked()), id(counts), now_s, COUNTS_S)[1]
+        return {**health_context(self._health, self._model, now_s), "requests": found}
 
     def events(self, request: Request) -> Context:
         """Return what the page of events shows."""
@@ -335,8 +348,8 @@ def console_app(
     settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock, actions: Actions | None = None
 ) -> ASGIApp:
     """Return the ASGI application of the pages and the API; without `actions` it only reads."""
-    instants, files = KeptInstants(model), KeptFiles()
-    pages = Pages(settings, model, follower, clock, instants, files)
+    instants, files, running = KeptInstants(model), KeptFiles(), RunningPlans(model, follower)
+    pages = Pages(settings, model, follower, clock, instants, files, running)
     sign_in = SignIn(settings, clock)
     many = ManyTables(actions, settings, follower, clock) if actions is not None else None
 
@@ -366,7 +379,7 @@ def console_app(
         *ActionPages(actions, many, model, respond, settings.path_prefix).routes(),
         *WhatIfPages(settings, model, clock, respond).routes(),
         *sign_in.routes(respond),
-        *api_routes(model, follower, clock, instants, files),
+        *api_routes(model, follower, clock, instants, files, running),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
     inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes
