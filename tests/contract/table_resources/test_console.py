@@ -76,6 +76,18 @@ def test_the_console_shows_resources_with_the_rights_of_the_chart(kubernetes_api
     assert "HudiTable orders" in console.page("trips").partition("commits.retained")[2]
     assert "kubectl edit huditable orders" in console.page("trips")
 
+    # No node runs the pod: the API server says so to who may read its log.
+    pod = {"metadata": {"name": application_name("trips", trips.base_path, "20260101000000000", 1)}}
+    spec = {"serviceAccountName": ACCOUNT, "containers": [{"name": "spark", "image": "spark:1"}]}
+    client.post(f"/api/v1/{place}/pods", json={**pod, "spec": spec}).raise_for_status()
+    (row,) = console.service._model.query("SELECT key FROM tables WHERE name = 'trips'")
+    log = f"tables/{row['key']}/log/{pod['metadata']['name']}"
+    assert "does not have a host assigned" in console.text(log)
+    (binding,) = [one for one in rights if one["kind"] == "RoleBinding" and one["metadata"]["name"].endswith("-logs")]
+    path = f"/apis/rbac.authorization.k8s.io/v1/{place}/rolebindings/{binding['metadata']['name']}"
+    client.delete(path).raise_for_status()
+    wait_until(lambda: "cannot get resource" in console.text(log))
+
     # A change, a new and a deleted resource reach the pages by the watch: nothing looks for tables again before a day has passed.
     resources.change("orders", options={CLEANER_COMMITS_RETAINED.key: "9"}, services=["mirror", "cleaner"])
     wait_until(lambda: console.names() and console.retained(trips) == "9")
@@ -97,15 +109,3 @@ def _deleted(resources, name: str) -> bool:
     except httpx.HTTPError:
         return False
     return True
-
-    # No node runs the pod: the API server says so to who may read its log.
-    pod = {"metadata": {"name": application_name("trips", trips.base_path, "20260101000000000", 1)}}
-    container = {"name": "spark", "image": "spark:1"}
-    client.post(f"/api/v1/{place}/pods", json={**pod, "spec": {"containers": [container]}}).raise_for_status()
-    (row,) = console.service._model.query("SELECT key FROM tables WHERE name = 'trips'")
-    log = f"tables/{row['key']}/log/{pod['metadata']['name']}"
-    assert "does not have a host assigned" in console.text(log)
-    (binding,) = [one for one in rights if one["kind"] == "RoleBinding" and one["metadata"]["name"].endswith("-logs")]
-    path = f"/apis/rbac.authorization.k8s.io/v1/{place}/rolebindings/{binding['metadata']['name']}"
-    client.delete(path).raise_for_status()
-    wait_until(lambda: "cannot get resource" in console.text(log))

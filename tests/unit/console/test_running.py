@@ -90,6 +90,33 @@ def test_files_of_an_attempt_that_died_are_not_counted(consoles, monkeypatch):
     assert seen == [{"planned": 1, "begun": 0, "written": 0, "written_bytes": 0}]
 
 
+def test_work_lists_first_what_the_planner_serves_first(consoles):
+    little, much, idle = (consoles.create(name) for name in ("a-little", "much", "idle"))
+    for table, files in ((little, 8), (much, 16), (idle, 1)):
+        for number in range(files):
+            write(table, number * 10)
+    file = consoles.folder / "policy.yaml"
+    match = {"name": "urgent", "match": {"tables": [consoles.path("a-little")]}}
+
+    def queue(**rule) -> list[dict]:
+        file.write_text(json.dumps({"version": 1, "rules": [{**match, **rule}]}))
+        client = consoles.client(policy_file=file)
+        page = client.get("/work").text.partition('id="queue"')[2].partition("</section>")[0]
+        found = client.get("/api/v1/work").json()["due"]
+        assert [page.index(one["name"]) for one in found] == sorted(page.index(one["name"]) for one in found)
+        return [one for one in found if one["service"] == "clustering"]
+
+    first, second = queue(priority=90)
+    assert [first["name"], second["name"]] == ["a-little", "much"]
+    assert first["score"] > second["score"]
+    assert 0 < first["input_bytes"] < second["input_bytes"]
+    first, second = queue(priority=10)
+    assert [first["name"], second["name"]] == ["much", "a-little"]
+    *_, last = queue(pause={"reason": "closed"})
+    assert last["name"] == "a-little"
+    assert "score" not in last, "what is held has no rank"
+
+
 def test_health_has_requests_and_their_price_by_table(consoles, served):
     _, metrics = served
     trips = consoles.create("trips")

@@ -26,7 +26,7 @@ from tideline_table.errors import TidelineError
 
 _COLUMNS = [
     "key", "base_path", "uid", "name", "folder", "type", "version", "mode", "verdict", "state", "sequence", "size_bytes",
-    "file_groups", "small_files", "log_files", "log_bytes", "pending", "findings", "last_write_s", "tags", "examined_s",
+    "file_groups", "small_files", "log_files", "log_bytes", "pending", "findings", "last_write_s", "lag_s", "tags", "examined_s",
 ]  # fmt: skip
 
 

@@ -41,7 +41,8 @@ class PodLogs:
         if not self._settings.namespace:
             return b""
         with extra("kubernetes"):
-            from tideline_runtime.api_server import NOT_FOUND, ApiServer, ApiServerRefused, api_client
+            # It brings the client of Kubernetes, which a console elsewhere does without.
+            from tideline_runtime.api_server import NOT_FOUND, ApiServer, ApiServerRefused, api_client  # noqa: PLC0415
         if self._server is None:
             client = api_client(self._settings.kubeconfig, "console.pod_logs")
             self._server = ApiServer(client, self._settings.request_timeout_s)

@@ -103,6 +103,11 @@ class ReadModel:
             with self._guard:
                 self._added.update({row[0] for row in rows})
 
+    def put_lags(self, lags: Mapping[str, float]) -> None:
+        """Store by uid how long the last step of a table took from its log to this console."""
+        if lags:
+            self._write(("INSERT OR REPLACE INTO lags VALUES (?, ?)", list(lags.items())))
+
     def steps_stamp(self, uid: str) -> int:
         """Return a number that is another one after steps of a table were added: they are not counted for it."""
         with self._guard:

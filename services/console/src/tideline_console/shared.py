@@ -19,7 +19,8 @@ WAITED_S = 1.9
 LATE_S = 5.0
 """Age up to which a request gets an answer that another one renders again: where rendering does not keep up, one waits, not all."""
 MOST_BYTES = 64 << 20
-_LEVEL = 4
+LEVEL = 4
+"""Level of compression: more takes the loop that answers all viewers longer than it saves bytes."""
 
 V = TypeVar("V")
 
@@ -107,7 +108,7 @@ class SharedAnswers:
             try:
                 if not self._is_younger(answer, SHARED_S):
                     now_s = self._monotonic_s()  # As old as what it is rendered from.
-                    answer.body = gzip.compress(render(), _LEVEL)
+                    answer.body = gzip.compress(render(), LEVEL)
                     answer.made_s = now_s
                     self._forget()
                 return answer.body

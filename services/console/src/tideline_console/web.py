@@ -40,9 +40,10 @@ from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import table_context
 from tideline_console.people import person_of
 from tideline_console.policies import Matches, policies_context
+from tideline_console.repairs import REPAIRS
 from tideline_console.running import RunningPlans
 from tideline_console.settings import ConsoleSettings
-from tideline_console.shared import Recent, SharedAnswers, Watch
+from tideline_console.shared import LEVEL, Recent, SharedAnswers, Watch
 from tideline_console.sign_in import SignIn
 from tideline_console.table_page import KeptFiles
 from tideline_console.what_if import WhatIfPages
@@ -61,7 +62,7 @@ COUNTS_S = 60.0
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _CSV = [
     "base_path", "name", "uid", "type", "version", "mode", "verdict", "size_bytes", "file_groups", "small_files", "log_files",
-    "log_bytes", "pending", "findings", "last_write", "tags",
+    "log_bytes", "pending", "findings", "last_write", "lag_s", "tags",
 ]  # fmt: skip
 Context = dict[str, Any]
 
@@ -104,7 +105,7 @@ class Pages:
             "when": text.time_text,
             "iso": text.time_iso,
         }
-        self._templates.globals["base"] = settings.path_prefix
+        self._templates.globals |= {"base": settings.path_prefix, "repairs": REPAIRS}
         for name in self._templates.list_templates():
             self._templates.get_template(name)  # Compiled now: the first viewer does not wait for it.
 
@@ -311,18 +312,20 @@ class Pages:
         return {"title": "Event", "json_text": json.dumps(found, indent=2, ensure_ascii=False), "id": request.path_params["id"]}
 
     async def _csv(self, request: Request) -> Response:
-        asked = queries.Asked.of(request.query_params)
-        rows, _ = await run_in_threadpool(queries.tables, self._model, asked, None)
-        out = io.StringIO()
-        writer = csv.writer(out)
-        writer.writerow(_CSV)
-        for row in rows:
-            named = {**row, "last_write": text.time_iso(row["last_write_s"])}
-            writer.writerow([_cell(named[name]) for name in _CSV])
-        body = out.getvalue().encode(errors="replace")
+        # In a thread: the loop that answers all viewers would wait for ten thousand rows.
+        body = await run_in_threadpool(self._csv_of, queries.Asked.of(request.query_params))
         return Response(
             body, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": 'attachment; filename="tables.csv"'}
         )
+
+    def _csv_of(self, asked: queries.Asked) -> bytes:
+        out = io.StringIO()
+        writer = csv.writer(out)
+        writer.writerow(_CSV)
+        for row in queries.tables(self._model, asked, None)[0]:
+            row["last_write"] = text.time_iso(row["last_write_s"])
+            writer.writerow([_cell(row[name]) for name in _CSV])
+        return out.getvalue().encode(errors="replace")
 
 
 def _html(page: str, status: int = 200) -> HTMLResponse:
@@ -389,7 +392,7 @@ def console_app(
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, own, *settings.host_names], www_redirect=False),
             *sign_in.middleware(),
-            Middleware(GZipMiddleware),
+            Middleware(GZipMiddleware, compresslevel=LEVEL),
         ],
         exception_handlers={HTTPException: refused, 500: failed},
     )
