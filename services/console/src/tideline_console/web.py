@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -130,18 +131,20 @@ class Pages:
 
     def _page(self, template: str, of: Callable[[Request], Context]) -> Callable[[Request], Awaitable[Response]]:
         async def page(request: Request) -> Response:
-            return await run_in_threadpool(self._rendered, template, of, request)
+            if request.headers.get("hx-request") and "gzip" in request.headers.get("accept-encoding", ""):
+                return await self._refreshed(template, of, request)
+            return _html(await run_in_threadpool(lambda: self.render(template, request, of(request))))
 
         return page
 
-    def _rendered(self, template: str, of: Callable[[Request], Context], request: Request) -> Response:
-        if request.headers.get("hx-request") and "gzip" in request.headers.get("accept-encoding", ""):
-            # A live page asks for its parts again. They hold nothing of the person but what the role may see.
-            person = person_of(request)
-            asked = (request.url.path, request.url.query, person is not None and person.is_operator)
-            body = self._shared.of(asked, lambda: _encoded(self.render(template, request, of(request), is_refresh=True)))
-            return HTMLResponse(body, headers={"content-encoding": "gzip", "vary": "Accept-Encoding"})
-        return _html(self.render(template, request, of(request)))
+    async def _refreshed(self, template: str, of: Callable[[Request], Context], request: Request) -> Response:
+        """Return the parts that a live page asks for again. They hold nothing of the person but what the role may see."""
+        person = person_of(request)
+        asked = (request.url.path, request.url.query, person is not None and person.is_operator)
+        found = self._shared.of(asked, lambda: _encoded(self.render(template, request, of(request), is_refresh=True)))
+        # Shielded: a viewer who leaves must not end the rendering for which others wait.
+        body = found if isinstance(found, bytes) else await asyncio.shield(asyncio.wrap_future(found))
+        return HTMLResponse(body, headers={"content-encoding": "gzip", "vary": "Accept-Encoding"})
 
     def render(self, template: str, request: Request, context: Context, *, is_refresh: bool = False) -> str:
         """Return a page; one for a refresh names no person and has no form of a session."""
