@@ -52,7 +52,7 @@ _SHARED_SETTINGS = (
 )
 OWNED: dict[str | None, frozenset[str]] = {
     None: frozenset(_SHARED_SETTINGS),
-    "console": frozenset({"listen_host", "listen_port", "source"}),
+    "console": frozenset({"listen_host", "listen_port", "source", "pod_logs.namespace", "pod_logs.kubeconfig"}),
     "ingest": frozenset({"brokers", "kafka_options", "schema_registry_options"}),
     "launcher": frozenset({"runner", *(f"kubernetes.{name}" for name in _POD_SETTINGS)}),
     "webhooks": frozenset({"subscriptions"}),

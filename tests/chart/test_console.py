@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.chart.access import ELSEWHERE, RELEASE, VERBS, Account, Request, allows
 from tests.chart.combinations import BASE, COMBINATIONS
 from tests.chart.manifests import environment, matches, named, of_kind
 from tests.chart.test_manifests import SECRET_VALUES, _egress_ports, _expanded, changed, manifests_of
@@ -133,3 +134,27 @@ def test_it_reads_hudi_table_resources_and_writes_none():
         ]
         is False
     )
+
+
+def test_with_pod_logs_it_may_read_logs_where_applications_run_and_nothing_else():
+    own = {**COMBINATIONS["console"]["console"], "podLogs": True}
+    manifests = changed({**COMBINATIONS["console"], "applications": {"namespace": "jobs"}, "console": own})
+    deployment = named(manifests, "Deployment", "tideline-console-0")
+    assert environment(manifests, deployment)["TIDELINE_CONSOLE__POD_LOGS__NAMESPACE"] == "jobs"
+    pod = deployment["spec"]["template"]
+    assert pod["spec"]["automountServiceAccountToken"] is True
+    account = Account(RELEASE, "tideline-console")
+    rules = of_kind(manifests, "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    asked = [
+        Request(verb, group, resource, place)
+        for group, resource in (("", "pods"), ("", "pods/log"), ("", "secrets"), ("", "pods/exec"), ("tideline.dev", "huditables"))
+        for verb in VERBS
+        for place in ("jobs", RELEASE, ELSEWHERE)
+    ]
+    assert [one for one in asked if allows(rules, account, one)] == [Request("get", "", "pods/log", "jobs")]
+    launcher = named(manifests, "Deployment", "tideline-launcher-0")["spec"]["template"]
+    more = _egress_ports(manifests, pod) - _egress_ports(manifests_of("console"), pod)
+    assert more
+    assert more <= _egress_ports(manifests, launcher), "it reaches the API server, as the launcher does"
+    deployment = named(manifests_of("console"), "Deployment", "tideline-console-0")
+    assert "POD_LOGS" not in str(environment(manifests_of("console"), deployment))

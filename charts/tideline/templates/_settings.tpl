@@ -25,6 +25,9 @@ TIDELINE_CLEANER__{{ upper $name }}: {{ include "tideline.settingText" $value | 
 {{- define "tideline.console.variables" -}}
 TIDELINE_CONSOLE__LISTEN_HOST: {{ .Values.http.host | quote }}
 TIDELINE_CONSOLE__LISTEN_PORT: {{ .Values.console.port | quote }}
+{{- if .Values.console.podLogs }}
+TIDELINE_CONSOLE__POD_LOGS__NAMESPACE: {{ include "tideline.applications.namespace" . | quote }}
+{{- end }}
 {{- range $name, $value := .Values.planner.settings }}
 TIDELINE_PLANNER__{{ upper $name }}: {{ include "tideline.settingText" $value | quote }}
 {{- end }}
@@ -126,7 +129,7 @@ SSL_CERT_FILE: /etc/tideline/trust/ca.crt
 
 {{/* "true" for a component that calls the API server: `root`, `component`. */}}
 {{- define "tideline.callsApiServer" -}}
-{{- if or (eq .component "launcher") (and .root.Values.tableResources.enabled (not (has .component (list "catalog" "ingest" "webhooks")))) -}}true{{- end -}}
+{{- if or (eq .component "launcher") (and (eq .component "console") .root.Values.console.podLogs) (and .root.Values.tableResources.enabled (not (has .component (list "catalog" "ingest" "webhooks")))) -}}true{{- end -}}
 {{- end -}}
 
 {{/* How long a component may take to stop, in whole seconds, with 15 s for what surrounds it. */}}

@@ -13,6 +13,7 @@ from tests.unit.services.fleet import write
 
 from tideline_console.service import ConsoleService
 from tideline_console.settings import ConsoleSettings
+from tideline_launcher.names import application_name
 from tideline_table.config import CLEANER_COMMITS_RETAINED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -24,9 +25,10 @@ ACCOUNT = "tideline-console"
 def rights(resources):
     """The manifests of the chart that let the console read the resources of the test's namespace."""
     own = {"tables": [], "tableResources": {"enabled": True, "namespace": resources.namespace}}
+    own["console"] = {**COMBINATIONS["console"]["console"], "podLogs": True}
     manifests = rendered({**COMBINATIONS["console"], **own}, namespace=resources.namespace)
     found = [one for one in of_kind(manifests, "Role", "RoleBinding") if one["metadata"]["name"].startswith(ACCOUNT)]
-    assert [one["kind"] for one in found] == ["Role", "RoleBinding"]
+    assert [one["kind"] for one in found] == ["Role", "Role", "RoleBinding", "RoleBinding"]
     return found
 
 
@@ -62,7 +64,8 @@ def test_the_console_shows_resources_with_the_rights_of_the_chart(kubernetes_api
     own = {**settings["table_resources"], "kubeconfig": kubernetes_api.kubeconfig(issued.json()["status"]["token"])}
     assert resources.create("orders", trips.base_path, options={CLEANER_COMMITS_RETAINED.key: "7"}).status_code == 201
 
-    console = Console(fleet, {**settings, "table_resources": own})
+    logs = {"namespace": resources.namespace, "kubeconfig": own["kubeconfig"]}
+    console = Console(fleet, {**settings, "table_resources": own, "pod_logs": logs})
     assert console.names() == ["HudiTable resources"]
     assert "let this service account list and watch huditables" in console.text("")
 
@@ -72,6 +75,18 @@ def test_the_console_shows_resources_with_the_rights_of_the_chart(kubernetes_api
     wait_until(lambda: console.names() == ["trips"])
     assert "HudiTable orders" in console.page("trips").partition("commits.retained")[2]
     assert "kubectl edit huditable orders" in console.page("trips")
+
+    # No node runs the pod: the API server says so to who may read its log.
+    pod = {"metadata": {"name": application_name("trips", trips.base_path, "20260101000000000", 1)}}
+    spec = {"serviceAccountName": ACCOUNT, "containers": [{"name": "spark", "image": "spark:1"}]}
+    client.post(f"/api/v1/{place}/pods", json={**pod, "spec": spec}).raise_for_status()
+    (row,) = console.service._model.query("SELECT key FROM tables WHERE name = 'trips'")
+    log = f"tables/{row['key']}/log/{pod['metadata']['name']}"
+    assert "does not have a host assigned" in console.text(log)
+    (binding,) = [one for one in rights if one["kind"] == "RoleBinding" and one["metadata"]["name"].endswith("-logs")]
+    path = f"/apis/rbac.authorization.k8s.io/v1/{place}/rolebindings/{binding['metadata']['name']}"
+    client.delete(path).raise_for_status()
+    wait_until(lambda: "cannot get resource" in console.text(log))
 
     # A change, a new and a deleted resource reach the pages by the watch: nothing looks for tables again before a day has passed.
     resources.change("orders", options={CLEANER_COMMITS_RETAINED.key: "9"}, services=["mirror", "cleaner"])

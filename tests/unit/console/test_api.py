@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 from jsonschema import Draft202012Validator
+from starlette.testclient import TestClient
+from tests.unit.console.conftest import ADDRESS
 from tests.unit.services.fleet import begin, update, write
 
 from tideline_console.openapi import OPENAPI
+from tideline_console.web import console_app
 
 
 def fits(document, schema):
@@ -75,3 +78,29 @@ def test_published_events_are_shown(consoles):
     assert {one["kind"] for one in found} >= {"step", "table"}
     created = next(one for one in found if one["kind"] == "table")
     assert (created["what"], created["name"]) == ("created", "trips")
+
+
+def test_tables_have_the_lag_of_their_events(consoles):
+    trips, weather = consoles.create("trips"), consoles.create("weather")
+    write(trips, 0)
+    write(weather, 0)
+    consoles.publish()
+    consoles.clock.advance(600)
+    follower, model, settings = consoles.follower(events=True)
+    client = TestClient(console_app(settings, model, follower, consoles.clock), base_url=ADDRESS)
+
+    def lags(query="?sort=lag") -> list[tuple[str, float | None]]:
+        follower.turn()
+        return [(row["name"], row["lag_s"]) for row in client.get(f"/api/v1/tables{query}").json()["tables"]]
+
+    assert lags() == [("trips", None), ("weather", None)], "events of the past have none"
+    write(weather, 10)
+    consoles.clock.advance(7)
+    consoles.publish()
+    assert lags() == [("weather", 7.0), ("trips", None)]
+    assert lags("?lag_min=7") == [("weather", 7.0)]
+    assert lags("?lag_min=8") == []
+    page = client.get("/tables?lag_min=7").text
+    assert ">7.0 s</td>" in page
+    assert "≥ 7.0 s" in page
+    assert ",7.0," in client.get("/tables.csv").text

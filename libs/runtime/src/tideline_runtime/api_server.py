@@ -6,6 +6,7 @@ Objects are the JSON of its replies; errors say what the caller can do.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ Item = Mapping[str, Any]
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _PAGE = 500
+_LOG_LINES = 10_000
 _CONNECT_S = 5.0
 _TOO_MANY_REQUESTS, _REQUEST_TIMEOUT, _GONE = 429, 408, 410
 
@@ -167,6 +169,19 @@ class ApiServer:
         finally:
             response.close()
             response.release_conn()
+
+    def log_tail(self, namespace: str, pod: str, max_bytes: int) -> bytes:
+        """Return the last `max_bytes` bytes of a pod's log, of at most its last `_LOG_LINES` lines."""
+        chunks: deque[bytes] = deque()
+        held = 0
+        path, query = f"/api/v1/namespaces/{namespace}/pods/{pod}/log", {"tailLines": str(_LOG_LINES)}
+        with self.stream(path, f"log of pod {pod}", query, chunk_bytes=64 * 1024) as found:
+            for chunk in found:
+                chunks.append(chunk)
+                held += len(chunk)
+                while held - len(chunks[0]) >= max_bytes:
+                    held -= len(chunks.popleft())
+        return b"".join(chunks)[-max_bytes:]
 
     def _send(
         self,

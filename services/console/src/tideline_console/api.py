@@ -18,6 +18,7 @@ from tideline_console.instants import MOST_INSTANTS, KeptInstants
 from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import all_instants, opened
 from tideline_console.openapi import OPENAPI, PREFIX
+from tideline_console.running import RunningPlans
 from tideline_console.table_page import KeptFiles, facts_document, facts_of
 from tideline_table.action import verdict_document
 from tideline_table.clock import Clock
@@ -25,15 +26,17 @@ from tideline_table.errors import TidelineError
 
 _COLUMNS = [
     "key", "base_path", "uid", "name", "folder", "type", "version", "mode", "verdict", "state", "sequence", "size_bytes",
-    "file_groups", "small_files", "log_files", "log_bytes", "pending", "findings", "last_write_s", "tags", "examined_s",
+    "file_groups", "small_files", "log_files", "log_bytes", "pending", "findings", "last_write_s", "lag_s", "tags", "examined_s",
 ]  # fmt: skip
 
 
 class Api:
     """Answers the requests of the API."""
 
-    def __init__(self, model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants, files: KeptFiles) -> None:
-        self._instants, self._files = instants, files
+    def __init__(
+        self, model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants, files: KeptFiles, running: RunningPlans
+    ) -> None:
+        self._instants, self._files, self._running = instants, files, running
         self._model, self._follower, self._clock = model, follower, clock
 
     def overview(self, _request: Request) -> Any:
@@ -90,9 +93,12 @@ class Api:
 
     def work(self, _request: Request) -> Any:
         """Return pending plans, what is due or held, and what services did in the last seven days."""
-        now_s = self._now_s()
+        now_s, progress = self._now_s(), self._running.documents(self._now_s())
         return {
-            "pending": [{**one, "findings": sorted(one["findings"])} for one in queries.work(self._model, now_s)],
+            "pending": [
+                {**one, "findings": sorted(one["findings"]), "progress": progress.get((one["key"], one["instant"]))}
+                for one in queries.work(self._model, now_s)
+            ],
             "due": queries.due(self._model),
             "done": queries.done(self._model, now_s - 7 * 86_400),
         }
@@ -122,9 +128,11 @@ class Api:
         return row
 
 
-def api_routes(model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants, files: KeptFiles) -> list[Route]:
+def api_routes(
+    model: ReadModel, follower: Follower, clock: Clock, instants: KeptInstants, files: KeptFiles, running: RunningPlans
+) -> list[Route]:
     """Return the routes of the API."""
-    api = Api(model, follower, clock, instants, files)
+    api = Api(model, follower, clock, instants, files, running)
     by_path: Mapping[str, Callable[[Request], Any]] = {
         "/overview": api.overview,
         "/tables": api.tables,

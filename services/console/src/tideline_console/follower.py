@@ -98,6 +98,8 @@ class Follower:
         """The base path of each table that is open, by uid."""
         self._scan_at_s = float("-inf")
         self._tail: Tail | None = None
+        self._is_live = False
+        """Whether all events of the past were read, so that the next ones are new."""
         self._reading: Future[None] | None = None
         self._answered_s = 0.0
         self._pool = ThreadPoolExecutor(PARALLEL, "examine")
@@ -243,11 +245,14 @@ class Follower:
                     elif (row := event_row(event, record)) is not None:
                         others.append(row)
                 self._model.add_steps(steps)
+                if self._is_live:
+                    now_s = self._clock.now().timestamp()
+                    self._model.put_lags({step.table.uid: max(0.0, now_s - step.time.timestamp()) for step in steps})
                 self._model.add_events(others)
                 self._model.put_shards(shards)
                 self._hint({step.table.base_path for step in steps} | {row["base_path"] for row in others})
                 self._hint(self._bases.get(row["uid"], "") for row in others)
-            self.events_failure = ""
+            self.events_failure, self._is_live = "", True
         except TidelineError as error:
             if not self.events_failure:
                 _log.warning("events cannot be read", reason=str(error))
@@ -264,7 +269,7 @@ class Follower:
                 known.is_hinted = True
 
     def _drop_tail(self) -> None:
-        tail, self._tail = self._tail, None
+        tail, self._tail, self._is_live = self._tail, None, False
         if tail is not None:
             tail.close()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,10 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from tideline_cli.costs import Counted, counted_facts
-from tideline_console.model import ReadModel
+from tideline_console.model import ReadModel, Row
 from tideline_console.settings import ConsoleSettings
 from tideline_console.shared import Watch
+from tideline_runtime.prices import DAY_S, MONTH_DAYS, REQUEST_KINDS, Usage
 from tideline_runtime.running import Running, read_running
 
 ANSWER_S = 2.0
@@ -26,6 +28,8 @@ PATIENCE_S = 0.2
 """Time that the overview waits for services; it then shows what they answered before."""
 LATE = 3
 """Intervals without a heartbeat after which a shard of the mirror is late."""
+LISTED = 50
+"""Tables whose requests the page lists, the dearest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +128,31 @@ def health_context(watch: HealthWatch, model: ReadModel, now_s: float, patience_
     kinds = sorted({kind for one in services for kind, _ in one.requests})
     month = sum(one.month or 0.0 for one in services)
     return {"title": "Health", "services": services, "shards": shards, "kinds": kinds, "month": month}
+
+
+def table_requests(model: ReadModel, counts: Sequence[Counted], prices: Mapping[str, float]) -> dict[str, Any]:
+    """Return for the tables whose requests cost most, the dearest first: requests of an hour by kind, and what they cost.
+
+    Requests are those of all services that answered, at the rate since each started. Those of searches for tables are under the
+    folder that is searched, which has no `key`.
+    """
+    days: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(REQUEST_KINDS, 0.0))
+    for one in counts:
+        for path in one.by_table:
+            for kind, count in one.requests_day(path).items():
+                days[path][kind] = days[path].get(kind, 0.0) + count
+    months = {path: Usage(found).month(prices) for path, found in days.items()}
+    dearest = sorted(days, key=lambda path: (-months[path], -sum(days[path].values()), path))[:LISTED]
+    named = "SELECT base_path, key, name, folder FROM tables WHERE base_path IN (SELECT value FROM json_each(?))"
+    known = {row["base_path"]: row for row in model.query(named, json.dumps(dearest))}
+    hour = 3600 / DAY_S
+    rows: list[Row] = [
+        {
+            **known.get(path, {"base_path": path, "key": "", "name": path, "folder": ""}),
+            "hour": {kind: count * hour for kind, count in days[path].items()},
+            "month": months[path],
+            "price": months[path] / MONTH_DAYS * hour,
+        }
+        for path in dearest
+    ]
+    return {"rows": rows, "total": len(days), "kinds": [kind for kind in REQUEST_KINDS if any(row["hour"][kind] for row in rows)]}

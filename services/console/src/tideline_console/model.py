@@ -82,7 +82,7 @@ class ReadModel:
             (f"INSERT OR REPLACE INTO tables {columns}", [tuple(values.values())]),
             ("INSERT OR REPLACE INTO documents VALUES (?, ?)", [(base_path, json.dumps(document, sort_keys=True))]),
             ("DELETE FROM parts WHERE base_path = ?", [(base_path,)]),
-            ("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", _parts(base_path, document, row["examined_s"])),
+            ("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _parts(base_path, document, row["examined_s"])),
             (_ADD_SIZE, [] if None in sampled else [(base_path, *sampled)]),
             (_THIN_SIZES, [] if None in sampled else [(base_path, MOST_SIZES)]),
         )
@@ -102,6 +102,11 @@ class ReadModel:
             self._write((f"INSERT OR IGNORE INTO steps VALUES ({_marks(rows[0])})", rows))  # noqa: S608 - only marks
             with self._guard:
                 self._added.update({row[0] for row in rows})
+
+    def put_lags(self, lags: Mapping[str, float]) -> None:
+        """Store by uid how long the last step of a table took from its log to this console."""
+        if lags:
+            self._write(("INSERT OR REPLACE INTO lags VALUES (?, ?)", list(lags.items())))
 
     def steps_stamp(self, uid: str) -> int:
         """Return a number that is another one after steps of a table were added: they are not counted for it."""
@@ -177,7 +182,7 @@ def _parts(base_path: str, document: Mapping[str, Any], examined_s: float) -> li
         for number, one in enumerate(found):
             age_s, ends = one.get("age_s"), one.get("ends_in_s") is not None
             since_s = None if age_s is None else examined_s - age_s
-            rows.append((base_path, part, number, since_s, int(ends), examined_s, json.dumps(one)))
+            rows.append((base_path, part, number, since_s, int(ends), examined_s, json.dumps(one), one.get("score")))
     return rows
 
 

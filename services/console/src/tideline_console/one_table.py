@@ -13,7 +13,6 @@ from tideline_console.history import UPKEEP_DAYS, trends_of, upkeep_of, usage_of
 from tideline_console.instants import MOST_INSTANTS, UNDONE, Instant, KeptInstants, instants_on_timeline
 from tideline_console.model import ReadModel, Row
 from tideline_console.queries import aged
-from tideline_console.repairs import REPAIRS
 from tideline_console.table_page import KeptFiles, facts_of, kept_of
 from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw, length_of
 from tideline_runtime.logging import get_logger
@@ -105,7 +104,6 @@ def table_context(
         "earlier_s": span.end_s - (span.end_s - span.begin_s) / 2,
         "later_s": until_s + (span.end_s - span.begin_s) / 2 if until_s is not None else None,
         "until_s": until_s,
-        "repairs": REPAIRS,
         "upkeep": made[1],
         "usage": made[2],
         "upkeep_days": UPKEEP_DAYS,

@@ -10,6 +10,9 @@ PREFIX = "/api/v1"
 
 
 _VERDICT = record(service=TEXT, outcome=TEXT, is_due=FLAG, reason=TEXT, until=TEXT, instants=array(TEXT))
+_VERDICT["properties"] |= {"score": NUMBER, "input_bytes": WHOLE}  # Of a plan that is due.
+_PROGRESS = record(planned=WHOLE, begun=WHOLE, written=WHOLE, written_bytes=WHOLE)
+_PENDING = record(key=TEXT, service=TEXT, instant=TEXT, state=TEXT, is_running=FLAG, age_s=NUMBER, progress=nullable(_PROGRESS))
 _SERIES = array(NUMBER)
 _SCHEMAS = {
     "Overview": record(
@@ -29,6 +32,7 @@ _SCHEMAS = {
         **dict.fromkeys(("pending", "findings"), WHOLE),
         verdict={"type": "string", "enum": ["attention", "due", "working", "idle", "unmanaged", "cannot_open"]},
         last_write_s=nullable(NUMBER),
+        lag_s=nullable(NUMBER),
         examined_s=NUMBER,
     ),
     "Tables": record(tables=array(named("TableRow")), total=WHOLE, page=WHOLE, page_size=WHOLE),
@@ -44,7 +48,7 @@ _SCHEMAS = {
         partitions=array(TEXT),
     ),
     "Timeline": record(key=TEXT, total=WHOLE, instants=array(named("Instant"))),
-    "Work": record(pending=array(ANY), due=array(ANY), done=array(ANY)),
+    "Work": record(pending=array(_PENDING), due=array(ANY), done=array(ANY)),
     "Events": record(
         events=array(record(kind=TEXT, uid=TEXT, base_path=TEXT, what=TEXT, instant=TEXT, text=TEXT, time_s=NUMBER, id=TEXT))
     ),
@@ -76,7 +80,8 @@ _QUERIES = (
     ("version", "Version of the table."), ("mode", "exclusive, shared or foreign."), ("folder", "Folder of the table."),
     ("writer", "A writer that committed to it."),
     ("size_min", "Least size in bytes."), ("small_min", "Least number of small files."), ("logs_min", "Least bytes of log files."),
-    ("sort", "state, table, type, version, mode, size, groups, small, logs, pending or last."),
+    ("lag_min", "Least seconds from the last step in the table's log to its event at this console."),
+    ("sort", "state, table, type, version, mode, size, groups, small, logs, pending, last or lag."),
     ("order", "asc or desc."), ("page", "Number of the page, from 1."),
 )  # fmt: skip
 _VIEW = tuple(_parameter(name, "query", description) for name, description in _QUERIES)

@@ -27,15 +27,16 @@ SORTS = {
     "logs": "log_bytes",
     "pending": "pending",
     "last": "last_write_s",
+    "lag": "lag_s",
 }
 """Sorts of the list of tables, by their names in addresses."""
-_DESCENDING = frozenset(("size", "groups", "small", "logs", "pending", "last"))
+_DESCENDING = frozenset(("size", "groups", "small", "logs", "pending", "last", "lag"))
 """Sorts whose first direction is from the largest on."""
 EQUALS = {"state": "verdict", "type": "type", "version": "version", "mode": "mode", "folder": "folder"}
 _WROTE = "uid != '' AND uid IN (SELECT uid FROM writers WHERE writer = ?)"
 FILTERS = {**{name: f"{column} = ?" for name, column in EQUALS.items()}, "writer": _WROTE}
 """Conditions of the filters by their names in addresses."""
-LEAST = {"size_min": "size_bytes", "small_min": "small_files", "logs_min": "log_bytes"}
+LEAST = {"size_min": "size_bytes", "small_min": "small_files", "logs_min": "log_bytes", "lag_min": "lag_s"}
 _DEEP = 20_000
 """Steps and events among which a filter of the page of events looks, the newest ones."""
 MOST_COUNTED = 1000
@@ -106,14 +107,14 @@ def whole(text: str) -> int | None:
 def tables(model: ReadModel, asked: Asked, limit: int | None) -> tuple[list[Row], int]:
     """Return the tables of a page of a view, without their documents, and how many the view has. `limit` None: all."""
     where, values = _where(asked)
-    total = model.query(f"SELECT count(*) AS n FROM tables WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
+    total = model.query(f"SELECT count(*) AS n FROM tables LEFT JOIN lags USING (uid) WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
     column, order = SORTS[asked.sort], "DESC" if asked.is_descending else "ASC"
     # In the order of an index, if there is one.
     is_urgency = column == "urgency"
     order_by = (
         f"{column} {order}, name, base_path" if is_urgency else f"{column} IS NULL, {column} {order}, urgency, name, base_path"
     )
-    sql = f"SELECT * FROM tables WHERE {where} ORDER BY {order_by}"  # noqa: S608 - own text
+    sql = f"SELECT * FROM tables LEFT JOIN lags USING (uid) WHERE {where} ORDER BY {order_by}"  # noqa: S608 - own text
     if limit is None:
         return model.query(sql, *values), total
     return model.query(f"{sql} LIMIT ? OFFSET ?", *values, limit, (asked.page - 1) * limit), total
@@ -288,11 +289,11 @@ def work(model: ReadModel, now_s: float, limit: int = MOST_WORK) -> list[Row]:
 
 
 def due(model: ReadModel, limit: int = MOST_WORK) -> list[Row]:
-    """Return the services that are due or held, with table and reason."""
+    """Return the services that are due or held, with table and reason: first the plans that the planner serves first."""
     rows = model.query(
         # In the order of the index: only as many tables are read as are shown.
-        "SELECT key, name, folder, p.document FROM tables t INDEXED BY tables_by_due CROSS JOIN parts p "
-        "ON p.base_path = t.base_path AND p.part = 'due' WHERE t.due > 0 ORDER BY urgency, name, t.base_path, number LIMIT ?",
+        "SELECT key, name, folder, p.document FROM parts p INDEXED BY parts_by_score CROSS JOIN tables t USING (base_path) "
+        "WHERE p.part = 'due' ORDER BY p.score DESC, p.base_path, p.number LIMIT ?",
         limit,
     )
     return [{**row, **json.loads(row.pop("document"))} for row in rows]

@@ -8,18 +8,20 @@ CREATE TABLE tables (
 CREATE INDEX tables_by_uid ON tables (uid);
 CREATE INDEX tables_by_pending ON tables (pending) WHERE pending > 0;
 CREATE INDEX tables_by_findings ON tables (findings) WHERE findings > 0;
-CREATE INDEX tables_by_due ON tables (urgency, name, base_path, due) WHERE due > 0;
+CREATE INDEX tables_by_due ON tables (due) WHERE due > 0;
 CREATE INDEX tables_by_urgency ON tables (urgency, name, base_path);
 CREATE INDEX tables_by_size ON tables (size_bytes IS NULL, size_bytes DESC, urgency, name, base_path);
 CREATE INDEX tables_by_write ON tables (last_write_s IS NULL, last_write_s DESC, urgency, name, base_path);
 CREATE INDEX tables_by_verdict ON tables (verdict);
 CREATE INDEX tables_by_folder ON tables (folder, verdict);
 CREATE INDEX tables_by_kind ON tables (type, version, mode);
+CREATE TABLE lags (uid TEXT PRIMARY KEY, lag_s REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE documents (base_path TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE parts (
   base_path TEXT NOT NULL, part TEXT NOT NULL, number INTEGER NOT NULL, since_s REAL, ends INTEGER NOT NULL,
-  examined_s REAL NOT NULL, document TEXT NOT NULL, PRIMARY KEY (base_path, part, number)) WITHOUT ROWID;
+  examined_s REAL NOT NULL, document TEXT NOT NULL, score REAL, PRIMARY KEY (base_path, part, number)) WITHOUT ROWID;
 CREATE INDEX parts_by_age ON parts (part, ends, since_s);
+CREATE INDEX parts_by_score ON parts (score DESC, base_path, number) WHERE part = 'due';
 CREATE TABLE steps (
   uid TEXT NOT NULL, sequence INTEGER NOT NULL, instant TEXT NOT NULL, action TEXT NOT NULL, operation TEXT, from_state TEXT,
   to_state TEXT NOT NULL, time_s REAL NOT NULL, requested_s REAL NOT NULL, completed_s REAL, writer TEXT NOT NULL, undone TEXT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, SecretStr
@@ -59,6 +60,23 @@ class SignInSettings(BaseModel):
     def is_set(self) -> bool:
         """Whether people sign in."""
         return self.operator_token is not None or self.viewer_token is not None or bool(self.issuer)
+
+
+class PodLogSettings(BaseModel):
+    """Logs of applications that run on Kubernetes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    namespace: str = setting(
+        "",
+        unit="-",
+        description="Namespace of the launcher's driver pods, whose logs operators see while they run; empty: none. The console's "
+        "account needs the right to get `pods/log` there (`console.podLogs` of the chart).",
+    )
+    kubeconfig: Path | None = setting(
+        None, unit="-", description="Kubeconfig file of a console outside of the cluster; unset: the pod's service account."
+    )
+    request_timeout_s: float = setting(5.0, unit="s", description="Deadline of a request to the API server.", gt=0)
 
 
 class ConsoleSettings(ServiceSettings):
@@ -126,6 +144,9 @@ class ConsoleSettings(ServiceSettings):
         unit="-",
         description="Root URLs of the HTTP servers of services on other machines, such as `http://planner.example:8000`, which the "
         "page Health asks with `http_token`. Services with the same `state_folder` are found without it.",
+    )
+    pod_logs: PodLogSettings = setting(
+        PodLogSettings(), unit="-", description="Where the logs of applications are that run on Kubernetes."
     )
     actions: bool = setting(
         False,

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
@@ -18,8 +18,11 @@ WAITED_S = 1.9
 """Age from which a request waits for that: less than the time between two requests of one page, so that who looks alone waits."""
 LATE_S = 5.0
 """Age up to which a request gets an answer that another one renders again: where rendering does not keep up, one waits, not all."""
+RENDERING = 8
+"""Threads that render: those of requests are left to what is asked once, such as the API."""
 MOST_BYTES = 64 << 20
-_LEVEL = 4
+LEVEL = 4
+"""Level of compression: more takes the loop that answers all viewers longer than it saves bytes."""
 
 V = TypeVar("V")
 
@@ -70,56 +73,57 @@ class Watch(Generic[V]):
 
 @dataclass(slots=True)
 class _Answer:
-    guard: threading.Lock = field(default_factory=threading.Lock)
-    made_s: float = float("-inf")
+    made_s: float = -inf
     body: bytes = b""
-    is_queued: bool = False
+    renewed: Future[bytes] | None = None
+    """The rendering that is asked for and not over; None if there is none."""
 
 
 class SharedAnswers:
-    """The last answers by what was asked, compressed. Thread-safe; where many look, none waits for an answer that is rendered."""
+    """The last answers by what was asked, compressed. Thread-safe; no call waits, so that the loop that answers all may call it."""
 
     def __init__(self, monotonic_s: Callable[[], float], most_bytes: int = MOST_BYTES) -> None:
         self._monotonic_s, self._most_bytes = monotonic_s, most_bytes
         self._guard = threading.Lock()
         self._kept: OrderedDict[Hashable, _Answer] = OrderedDict()
-        self._pool = ThreadPoolExecutor(2, "render")
+        self._pool = ThreadPoolExecutor(RENDERING, "render")
 
-    def of(self, asked: Hashable, render: Callable[[], bytes]) -> bytes:
-        """Return the gzip of what `render` returned for `asked` within the last `WAITED_S`. Raises what `render` raises."""
+    def of(self, asked: Hashable, render: Callable[[], bytes]) -> bytes | Future[bytes]:
+        """Return the gzip of what `render` returned for `asked` within the last `WAITED_S`, or the rendering to wait for.
+
+        While another one waits for a rendering, the answer before may be `LATE_S` old. The future raises what `render` raises.
+        """
         with self._guard:
             answer = self._kept.setdefault(asked, _Answer())
             self._kept.move_to_end(asked)
-            is_late = not self._is_younger(answer, WAITED_S)
-            is_asked_for = not is_late and not self._is_younger(answer, SHARED_S) and not answer.is_queued
-            answer.is_queued = answer.is_queued or is_asked_for  # Once: others must not wait for a row of the same renderings.
-        if is_late and not (answer.guard.locked() and self._is_younger(answer, LATE_S)):
-            return self._renewed(answer, render)
-        if is_asked_for:
-            self._pool.submit(self._renewed, answer, render)  # If it fails, so does the next that waits.
-        return answer.body
+            another = answer.renewed
+            if another is None and not self._is_younger(answer, SHARED_S):
+                answer.renewed = self._pool.submit(self._rendered, answer, render)
+            if answer.renewed is None or self._is_younger(answer, WAITED_S if another is None else LATE_S):
+                return answer.body
+            return answer.renewed
 
     def _is_younger(self, answer: _Answer, age_s: float) -> bool:
         return answer.made_s <= self._monotonic_s() < answer.made_s + age_s
 
-    def _renewed(self, answer: _Answer, render: Callable[[], bytes]) -> bytes:
-        with answer.guard:
-            try:
-                if not self._is_younger(answer, SHARED_S):
-                    now_s = self._monotonic_s()  # As old as what it is rendered from.
-                    answer.body = gzip.compress(render(), _LEVEL)
-                    answer.made_s = now_s
-                    self._forget()
-                return answer.body
-            finally:
-                answer.is_queued = False
+    def _rendered(self, answer: _Answer, render: Callable[[], bytes]) -> bytes:
+        now_s = self._monotonic_s()  # As old as what it is rendered from.
+        try:
+            body = gzip.compress(render(), LEVEL)
+        except BaseException:
+            with self._guard:
+                answer.renewed = None
+            raise
+        with self._guard:
+            answer.body, answer.made_s, answer.renewed = body, now_s, None
+            self._forget()
+        return body
 
     def _forget(self) -> None:
-        """Forget what is too old, and the oldest beyond `most_bytes`."""
+        """Forget what is too old, and the oldest beyond `most_bytes`. The caller holds the guard."""
         old_s = self._monotonic_s() - LATE_S
-        with self._guard:
-            for asked, answer in list(self._kept.items()):
-                if answer.made_s <= old_s and not answer.guard.locked():
-                    del self._kept[asked]
-            while sum(len(answer.body) for answer in self._kept.values()) > self._most_bytes and len(self._kept) > 1:
-                self._kept.popitem(last=False)
+        for asked, answer in list(self._kept.items()):
+            if answer.made_s <= old_s and answer.renewed is None:
+                del self._kept[asked]
+        while sum(len(answer.body) for answer in self._kept.values()) > self._most_bytes and len(self._kept) > 1:
+            self._kept.popitem(last=False)

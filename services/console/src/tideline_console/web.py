@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -32,16 +33,18 @@ from tideline_console.budgets import Budgets
 from tideline_console.follower import Follower
 from tideline_console.forms import csrf_of
 from tideline_console.headers import SecurityHeaders
-from tideline_console.health import PATIENCE_S, HealthWatch, health_context
+from tideline_console.health import PATIENCE_S, HealthWatch, health_context, table_requests
 from tideline_console.instants import KeptInstants
-from tideline_console.job_log import applications, log_context
+from tideline_console.job_log import PodLogs, applications, log_context
 from tideline_console.many import ManyTables
 from tideline_console.model import ReadModel, Row
 from tideline_console.one_table import table_context
 from tideline_console.people import person_of
 from tideline_console.policies import Matches, policies_context
+from tideline_console.repairs import REPAIRS
+from tideline_console.running import RunningPlans
 from tideline_console.settings import ConsoleSettings
-from tideline_console.shared import Recent, SharedAnswers, Watch
+from tideline_console.shared import LEVEL, Recent, SharedAnswers, Watch
 from tideline_console.sign_in import SignIn
 from tideline_console.table_page import KeptFiles
 from tideline_console.what_if import WhatIfPages
@@ -60,7 +63,7 @@ COUNTS_S = 60.0
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _CSV = [
     "base_path", "name", "uid", "type", "version", "mode", "verdict", "size_bytes", "file_groups", "small_files", "log_files",
-    "log_bytes", "pending", "findings", "last_write", "tags",
+    "log_bytes", "pending", "findings", "last_write", "lag_s", "tags",
 ]  # fmt: skip
 Context = dict[str, Any]
 
@@ -76,10 +79,11 @@ class Pages:
         clock: Clock,
         instants: KeptInstants,
         files: KeptFiles,
+        running: RunningPlans,
     ) -> None:
         self._settings, self._model, self._follower, self._clock = settings, model, follower, clock
-        self._instants, self._files = instants, files
-        self._health = HealthWatch(settings)
+        self._instants, self._files, self._running = instants, files, running
+        self._health, self._pods = HealthWatch(settings), PodLogs(settings.pod_logs)
         addresses = [*settings.service_addresses]
         self._counts: Watch[Sequence[Counted]] = Watch(lambda: ask_services(settings, addresses), (), COUNTS_S)
         self._shared = SharedAnswers(clock.monotonic_s)
@@ -102,7 +106,7 @@ class Pages:
             "when": text.time_text,
             "iso": text.time_iso,
         }
-        self._templates.globals["base"] = settings.path_prefix
+        self._templates.globals |= {"base": settings.path_prefix, "repairs": REPAIRS}
         for name in self._templates.list_templates():
             self._templates.get_template(name)  # Compiled now: the first viewer does not wait for it.
 
@@ -116,7 +120,7 @@ class Pages:
             "/work": ("work.html", self.work),
             "/writers": ("writers.html", lambda _: writers_context(self._model, self.now_s())),
             "/policies": ("policies.html", self.policies),
-            "/health": ("health.html", lambda _: health_context(self._health, self._model, self.now_s())),
+            "/health": ("health.html", self.health),
             "/events": ("events.html", self.events),
             "/events/{id:path}": ("event.html", self.event),
         }
@@ -127,18 +131,20 @@ class Pages:
 
     def _page(self, template: str, of: Callable[[Request], Context]) -> Callable[[Request], Awaitable[Response]]:
         async def page(request: Request) -> Response:
-            return await run_in_threadpool(self._rendered, template, of, request)
+            if request.headers.get("hx-request") and "gzip" in request.headers.get("accept-encoding", ""):
+                return await self._refreshed(template, of, request)
+            return _html(await run_in_threadpool(lambda: self.render(template, request, of(request))))
 
         return page
 
-    def _rendered(self, template: str, of: Callable[[Request], Context], request: Request) -> Response:
-        if request.headers.get("hx-request") and "gzip" in request.headers.get("accept-encoding", ""):
-            # A live page asks for its parts again. They hold nothing of the person but what the role may see.
-            person = person_of(request)
-            asked = (request.url.path, request.url.query, person is not None and person.is_operator)
-            body = self._shared.of(asked, lambda: _encoded(self.render(template, request, of(request), is_refresh=True)))
-            return HTMLResponse(body, headers={"content-encoding": "gzip", "vary": "Accept-Encoding"})
-        return _html(self.render(template, request, of(request)))
+    async def _refreshed(self, template: str, of: Callable[[Request], Context], request: Request) -> Response:
+        """Return the parts that a live page asks for again. They hold nothing of the person but what the role may see."""
+        person = person_of(request)
+        asked = (request.url.path, request.url.query, person is not None and person.is_operator)
+        found = self._shared.of(asked, lambda: _encoded(self.render(template, request, of(request), is_refresh=True)))
+        # Shielded: a viewer who leaves must not end the rendering for which others wait.
+        body = found if isinstance(found, bytes) else await asyncio.shield(asyncio.wrap_future(found))
+        return HTMLResponse(body, headers={"content-encoding": "gzip", "vary": "Accept-Encoding"})
 
     def render(self, template: str, request: Request, context: Context, *, is_refresh: bool = False) -> str:
         """Return a page; one for a refresh names no person and has no form of a session."""
@@ -236,14 +242,15 @@ class Pages:
         pending = [{"uid": row["uid"], "instant": one["instant"]} for one in found["document"]["pending"]]
         named, counts = {"base_path": row["base_path"], "usage": found["usage"]}, self._counts.of(self.now_s(), PATIENCE_S)
         cost = table_cost(named, counts, self._settings.prices)
-        return {**found, "logs": applications(self._model, pending), "cost": cost}
+        progress = self._running.of(self.now_s()) if any(one["is_running"] for one in found["document"]["pending"]) else {}
+        return {**found, "logs": applications(self._model, pending), "cost": cost, "progress": progress}
 
     def log(self, request: Request) -> Context:
         """Return the log of an attempt. Raises `HTTPException` 403 for a viewer, because it may hold secrets, and 404."""
         person = person_of(request)
         if person is None or not person.is_operator:
             raise HTTPException(403, "Only operators see logs.")
-        return log_context(self._row(request), request.path_params["name"], self._settings.state_folder)
+        return log_context(self._row(request), request.path_params["name"], self._settings.state_folder, self._pods)
 
     def _row(self, request: Request) -> Row:
         row = queries.table_by_key(self._model, request.path_params["key"])
@@ -258,6 +265,7 @@ class Pages:
         return {
             "title": "Work",
             "jobs": jobs,
+            "progress": self._running.of(now_s) if any(job["is_running"] for job in jobs) else {},
             "logs": applications(self._model, (*jobs, *job_events)),
             "due": queries.due(self._model),
             "due_total": queries.total(self._model, "due"),
@@ -275,6 +283,15 @@ class Pages:
         stamp, now_s = (id(policies), follower.policy_refusal), self.now_s()
         found: tuple[object, Context] = self._recent.of("policies", lambda: (policies, made()), stamp, now_s, SERIES_S)
         return found[1]
+
+    def health(self, _request: Request) -> Context:
+        """Return what the page of health shows."""
+        now_s = self.now_s()
+        counts = self._counts.of(now_s, PATIENCE_S)
+        asked = partial(table_requests, self._model, counts, self._settings.prices)
+        # With the counts, so that no others get their id.
+        found = self._recent.of("requests", lambda: (counts, asked()), id(counts), now_s, COUNTS_S)[1]
+        return {**health_context(self._health, self._model, now_s), "requests": found}
 
     def events(self, request: Request) -> Context:
         """Return what the page of events shows."""
@@ -298,18 +315,20 @@ class Pages:
         return {"title": "Event", "json_text": json.dumps(found, indent=2, ensure_ascii=False), "id": request.path_params["id"]}
 
     async def _csv(self, request: Request) -> Response:
-        asked = queries.Asked.of(request.query_params)
-        rows, _ = await run_in_threadpool(queries.tables, self._model, asked, None)
-        out = io.StringIO()
-        writer = csv.writer(out)
-        writer.writerow(_CSV)
-        for row in rows:
-            named = {**row, "last_write": text.time_iso(row["last_write_s"])}
-            writer.writerow([_cell(named[name]) for name in _CSV])
-        body = out.getvalue().encode(errors="replace")
+        # In a thread: the loop that answers all viewers would wait for ten thousand rows.
+        body = await run_in_threadpool(self._csv_of, queries.Asked.of(request.query_params))
         return Response(
             body, media_type="text/csv; charset=utf-8", headers={"Content-Disposition": 'attachment; filename="tables.csv"'}
         )
+
+    def _csv_of(self, asked: queries.Asked) -> bytes:
+        out = io.StringIO()
+        writer = csv.writer(out)
+        writer.writerow(_CSV)
+        for row in queries.tables(self._model, asked, None)[0]:
+            row["last_write"] = text.time_iso(row["last_write_s"])
+            writer.writerow([_cell(row[name]) for name in _CSV])
+        return out.getvalue().encode(errors="replace")
 
 
 def _html(page: str, status: int = 200) -> HTMLResponse:
@@ -335,8 +354,8 @@ def console_app(
     settings: ConsoleSettings, model: ReadModel, follower: Follower, clock: Clock, actions: Actions | None = None
 ) -> ASGIApp:
     """Return the ASGI application of the pages and the API; without `actions` it only reads."""
-    instants, files = KeptInstants(model), KeptFiles()
-    pages = Pages(settings, model, follower, clock, instants, files)
+    instants, files, running = KeptInstants(model), KeptFiles(), RunningPlans(model, follower)
+    pages = Pages(settings, model, follower, clock, instants, files, running)
     sign_in = SignIn(settings, clock)
     many = ManyTables(actions, settings, follower, clock) if actions is not None else None
 
@@ -366,7 +385,7 @@ def console_app(
         *ActionPages(actions, many, model, respond, settings.path_prefix).routes(),
         *WhatIfPages(settings, model, clock, respond).routes(),
         *sign_in.routes(respond),
-        *api_routes(model, follower, clock, instants, files),
+        *api_routes(model, follower, clock, instants, files, running),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
     inner: list[Any] = [Mount(settings.path_prefix, routes=routes)] if settings.path_prefix else routes
@@ -376,7 +395,7 @@ def console_app(
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, own, *settings.host_names], www_redirect=False),
             *sign_in.middleware(),
-            Middleware(GZipMiddleware),
+            Middleware(GZipMiddleware, compresslevel=LEVEL),
         ],
         exception_handlers={HTTPException: refused, 500: failed},
     )

@@ -114,6 +114,7 @@ _SCHEMAS = {
     ),
     "Error": record(error=TEXT, found=TEXT, expected=TEXT, remedy=TEXT),
 }
+_SCHEMAS["Verdict"]["properties"] |= {"score": NUMBER, "input_bytes": WHOLE}  # Of a plan that is due.
 
 
 def _get(summary: str, schema: str, *, parameters: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from tideline_planner.settings import PlannerSettings
-from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, examine
+from tideline_runtime.planning import Demand, HeldBy, Ledger, Ledgers, Thresholds, examine, score
 from tideline_runtime.planning.examination import PLANNED
 from tideline_runtime.policy import TablePolicy, is_open, next_change
 from tideline_runtime.table_settings import TableSettings
@@ -74,9 +74,9 @@ def with_planner(settings: PlannerSettings, policy: TablePolicy, table: Table, v
         now,
     )
     if isinstance(found, Demand):
-        return replace(
-            verdict, outcome=Outcome.DUE, reason=found.reason, until=f"tideline plan {verdict.service} PATH publishes the plan"
-        )
+        until = f"tideline plan {verdict.service} PATH publishes the plan"
+        ranked = replace(verdict, score=score(found, now), input_bytes=found.cost_bytes)
+        return replace(ranked, outcome=Outcome.DUE, reason=found.reason, until=until)
     at = f"{found.until:%Y-%m-%d %H:%M:%S} UTC" if found.until is not None else ""
     if found.by is HeldBy.NOT_DUE:
         known = verdict.until if verdict.outcome is Outcome.NOT_DUE else ""

@@ -25,6 +25,7 @@ from .maintenance.document import failure_document, job_document, maintenance_do
 from .maintenance.late_rows import Reappended, reappend_hidden
 from .maintenance.leave import leave
 from .maintenance.maintain import maintain
+from .maintenance.progress import RunProgress, run_progress
 from .maintenance.status import Standing, TableStatus, examine, examine_beside, pending_jobs
 from .maintenance.verdict import Outcome, Rules, Verdict, decide, judge, judge_all
 from .metadata.check import check_table, has_metadata_table
@@ -98,6 +99,7 @@ __all__ = [
     "RowChange",
     "RowSource",
     "Rules",
+    "RunProgress",
     "Sent",
     "SkipReason",
     "SkippedPartition",
@@ -191,6 +193,7 @@ __all__ = [
     "run_compaction",
     "run_inline",
     "run_log_compaction",
+    "run_progress",
     "sample_slice",
     "service_of",
     "split_ranges",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 
 from tideline_runtime.api_server import CONFLICT, NOT_FOUND, ApiServer, ApiServerRefused, Item, Listed
@@ -10,7 +9,6 @@ from tideline_runtime.api_server import CONFLICT, NOT_FOUND, ApiServer, ApiServe
 Pod = Item
 """A pod as the API server describes it, in JSON."""
 
-_LOG_LINES = 10_000
 _MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -18,7 +16,7 @@ class PodApi:
     """Requests for the pods of one namespace. Thread-safe. Raises as `ApiServer` does."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
-        self._server = server
+        self._server, self._namespace = server, namespace
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._workloads = f"/apis/apps/v1/namespaces/{namespace}"
 
@@ -77,17 +75,8 @@ class PodApi:
                 raise
 
     def log_tail(self, name: str, max_bytes: int) -> bytes:
-        """Return the last `max_bytes` bytes of a pod's log, of at most its last `_LOG_LINES` lines."""
-        chunks: deque[bytes] = deque()
-        held = 0
-        query = {"tailLines": str(_LOG_LINES)}
-        with self._server.stream(f"{self._pods}/{name}/log", f"log of pod {name}", query, chunk_bytes=64 * 1024) as found:
-            for chunk in found:
-                chunks.append(chunk)
-                held += len(chunk)
-                while held - len(chunks[0]) >= max_bytes:
-                    held -= len(chunks.popleft())
-        return b"".join(chunks)[-max_bytes:]
+        """See `ApiServer.log_tail`."""
+        return self._server.log_tail(self._namespace, name, max_bytes)
 
     def workload_uid(self, kind: str, name: str) -> str:
         """Return the uid of a Deployment or StatefulSet."""

@@ -63,6 +63,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
         "reason": verdict.reason,
         "until": verdict.until,
         "instants": list(verdict.instants),
+        **({} if verdict.score is None else {"score": round(verdict.score, 4), "input_bytes": verdict.input_bytes}),
     }
 
 

@@ -73,6 +73,10 @@ class Verdict:
     until: str = ""
     instants: tuple[str, ...] = ()
     """The pending plans of the service; for a rollback, the instants of dead writers."""
+    score: float | None = None
+    """The planner's rank of a plan that is due: of all plans of a fleet it serves the highest score first. None: it ranks none."""
+    input_bytes: int | None = None
+    """Bytes that this plan would read."""
 
 
 def decide(table: Table, service: TableService, rules: Rules) -> Due | NotDue:
