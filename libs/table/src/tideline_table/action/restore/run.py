@@ -66,7 +66,7 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
         except WriteConflict:
             continue  # a clean was planned meanwhile
     else:
-        restore = request_restore(table.timeline, find)
+        restore = request_restore(table.timeline, find, with_changes=bool(table.definition.changes))
     finished = finish_restore(table.timeline, restore, force=True)
     assert finished is not None  # this process requested the restore
     return finished
