@@ -12,7 +12,7 @@ from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.policy import TablePolicy
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import SERVICES, CleaningPolicy, Outcome, Rules, TableService, Verdict
-from tideline_table.config import CLEAN_POLICY, PARTITION_TTL_DAYS, Options
+from tideline_table.config import CLEAN_POLICY, PARTITION_TTL_DAYS, ROW_TTL_DAYS, Options
 from tideline_table.log import TableState
 from tideline_table.table import Table
 
@@ -54,9 +54,9 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
     The basis changed, enough writes completed since the last check, or the interval is over.
 
     After the interval, a check is due if the log has new entries, a reader held a lease at the last check, retention is by
-    hours, or partitions expire. These cases need the interval, because the end of a plan that needed files, the end of a lease
-    and the passing of time make a clean due without a further write. `own` are the settings of the table; `now_s` is monotonic
-    time.
+    hours, or partitions or rows expire. These cases need the interval, because the end of a plan that needed files, the end of
+    a lease and the passing of time make a clean due without a further write. `own` are the settings of the table; `now_s` is
+    monotonic time.
     """
     if basis != last.basis:
         return True
@@ -65,7 +65,8 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
     if now_s - last.at_s < own.clean_interval_s:
         return False
     options = Options(basis.options)
-    goes_by_time = options[CLEAN_POLICY] == CleaningPolicy.HOURS or options[PARTITION_TTL_DAYS] > 0
+    expires = options[PARTITION_TTL_DAYS] > 0 or options[ROW_TTL_DAYS] > 0
+    goes_by_time = expires or options[CLEAN_POLICY] == CleaningPolicy.HOURS
     return state.sequence > last.sequence or last.has_leases or goes_by_time
 
 
