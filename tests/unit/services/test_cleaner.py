@@ -3,12 +3,13 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
 from tests.plans import schedule_archival, schedule_clean, schedule_clustering
-from tests.unit.services.fleet import HEARTBEAT_GONE_S, Fleet, begin, date_files_by, die, rows, write
+from tests.unit.services.fleet import HEARTBEAT_GONE_S, SCHEMA, Fleet, begin, date_files_by, die, rows, write
 
 from tideline_cleaner import cleaning
 from tideline_cleaner.cleaning import CleanerService
-from tideline_cleaner.metrics import ARCHIVED, EXPIRED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, EXPIRED, EXPIRED_ROWS, FILES_DELETED, HALF_WRITTEN, LATE_FILES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_locks import open_hudi_lock
 from tideline_table.action import write_rows
@@ -18,7 +19,7 @@ from tideline_table.log.body import Bare
 from tideline_table.log.plan import RollbackStep
 from tideline_table.log.table_log import Draft
 from tideline_table.storage import STAGING
-from tideline_table.table import HudiLockKind, Sharing, release_lease, share_table, take_lease
+from tideline_table.table import HudiLockKind, Sharing, TableRequest, create_table, release_lease, share_table, take_lease
 from tideline_table.writer import Operation
 from tideline_table.writer.marker import MarkerType, create_marker
 
@@ -234,6 +235,35 @@ def test_deletes_partitions_that_no_write_changed_for_as_long_as_the_policy_says
     sequence = fleet.open().state.sequence
     service.tick()
     assert fleet.open().state.sequence == sequence, "without an old partition no write begins"
+
+
+def test_deletes_old_rows_as_the_policy_says_and_reports_a_column_that_does_not_fit(fleet, tmp_path):
+    schema, day = pa.schema([*SCHEMA, ("at", pa.int64())]), 86400.0
+    create_table(fleet.path("trips"), TableRequest("trips", schema, ("id",), ("city",)), fleet.clock)
+    table = fleet.open()
+    file = tmp_path / "policies.json"
+
+    def started(column):
+        option = {"tideline.row.ttl.column": column, "tideline.row.ttl.days": "30", "tideline.row.ttl.unit": "seconds"}
+        file.write_text(json.dumps({"version": 1, "defaults": {"options": option}}))
+        settings = {"policy_file": file, "options": RETAINED, "clean_min_commits": 1}
+        return fleet.service(CleanerService, CleanerSettings, "cleaner", **settings)
+
+    at = pa.array([int(fleet.clock.now().timestamp() - age * day) for age in [29, 5, 5, 5, 5]], pa.int64())
+    write_rows(table, rows(0).append_column("at", at), Operation.UPSERT, parallelism=1)
+    service, _ = started("fare")
+    for _ in range(2):
+        service.tick()
+        assert "'fare'" in str(service._tables.refusals()), "an error at each visit, and of this table only"
+    fleet.clock.advance(2 * day)
+    service, context = started("at")
+    service.tick()
+    assert fleet.open().snapshot().read(["id"]).column(0).to_pylist() == ["k1", "k2", "k3", "k4"]
+    assert (context.metrics.value(EXPIRED_ROWS, table=table.uid), service._tables.refusals()) == (1, {})
+    sequence = fleet.open().state.sequence
+    fleet.clock.advance(day)
+    service.tick()
+    assert fleet.open().state.sequence == sequence, "without an old row no write begins"
 
 
 def test_executes_a_clean_whose_cleaner_died(fleet):

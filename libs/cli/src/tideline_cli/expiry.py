@@ -1,4 +1,4 @@
-"""`tideline expire`: deletes the partitions that no write has changed for long."""
+"""`tideline expire`: deletes the partitions that no write has changed for long, and rows that are old."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 from tideline_cli.arguments import AsJson, LockUrl, Settings, TablePath, settings_from
 from tideline_cli.opening import open_readable, open_writable
 from tideline_cli.report import print_json, print_line
-from tideline_table.action import expire_partitions, expired_partitions
-from tideline_table.config import PARTITION_TTL_DAYS
+from tideline_table.action import expire_partitions, expire_rows, expired_partitions, expired_rows
+from tideline_table.config import PARTITION_TTL_DAYS, ROW_TTL_DAYS
 
 app = typer.Typer()
 
@@ -21,33 +21,45 @@ def expire(
     *,
     option: Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print which partitions would be deleted; change nothing.", show_default=False)
+        bool,
+        typer.Option("--dry-run", help="Print what would be deleted; change nothing.", show_default=False),
     ] = False,
     locks: LockUrl = "",
     as_json: AsJson = False,
 ) -> None:
-    """Delete partitions that no write has changed for `hoodie.partition.ttl.strategy.days.retain` days, as one commit.
+    """Delete old partitions and rows, in one commit each.
 
-    The cleaner does the same if the policy file gives the option. Cleaning deletes the files later; until then old instants are
-    readable.
+    Old are partitions that no write has changed for `hoodie.partition.ttl.strategy.days.retain` days, and rows whose
+    `tideline.row.ttl.column` is more than `tideline.row.ttl.days` days old. The cleaner does the same if the policy file gives
+    the options. Cleaning deletes the files later; until then old instants are readable.
     """
     table = open_readable(path, settings_from(option)) if dry_run else open_writable(path, settings_from(option), locks)
-    instant = None
+    options, instant, rows_instant, rows = table.options, None, None, dict[str, int]()
     if dry_run:
-        found = expired_partitions(table.refresh(), table.options, table.clock.now(), table.zone)
+        found = expired_partitions(table.refresh(), options, table.clock.now(), table.zone)
+        rows = {partition: count for partition, count in expired_rows(table).items() if partition not in found}
+        deleted = sum(rows.values())
     else:
         done, found = expire_partitions(table)
         instant = None if done is None else done.instant
+        done, deleted = expire_rows(table)
+        rows_instant = None if done is None else done.instant
     if as_json:
-        print_json({"instant": instant, "partitions": [{"path": one, "last_write": last} for one, last in found.items()]})
+        partitions = [{"path": one, "last_write": last} for one, last in found.items()]
+        by_partition = {"rows_by_partition": rows} if dry_run else {}
+        print_json({"instant": instant, "partitions": partitions, "rows_instant": rows_instant, "rows": deleted, **by_partition})
         return
-    days = table.options[PARTITION_TTL_DAYS]
-    if not found:
-        set_days = f"{PARTITION_TTL_DAYS.key} is not set"
-        print_line("nothing to do: " + (f"every partition was written within {days} days" if days > 0 else set_days))
+    days, row_days = options[PARTITION_TTL_DAYS], options[ROW_TTL_DAYS]
+    if not found and not deleted:
+        young = [f"every partition was written within {days} days"] if days > 0 else []
+        young += [f"no row is more than {row_days:g} days old"] if row_days else []
+        unset = f"neither {PARTITION_TTL_DAYS.key} nor {ROW_TTL_DAYS.key} is set"
+        print_line("nothing to do: " + (", and ".join(young) or unset))
         return
     for one, last in found.items():
         print_line(f"{one}: last written by {last}")
-    print_line(
-        f"{len(found)} partition(s) would be deleted" if dry_run else f"deleted {len(found)} partition(s) by commit {instant}"
-    )
+    for one, count in rows.items():
+        print_line(f"{one or 'the table'}: {count} old row(s)")
+    for count, kind, at in ((len(found), "partition(s)", instant), (deleted, "row(s)", rows_instant)):
+        if count:
+            print_line(f"{count} {kind} would be deleted" if dry_run else f"deleted {count} {kind} by commit {at}")

@@ -13,7 +13,7 @@ from tideline_runtime.cleaner_settings import CleanerSettings
 from tideline_runtime.policy import TablePolicy
 from tideline_runtime.table_settings import TableSettings
 from tideline_table.action import SERVICES, CleaningPolicy, Outcome, Rules, TableService, Verdict
-from tideline_table.config import CLEAN_POLICY, PARTITION_TTL_DAYS, Options
+from tideline_table.config import CLEAN_POLICY, PARTITION_TTL_DAYS, ROW_TTL_DAYS, Options
 from tideline_table.log import TableState
 from tideline_table.table import Table
 
@@ -55,9 +55,9 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
     The basis changed, enough writes completed since the last check, or the interval is over.
 
     After the interval, a check is due if the log has new entries, a reader held a lease at the last check, retention is by
-    hours, or partitions expire. These cases need the interval, because the end of a plan that needed files, the end of a lease
-    and the passing of time make a clean due without a further write. `own` are the settings of the table; `now_s` is monotonic
-    time.
+    hours, or partitions or rows expire. These cases need the interval, because the end of a plan that needed files, the end of
+    a lease and the passing of time make a clean due without a further write. `own` are the settings of the table; `now_s` is
+    monotonic time.
     """
     if basis != last.basis:
         return True
@@ -69,7 +69,8 @@ def is_check_due(state: TableState, last: Check, basis: Basis, own: CleanerSetti
 def next_check_s(state: TableState, last: Check, own: CleanerSettings) -> float:
     """Return when the next check of a table is due that gets no more entries, on the monotonic clock; infinity if none is."""
     options = Options(last.basis.options)
-    goes_by_time = options[CLEAN_POLICY] == CleaningPolicy.HOURS or options[PARTITION_TTL_DAYS] > 0
+    expires = options[PARTITION_TTL_DAYS] > 0 or options[ROW_TTL_DAYS] > 0
+    goes_by_time = expires or options[CLEAN_POLICY] == CleaningPolicy.HOURS
     return last.at_s + own.clean_interval_s if state.sequence > last.sequence or last.has_leases or goes_by_time else math.inf
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tideline_cleaner.metrics import ARCHIVED, EXPIRED, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
+from tideline_cleaner.metrics import ARCHIVED, EXPIRED, EXPIRED_ROWS, FILES_DELETED, HALF_WRITTEN, LATE_FILES, LEASES, ROLLBACKS
 from tideline_cleaner.settings import CleanerSettings
 from tideline_runtime.cleaning import Basis, Check, is_check_due, next_check_s
 from tideline_runtime.contract import ServiceContext
@@ -14,6 +14,7 @@ from tideline_table.action import (
     archive,
     delete_half_written,
     expire_partitions,
+    expire_rows,
     request_clean,
     roll_back_dead,
     run_clean,
@@ -84,6 +85,8 @@ class CleanerService:
             self._clean(table)
         if archives and table.options[ARCHIVE_AUTOMATIC] and table.capabilities.archives:
             self._archive(table)
+        if cleans:  # last: a column that does not fit is an error at each visit, and stops none of the others
+            self._expire_rows(table)
         self._checked[table.uid] = Check(seen, self._context.clock.monotonic_s(), basis, has_leases)
 
     def _rests_until_s(self, table: Table) -> float:
@@ -117,6 +120,12 @@ class CleanerService:
             _log.info(
                 "old partitions deleted", table=table.uid, name=table.definition.name, instant=done.instant, partitions=deleted
             )
+
+    def _expire_rows(self, table: Table) -> None:
+        done, rows = expire_rows(table)
+        if done is not None:
+            self._context.metrics.increment(EXPIRED_ROWS, rows, table=table.uid)
+            _log.info("old rows deleted", table=table.uid, name=table.definition.name, instant=done.instant, rows=rows)
 
     def _delete_half_written(self, table: Table) -> None:
         deleted = delete_half_written(table)

@@ -38,3 +38,9 @@ EXPIRED = Counter(
     doc="Partitions deleted because no write changed them for `hoodie.partition.ttl.strategy.days.retain` days, by table.",
     labels=("table",),
 )
+EXPIRED_ROWS = Counter(
+    "tideline_cleaner_expired_rows_total",
+    unit="rows",
+    doc="Rows deleted because `tideline.row.ttl.column` says that they are older than `tideline.row.ttl.days`, by table.",
+    labels=("table",),
+)

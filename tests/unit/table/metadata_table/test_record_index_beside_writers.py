@@ -13,12 +13,15 @@ import pytest
 from tests.unit.table.tables import contents, new_table, open_table, rows_of
 
 from tideline_table.action import check_table, create_metadata, drop_metadata, repair_metadata, write_rows
+from tideline_table.action.metadata.requirements import key_check
 from tideline_table.action.write import run
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import DuplicateKey, WriteConflict
+from tideline_table.file_group.slice import FileSlice
 from tideline_table.log.metadata import RECORD_INDEX
+from tideline_table.metadata_table import record_index
 from tideline_table.storage import Storage
-from tideline_table.table import BloomIndex, Table
+from tideline_table.table import BloomIndex, Table, TableType
 from tideline_table.writer import Operation
 
 BEFORE = [("a", "p", 1, "x"), ("b", "q", 1, "x")]
@@ -38,6 +41,31 @@ def upsert(table: Table, rows: list[Any], **more: Any) -> Committed:
 
 def drop(table: Table) -> None:
     drop_metadata(table, (RECORD_INDEX,))
+
+
+@pytest.mark.parametrize("double", [[("a", "q", 3, "z")], [("n", "s", 3, "z"), ("n", "t", 3, "z")]], ids=["old", "new"])
+def test_a_creation_reads_of_each_later_state_only_what_changed(monkeypatch: pytest.MonkeyPatch, double: list[Any]) -> None:
+    """So it ends beside writers that never pause: otherwise each commit makes it read all keys again."""
+    table, _, _ = new_table(type=TableType.MOR)
+    upsert(table, [*BEFORE, ("c", "r", 1, "x")])
+    read, real, check = list[str](), record_index.live_keys, key_check(table, RECORD_INDEX)
+
+    def noted(source: Any, file_slice: FileSlice) -> Any:
+        read.append(file_slice.group.partition_path)
+        return real(source, file_slice)
+
+    monkeypatch.setattr(record_index, "live_keys", noted)
+    upsert(table, [("d", "r", 1, "x")])
+    check(table.refresh())
+    check(table.refresh())
+    assert sorted(read) == ["p", "q", "r", "r"]
+    upsert(table, [("a", "p", 2, "y"), ("e", "s", 2, "y")])
+    check(table.refresh())
+    assert sorted(read[4:]) == ["p", "s"]
+    upsert(table, double)
+    for _ in range(2):
+        with pytest.raises(DuplicateKey, match=f"'{double[0][0]}'"):
+            check(table.refresh())
 
 
 @pytest.mark.parametrize(("act", "lands_in"), [(drop, "q"), (repair_metadata, "p")], ids=["drop", "repair"])

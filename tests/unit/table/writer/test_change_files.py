@@ -9,6 +9,7 @@ from tests.unit.table.tables import SCHEMA, rows_of
 import tideline
 from tideline_table.action.metadata.check import check_table
 from tideline_table.errors import InvalidOption, UnsupportedTable
+from tideline_table.hudi.avro_container import decode_document
 from tideline_table.hudi_options import check_agrees, parse_hudi_options
 from tideline_table.log_format import read_rows, scan_log
 from tideline_table.metadata_table.stored import StoredMetadata
@@ -73,8 +74,15 @@ def test_cleans_and_restores_remove_change_files_with_their_base_files(tmp_path)
     table.maintenance.create_savepoint()
     kept = change_files(tmp_path)
     table.upsert(rows_of([("a", "p", 9, "v9")]))
-    assert len(change_files(tmp_path)) == len(kept) + 1 == 4
-    table.maintenance.restore(table.inspect.savepoints()[0].instant)
+    table.upsert(rows_of([("b", "q", 9, "v9")]))  # a first base file has no change file
+    gone = set(change_files(tmp_path)) - set(kept)
+    assert len(kept) + len(gone) == 4
+    bases = {f"{s.group.partition_path}/{s.base_file}" for s in table._table.snapshot().slices}
+    restored = table.maintenance.restore(table.inspect.savepoints()[0].instant)
+    document = decode_document((tmp_path / "t" / ".hoodie" / f"{restored.instant}.restore").read_bytes(), "restore")
+    parts = [part for (one,) in document["hoodieRestoreMetadata"].values() for part in one["partitionMetadata"].values()]
+    named = [path for part in parts for path in part["successDeleteFiles"]]
+    assert sorted(path.removeprefix(f"{tmp_path}/t/") for path in named) == sorted(gone | bases)
     assert change_files(tmp_path) == kept
     table.maintenance.delete_savepoint(table.inspect.savepoints()[0].instant)
     table.maintenance.clean(options={"hoodie.clean.commits.retained": 1})

@@ -283,18 +283,35 @@ def live_keys(source: Source, file_slice: FileSlice, wanted: pa.Array | None = N
     return keys if wanted is None else keys.filter(pc.is_in(keys, value_set=one_chunk(wanted).cast(pa.binary())))
 
 
-def repeated_key(source: Source, slices: Iterable[FileSlice], check: Callable[[pa.Array], None]) -> str | None:
-    """Return a key that two of these slices of the table show, None if there is none.
+class KeysOnce:
+    """Whether each key is in one file group. Of a later state only the file slices that changed are read, and compared.
 
-    Reads the keys of all of them, and lets `check` see them.
+    `check` sees all keys.
     """
-    # Together they may have more than the 2 GiB of texts that one array of the smaller type holds.
-    held = [pc.unique(live_keys(source, file_slice)).cast(pa.large_binary()) for file_slice in slices]
-    keys = pa.concat_arrays(held) if held else pa.array([], pa.large_binary())
-    check(keys)
-    ordered = keys.take(pc.sort_indices(keys))
-    twice = ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))
-    return twice[0].as_py().decode() if len(twice) else None
+
+    def __init__(self, check: Callable[[pa.Array], None]) -> None:
+        self._check = check
+        self._held: dict[tuple[str, ...], pa.Array] = {}
+        self._compared: set[tuple[str, ...]] = set()
+
+    def repeated(self, source: Source, slices: Iterable[FileSlice]) -> str | None:
+        """Return a key that two of these slices of the table show, None if there is none."""
+        shown = {one.paths: one for one in slices}
+        self._held = {paths: keys for paths, keys in self._held.items() if paths in shown}
+        for paths, one in shown.items():
+            if paths not in self._held:
+                # Together they may have more than the 2 GiB of texts that one array of the smaller type holds.
+                self._held[paths] = pc.unique(live_keys(source, one)).cast(pa.large_binary())
+        fresh = [keys for paths, keys in self._held.items() if paths not in self._compared]
+        keys = pa.concat_arrays(fresh) if fresh else pa.array([], pa.large_binary())
+        self._check(keys)
+        ordered = keys.take(pc.sort_indices(keys))
+        found = [ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))]
+        found += [known.filter(pc.is_in(known, value_set=keys)) for p, known in self._held.items() if p in self._compared]
+        if (twice := next((some for some in found if len(some)), None)) is not None:
+            return str(twice[0].as_py().decode())
+        self._compared = set(self._held)
+        return None
 
 
 def _base_keys(source: Source, path: str, instant: str = "") -> pa.Array:

@@ -17,7 +17,7 @@ from tideline_table.metadata_table.bloom_filters import BLOOM_FILTERS_GROUPS
 from tideline_table.metadata_table.column_records import is_indexed
 from tideline_table.metadata_table.column_stats import COLUMN_STATS_GROUPS
 from tideline_table.metadata_table.partition import Source
-from tideline_table.metadata_table.record_index import repeated_key
+from tideline_table.metadata_table.record_index import KeysOnce
 from tideline_table.schema.arrow import named_field
 from tideline_table.schema.meta_fields import with_meta_fields
 from tideline_table.table.facade import Table
@@ -94,9 +94,9 @@ def key_check(table: Table, name: str) -> Callable[[TableState], None]:
 
     It raises `DuplicateKey` and `InvalidRecord`.
 
-    It reads the keys of a state only once, and again after a completed write.
+    It reads the keys of a state only once, and after a completed write those of the file slices that changed.
     """
-    checked: list[int] = []
+    checked, keys = list[int](), KeysOnce(check_indexed_keys)
 
     def check(state: TableState) -> None:
         if name != RECORD_INDEX:
@@ -105,7 +105,7 @@ def key_check(table: Table, name: str) -> Callable[[TableState], None]:
         if checked == [newest]:
             return
         slices, source = state.latest_slices(), Source(table.storage, table.timeline.format, state, table.timeline.rule)
-        key = repeated_key(source, slices, check_indexed_keys)
+        key = keys.repeated(source, slices)
         if key is not None:
             raise DuplicateKey(
                 f"key {key!r} in two file groups of table {table.definition.name!r}",

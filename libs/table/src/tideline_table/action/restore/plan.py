@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,11 @@ class RestorePlan:
         return RestorePlanned(document, self.rewind, self.files, self.unreplaced)
 
 
-def plan_restore(state: TableState, savepoint: Savepoint, *, with_changes: bool = False) -> RestorePlan:
+def plan_restore(state: TableState, savepoint: Savepoint, changes: Collection[str] = ()) -> RestorePlan:
     """Plan to undo everything that is newer than `savepoint` (`is_newer`).
 
     A pending compaction planned before the savepoint stays, because log files refer to it. A clustering can be planned again.
-    `with_changes`: base files may have change files, which go with them.
+    `changes`: the change files that are there, which go with their base files.
     """
     undone = _newest_first(a for a in state.completed_writes() if is_newer(a, savepoint))
     resizes = [a.instant for a in undone if a.instant in state.bucket_numbers or a.instant in state.ring_resizes]
@@ -68,7 +68,7 @@ def plan_restore(state: TableState, savepoint: Savepoint, *, with_changes: bool 
     named = _named(undone), _named(fenced), _named(rollbacks)
     back = Rewind(savepoint.instant, *named, tuple(saved), completions, saved_at)
     unreplaced = {group.partition_path for group, at in state.replaced.items() if at in back.undone_instants}
-    return RestorePlan(back, _files_of(state, [a.instant for a in undone], with_changes=with_changes), tuple(sorted(unreplaced)))
+    return RestorePlan(back, _files_of(state, [a.instant for a in undone], changes), tuple(sorted(unreplaced)))
 
 
 def _named(records: Iterable[ActionRecord]) -> tuple[Named, ...]:
@@ -83,12 +83,12 @@ def _newest_first(records: Iterable[ActionRecord]) -> list[ActionRecord]:
     return sorted(records, key=lambda a: a.instant, reverse=True)
 
 
-def _files_of(state: TableState, instants: Sequence[str], *, with_changes: bool) -> dict[str, tuple[str, ...]]:
+def _files_of(state: TableState, instants: Sequence[str], changes: Collection[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {instant: [] for instant in instants}
     for file_slice in state.every_slice():
         opens = False
         if file_slice.base_file and file_slice.base_instant in found:
-            found[file_slice.base_instant] += (file_slice.path, *(file_slice.change_paths if with_changes else ()))
+            found[file_slice.base_instant] += (file_slice.path, *(path for path in file_slice.change_paths if path in changes))
             opens = file_slice.base_instant == min(state.slices[file_slice.group])
         for log, path in zip(file_slice.log_files, file_slice.log_paths, strict=True):
             if log.instant in found:

@@ -13,7 +13,7 @@ from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.metadata_table import record_index_of
 from tideline_table.metadata_table.partition import Source
-from tideline_table.metadata_table.record_index import repeated_key
+from tideline_table.metadata_table.record_index import KeysOnce
 from tideline_table.table.changes import slices_at
 from tideline_table.table.facade import Table
 from tideline_table.writer import check_indexed_keys
@@ -66,7 +66,7 @@ def restore_to_savepoint(table: Table, instant: str) -> RestoreDone:
         except WriteConflict:
             continue  # a clean was planned meanwhile
     else:
-        restore = request_restore(table.timeline, find)
+        restore = request_restore(table.timeline, find, with_changes=bool(table.definition.changes))
     finished = finish_restore(table.timeline, restore, force=True)
     assert finished is not None  # this process requested the restore
     return finished
@@ -83,7 +83,7 @@ def _check_keys(table: Table, back: Rewind) -> str:
     if created > back.savepoint:
         left = {a.instant for a in state.completed_writes()} - back.undone_instants
         source = Source(table.storage, table.timeline.format, state, table.timeline.rule)
-        key = repeated_key(source, slices_at(state, left).values(), check_indexed_keys)
+        key = KeysOnce(check_indexed_keys).repeated(source, slices_at(state, left).values())
         if key is not None:
             raise UnsupportedTable(
                 f"a restore to {back.savepoint}, when key {key!r} was in two places, of a table with a record index since "

@@ -29,6 +29,7 @@ from tideline_table.log.savepoint import Savepoint
 from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log_format.key_index import forget_index
+from tideline_table.storage import exists
 from tideline_table.writer.marker import forget_markers, marked_files
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,11 +55,20 @@ class _Over(Exception):
 def request_restore(timeline: ActiveTimeline, find: Callable[[TableState], Savepoint], *, with_changes: bool = False) -> str:
     """Append the fence and the plan of a restore to the savepoint that `find` returns. Return the instant of the restore.
 
+    `with_changes`: base files may have change files; the plan names those that are there.
+
     Raises what `find` raises, and `WriteConflict` while a clean is pending, whose files could be neither given up nor kept, or
     while a plan is being cancelled.
     """
 
-    def decide(state: TableState) -> Draft:
+    def changes(state: TableState) -> frozenset[str]:
+        if not with_changes:
+            return frozenset()
+        undone = plan_restore(state, find(state)).rewind.undone_instants
+        named = (path for one in state.every_slice() if one.base_instant in undone for path in one.change_paths)
+        return frozenset(path for path in named if exists(timeline.storage, path))
+
+    def decide(state: TableState, changes: frozenset[str]) -> Draft:
         for plan in (a for a in state.pending() if a.action in (Action.CLEAN, Action.COMPACTION) and a.fenced_by):
             # Its log files may be in two places until the cancellation has ended.
             raise WriteConflict(
@@ -74,10 +84,10 @@ def request_restore(timeline: ActiveTimeline, find: Callable[[TableState], Savep
                 expected="no clean under way",
                 remedy="run it, then retry: tideline run clean PATH",
             )
-        body = plan_restore(state, find(state), with_changes=with_changes).to_body()
+        body = plan_restore(state, find(state), changes).to_body()
         return Draft(timeline.mint(state), Action.RESTORE, State.NONE, State.REQUESTED, OPERATION, body)
 
-    return timeline.append(decide).instant
+    return timeline.append(decide, changes).instant
 
 
 def finish_restore(timeline: ActiveTimeline, restore: str, *, force: bool = False) -> RestoreDone | None:

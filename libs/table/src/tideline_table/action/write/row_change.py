@@ -39,13 +39,14 @@ Selects = Callable[[pa.Table], bool]
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What a change makes of the rows of one state; all parts have the columns of the table, without meta fields."""
+    """What a change makes of the rows of one state; all other parts than `deleted` have the columns of the table."""
 
     old: pa.Table
     """The rows that it updates, as they are."""
     new: pa.Table
     """The same rows in the same order, with their new values."""
     deleted: pa.Table
+    """The rows that it deletes; the columns of their keys and partitions are enough."""
     inserted: pa.Table
     holds_no_key_of_inserted: bool = False
     """Whether it is known that the table holds no key of `inserted`."""
@@ -132,7 +133,7 @@ def input_of(table: Table, choices: WriteChoices, change: RowChange, reads: Sele
     _check_cells(definition.merging, change)
     moved = _moved(table, choices, change)
     _check_inserted(table, choices, change, moved)
-    removed = pa.concat_tables([change.deleted, change.old.filter(pa.array(moved))])
+    removed = pa.concat_tables([change.deleted, change.old.filter(pa.array(moved)).select(change.deleted.column_names)])
     return WriteInput(pa.concat_tables([change.new, change.inserted]), removed if removed.num_rows else None, reads)
 
 
@@ -226,7 +227,8 @@ def _check_inserted(table: Table, choices: WriteChoices, change: RowChange, move
         taken.add(identity)
     if change.holds_no_key_of_inserted and not moved.any():
         return
-    gone = set(identities(pa.concat_tables([change.deleted, change.old.filter(pa.array(moved))])))
+    left = change.old.filter(pa.array(moved)).select(change.deleted.column_names)
+    gone = set(identities(pa.concat_tables([change.deleted, left])))
     columns = [MetaField.PARTITION_PATH.value, MetaField.RECORD_KEY.value]
     held = table.look_up(keygen.written_keys(added).to_pylist(), columns)
     keys = held.column(columns[1])
