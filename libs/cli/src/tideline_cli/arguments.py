@@ -43,7 +43,10 @@ E = TypeVar("E", bound=enum.StrEnum)
 def settings_from(
     pairs: Sequence[str] | None, flag: str = "--option", form: str = "KEY=VALUE", where: str = "see docs/options.md for the keys"
 ) -> dict[str, str]:
-    """Parse texts of the `form`; `where` says where the keys come from. Raises `InvalidOption` for a text without '=' and for a repeated key."""
+    """Parse texts of the `form`; `where` says where keys come from.
+
+    Raises `InvalidOption` for a text without '=' and for a repeated key.
+    """
     settings: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
