@@ -171,6 +171,20 @@ def test_bad_arguments_of_write(refused, filled, arguments, named):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (("status",), "no tables; expected base paths or patterns"),
+        (("status", "--state", "unmanaged"), "no tables"),
+        (("job", "list"), "no tables"),
+        (("sql", "select 1", "--table", "trips"), "expected NAME=PATH; give the table a name"),
+        (("events", "tables", "kafka://none.invalid:1", "--client-option", "acks"), "expected KEY=VALUE; keys are those of librdkafka"),
+    ],
+)
+def test_a_command_says_what_it_needs(refused, arguments, named):
+    assert named in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
         (("--as-of", "tomorrow"), "yyyy-MM-dd"),
         (("--where", "n >"), "cannot be parsed"),
         (("--where", "m > 1"), "column 'm'"),

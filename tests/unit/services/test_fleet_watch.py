@@ -472,6 +472,26 @@ def test_looks_at_observed_tables_end_when_they_took_long(fleet, monkeypatch):
         assert len(service._watch.documents()) == seen
 
 
+def test_all_observed_tables_are_looked_at_within_the_minute_and_a_part_of_them_first(fleet):
+    """A visit looked at 20 tables: of more than a few hundred, a lost timeline file had no name for minutes."""
+    made = fleet.create("t0", type=TableType.COW)
+    write(made, 0)
+    for number in range(1, 2 * observed.FIRST_LOOKS + 5):
+        shutil.copytree(fleet.path("t0"), fleet.path(f"t{number}"))
+    paths = [Path(fleet.path(f"t{number}")) / ".hoodie" for number in range(2 * observed.FIRST_LOOKS + 5)]
+    for path in paths:
+        shutil.rmtree(path / ".tideline")
+    service, context = planner(fleet)
+    for seen in (observed.FIRST_LOOKS, 2 * observed.FIRST_LOOKS, len(paths)):
+        service.tick()
+        assert len(service._watch.documents()) == seen
+    for path in paths:
+        max(path.glob("*.commit")).unlink()
+    fleet.clock.advance(observed.LOOK_S)
+    service.tick()
+    assert context.metrics.value(FINDINGS, kind="damaged") == len(paths)
+
+
 def unreachable(_: object) -> None:
     raise StorageError("the store is away", remedy="retry")
 

@@ -225,6 +225,9 @@ def test_a_table_that_is_left_is_observed_and_one_that_is_shared_again_is_manage
     assert record(fleet, base).sharing == "observed"
     assert [after for *_, after in steps(fleet, base)].count("completed") == 2
     shared = share_table(Table.open(table.base_path), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    write(shared, 1)
+    service.tick()
+    assert record(fleet, base).health == "healthy", "its file table.json was not lost: it is newer than the open table"
     fleet.clock.advance(120)
     service.tick()
     service.tick()

@@ -40,13 +40,18 @@ LockUrl = Annotated[
 E = TypeVar("E", bound=enum.StrEnum)
 
 
-def settings_from(pairs: Sequence[str] | None, flag: str = "--option") -> dict[str, str]:
-    """Parse `KEY=VALUE` texts. Raises `InvalidOption` for a text without '=' and for a repeated key."""
+def settings_from(
+    pairs: Sequence[str] | None, flag: str = "--option", form: str = "KEY=VALUE", where: str = "see docs/options.md for the keys"
+) -> dict[str, str]:
+    """Parse texts of the `form`; `where` says where keys come from.
+
+    Raises `InvalidOption` for a text without '=' and for a repeated key.
+    """
     settings: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise InvalidOption(f"{flag} {pair!r}", expected="KEY=VALUE", remedy="see docs/options.md for the keys")
+            raise InvalidOption(f"{flag} {pair!r}", expected=form, remedy=where)
         if key.strip() in settings:
             raise InvalidOption(f"{flag} {key.strip()!r} is given twice", expected="each key once")
         settings[key.strip()] = value

@@ -201,7 +201,7 @@ def create(
         hive_style=hive_style,
         url_encode=url_encode,
         key_generator=key_generator,
-        key_settings=settings_from(key_option, "--key-option"),
+        key_settings=settings_from(key_option, "--key-option", where="see tideline create --help for the keys"),
         meta_fields=meta_fields,
         table_version=table_version,
         options=settings_from(options),

@@ -205,7 +205,7 @@ class _Names:
 
 
 def _opened(url: str, client_option: Sequence[str] | None) -> EventLog:
-    return open_event_log(url, client_options=settings_from(client_option, "--client-option"))
+    return open_event_log(url, client_options=settings_from(client_option, "--client-option", where="keys are those of librdkafka"))
 
 
 def _kinds(text: str) -> list[EventKind]:

@@ -146,7 +146,7 @@ def _resume(path: str, *, as_json: bool) -> None:
         print_json({"uid": table.uid, "base_path": table.storage.root, "without_lock": list(found)})
         return
     stopped = f"{len(found)} write(s) had completed without its lock, the last {found[-1]}" if found else waited
-    print_line(f"services work on table {table.definition.name}: {stopped or 'none stopped them'}")
+    print_line(f"services work on table {table.definition.name} from now on; what held them: {stopped or 'nothing'}")
 
 
 def _check(path: str, lock_provider: str, lock_expiry: int, lock_place: str, commits: int, *, as_json: bool) -> None:

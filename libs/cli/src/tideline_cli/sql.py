@@ -54,7 +54,7 @@ def sql(
 
     DuckDB evaluates expressions and queries. It also reads files by name: FROM 'rows.parquet'. An insert does not look up keys.
     """
-    named = settings_from(tables, "--table")
+    named = settings_from(tables, "--table", "NAME=PATH", "give the table a name for the statement, such as trips=./trips")
     chosen = choice("--format", row_format, RowFormat) if row_format else None
     text = sys.stdin.read() if statement == "-" else statement
     if (output or chosen) and not is_query(text):

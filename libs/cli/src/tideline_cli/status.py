@@ -20,7 +20,7 @@ from tideline_cli.opening import open_writable
 from tideline_cli.progress import Progress
 from tideline_cli.report import print_json, print_line, print_listing, size_text
 from tideline_table.action import Standing, TableService, maintain, maintenance_document, status_document, verdict_document
-from tideline_table.errors import TidelineError
+from tideline_table.errors import InvalidOption, TidelineError
 from tideline_table.storage import open_storage
 
 app = typer.Typer()
@@ -183,7 +183,12 @@ def maintain_tables(
 
 
 def searched(fleet: Any, progress: Progress) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the result of `Fleet.find`. `progress` counts the tables that are found; then their number becomes its total."""
+    """Return the result of `Fleet.find`. `progress` counts the tables that are found; then their number becomes its total.
+
+    Raises `InvalidOption` if neither the command nor the settings name tables: an empty list would look as if all were well.
+    """
+    if not fleet.settings.tables:
+        raise InvalidOption("no tables", expected="base paths or patterns", remedy="name some, such as '/data/lake/*', or --settings")
     progress.describe("searching for tables")
     found, failures = fleet.find(progress.advance)
     progress.expect(len(found))

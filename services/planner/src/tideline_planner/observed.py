@@ -23,8 +23,9 @@ EXAMINED_S = 3600.0
 CHANGED_S = 300.0
 """Time after which a table whose timeline changed is examined again: three listings of each partition, of a table that jobs write
 all the time. A look alone finds a timeline file that is lost, or back; the table is then examined at once."""
-LOOKS_AT_ONCE, VISIT_S = 20, 5.0
-"""Looks in one visit of all tables, and the time after which it begins no further one: the tables that have plans must not wait."""
+FIRST_LOOKS, VISIT_S = 20, 5.0
+"""First looks in one visit, each of which examines its table, and the time after which a visit begins no further look of any kind:
+the tables that have plans must not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,14 @@ class ObservedTables:
         self._seen: dict[str, _Seen] = {}
 
     def documents(self, rules: Callable[[Table, TablePolicy], Rules]) -> dict[str, dict[str, Any]]:
-        """Look at the tables that wait longest, and return the documents of all that were looked at, by base path."""
+        """Look at some new tables and at the known ones that wait longest; return the documents of those looked at, by base path."""
         found, now_s = set(self._tables.left_alone()), self._context.clock.monotonic_s()
         # A table that a service cannot read for a moment keeps what was seen: a timeline file that is lost would be forgotten.
         kept = found | self._tables.refusals().keys()
         self._seen = {path: seen for path, seen in self._seen.items() if path in kept}
-        waited = sorted((self._seen[path].looked_s if path in self._seen else 0.0, path) for path in found)
-        due = [path for at_s, path in waited if path not in self._seen or now_s - at_s >= LOOK_S]
-        for path in due[:LOOKS_AT_ONCE]:
+        waited = sorted((self._seen[path].looked_s, path) for path in found & self._seen.keys())
+        new = sorted(found - self._seen.keys())[:FIRST_LOOKS]
+        for path in (*new, *(path for at_s, path in waited if now_s - at_s >= LOOK_S)):
             if self._context.clock.monotonic_s() - now_s >= VISIT_S:
                 break
             self._context.health.beat()

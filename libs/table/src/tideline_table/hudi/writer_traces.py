@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tideline_table.errors import MALFORMED
+from tideline_table.hudi.write_stats import CommitMetadata
 from tideline_table.json_text import parse_json
 
 _KINDS = (
@@ -38,6 +39,11 @@ def kind_of(extra: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
         with suppress(*MALFORMED):
             identifiers = tuple(sorted(parse_json(extra[_SINK].encode())))
     return kind, identifiers
+
+
+def is_of_tideline(metadata: CommitMetadata) -> bool:
+    """Return whether a commit has a trace of Tideline's writers: digests of its files, or a note. One without files may have none."""
+    return any(stat.record for stat in metadata.stats) or any(key.startswith("tideline.") for key in metadata.extra)
 
 
 def release_of(content: bytes) -> Release:

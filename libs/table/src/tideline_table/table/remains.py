@@ -55,11 +55,12 @@ def check_log_stands(replica: LogReplica) -> None:
 def check_identity_stands(replica: LogReplica) -> None:
     """Raise `TableIncomplete` for a table without an identity that has a table log: `table.json` was lost. Usually one listing.
 
-    A process that died while it shared the table leaves the first entries without an identity. Sharing begins them again.
+    A process that died while it shared the table leaves the first entries without an identity. Sharing begins them again. A table
+    that was shared, or is returned, since it was opened has lost nothing: it is opened again.
     """
     level = replica.storage.list_folder(TIDELINE_FOLDER)
     folders = {join_path(TIDELINE_FOLDER, name) for name in level.folders}
-    if any(found.path == LEAVING_PATH for found in level.objects):
+    if any(found.path in (LEAVING_PATH, IDENTITY_PATH) for found in level.objects):
         return
     if folders.isdisjoint((LOG_FOLDER, CHECKPOINT_FOLDER)) or not _log_remains(replica.storage):
         return

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from tideline_table.coordination.shared.metadata import advertised
 from tideline_table.errors import ObjectNotFound
@@ -19,7 +19,7 @@ from tideline_table.hudi.instant import CLUSTER, WRITE_ACTIONS, Action, Instant,
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import read_properties
 from tideline_table.hudi.write_stats import CommitMetadata
-from tideline_table.hudi.writer_traces import Release, kind_of, release_of, writer_name
+from tideline_table.hudi.writer_traces import Release, is_of_tideline, kind_of, release_of, writer_name
 from tideline_table.log.action import COMPACT
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import Storage, exists
@@ -119,10 +119,8 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
     writers: dict[tuple[str, Release, tuple[str, ...]], FoundWriter] = {}
     services = {"clean" for i in listed.timeline.instants if i.action is Action.CLEAN and _is_hudis(table, i)}
     done = [i for i in listed.timeline.instants if i.action in WRITE_ACTIONS and i.state is State.COMPLETED and _is_hudis(table, i)]
-    for instant in done[-commits:]:
-        path = listed.timeline.path(instant)
-        content = storage.read(path)
-        metadata = CommitMetadata.from_bytes(content, path)
+    examined = list(islice(_read_backwards(storage, listed, done), commits))
+    for instant, content, metadata in reversed(examined):
         if metadata.operation.upper() in _SERVICES or metadata.operation in (COMPACT, CLUSTER):
             services.add(_SERVICES.get(metadata.operation.upper(), metadata.operation))
             continue
@@ -135,7 +133,7 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
     rollbacks = tuple(i.time for i in listed.timeline.instants if i.action is Action.ROLLBACK and _is_hudis(table, i))
     has_heartbeats = _HEARTBEATS in folders
     facts = WritersFound(
-        commits=len(done[-commits:]),
+        commits=len(examined),
         writers=tuple(writers.values()),
         services=tuple(sorted(services)),
         eager_rollbacks=() if has_heartbeats else rollbacks,
@@ -155,6 +153,15 @@ def find_writers(table: Table, sharing: Sharing | None = None, commits: int = CH
 def writer_names(table: Table, commits: int = CHECKED_COMMITS) -> tuple[str, ...]:
     """Return the names of the writers of Apache Hudi that made the last completed writes. Requests as `find_writers`."""
     return tuple(writer.name for writer in find_writers(table, commits=commits).writers)
+
+
+def _read_backwards(storage: Storage, listed: ListedTimeline, done: list[Instant]) -> Iterator[tuple[Instant, bytes, CommitMetadata]]:
+    """Return writes with the content of their commit files, the newest first, without those that Tideline made before `leave`."""
+    for instant in reversed(done):
+        content = storage.read(path := listed.timeline.path(instant))
+        metadata = CommitMetadata.from_bytes(content, path)
+        if not is_of_tideline(metadata):
+            yield instant, content, metadata
 
 
 def _is_hudis(table: Table, instant: Instant) -> bool:

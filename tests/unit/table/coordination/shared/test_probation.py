@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.plans import schedule_compaction
 from tests.unit.table.coordination.shared.test_shared_gaps import ONE, unlocked_job
-from tests.unit.table.shared import SHARING, opened, peer_of, put
+from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import contents, new_table
 
 from tideline_locks import open_hudi_lock
 from tideline_locks.hudi_storage_lock import LOCK_OBJECT
-from tideline_table.action import NotDue, request_clean, request_compaction
+from tideline_table.action import NotDue, leave, request_clean, request_compaction
 from tideline_table.clock import ManualClock
 from tideline_table.storage import MemoryStorage, Storage
-from tideline_table.table import FindingKind, Table, TableType, findings_of, resume_services, share_table
+from tideline_table.table import FindingKind, Table, TableType, find_writers, findings_of, resume_services, share_table
 
 JOB = "Spark or Flink job (0.x)"
 SQL = "Spark SQL (0.x)"
@@ -114,6 +115,22 @@ def test_a_proof_against_a_writer_takes_back_that_it_was_seen() -> None:
     assert mirror.state.writers == {JOB: ""}
     resume_services(mirror)
     assert mirror.state.probation == ""
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_tidelines_own_writes_before_leave_are_no_writer_of_hudi(version: int) -> None:
+    """They were a writer of unknown release: whoever shared the table again waited for it for ever."""
+    table, storage, clock = shared_table(TableType.MOR, version)
+    put(table, [("a", "p", 1, "1")])
+    leave(opened(storage, clock, "leaving"), open_hudi_lock)
+    left = Table.open(storage.root, storage=storage, clock=clock)
+    assert find_writers(left).writers == ()
+    if version == 6:
+        last = _last_commit(storage)
+        content = storage.read(last)
+        storage.put(last, re.sub(rb',\s*"tidelineRecord": "[^"]*"', b"", content))
+        found = find_writers(left)
+        assert (found.commits, [(writer.name, writer.instants) for writer in found.writers]) == (1, [(JOB, [last[8:-12]])])
 
 
 def test_who_vouches_for_all_writers_needs_no_probation() -> None:
