@@ -108,7 +108,7 @@ def examine(
     smaller if that is possible. Raises `SchemaMismatch` for sort columns that the table does not have.
     """
     if not policy.is_on(service):
-        return Held(HeldBy.OFF, f"{service} is off by {policy.off_by(service)}")
+        return Held(HeldBy.OFF, f"{service} is off by {policy.why_off(service)}")
     pause = policy.paused_at(now)
     if pause is not None:
         return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
