@@ -1,4 +1,4 @@
-"""Hudi's locks in ZooKeeper, in a Hive metastore and in DynamoDB are ours, too: Hudi's own providers, holders that are killed.
+"""Locks of Hudi in ZooKeeper, a Hive metastore, DynamoDB and files are ours, too: its own providers, holders that are killed.
 
 The servers are real, but for DynamoDB, whose stand-in is moto's. Hudi's provider for DynamoDB can be had in release 0.15.0 only.
 """
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from tests.real.hive_metastore import HiveMetastoreServer, hive_metastore
 from tests.real.zookeeper import ZooKeeperServer, running_zookeeper
 
 from tideline_locks.hudi_cell import HUDI_OWNER
-from tideline_locks.location import hudi_lock_at
+from tideline_locks.hudi_file_lock import LOCK_FILE
+from tideline_locks.location import hudi_file_lock, hudi_lock_at
 from tideline_locks.metastore_session import metastore_session_of
 from tideline_locks.port import HudiLocks
 from tideline_locks.renewal import KeptLease
@@ -32,6 +34,7 @@ from tideline_locks.zookeeper_session import session_of
 from tideline_table.clock import SystemClock
 from tideline_table.hudi.formats import format_to_create
 from tideline_table.log import HudiLockKind, Sharing
+from tideline_table.storage import LocalStorage
 
 HERE = Path(__file__)
 CONTENDER = HERE.parents[1] / "contract/locks/contender.py"
@@ -40,12 +43,13 @@ HAND_OVERS = int(os.environ.get("HAND_OVERS", "2"))
 """With kills, of each side; one takes as long as a session and the start of a process."""
 LOCK_TIMEOUT_S = 6
 """After which the metastore ends the lock of a dead holder."""
-KINDS = [HudiLockKind.ZOOKEEPER, HudiLockKind.METASTORE, HudiLockKind.DYNAMODB]
+KINDS = [HudiLockKind.ZOOKEEPER, HudiLockKind.METASTORE, HudiLockKind.DYNAMODB, HudiLockKind.FILE_SYSTEM]
 RELEASES = {kind: [HUDI_RELEASE, "0.15.0"] for kind in KINDS} | {HudiLockKind.DYNAMODB: ["0.15.0"]}
 OTHERS = {
     HudiLockKind.ZOOKEEPER: {"hoodie.write.lock.zookeeper.session_timeout_ms": "2000"},
     HudiLockKind.METASTORE: {"hoodie.write.lock.heartbeat_interval_ms": "1000"},
     HudiLockKind.DYNAMODB: {"hoodie.write.lock.wait_time_ms": "3000"},  # how long a lease lasts, of which a third is a heartbeat
+    HudiLockKind.FILE_SYSTEM: {},
 }
 LIMIT_S = 120.0
 COUNTED = 15
@@ -115,20 +119,32 @@ class Lock:
     url: str
     release: str
     """Of Apache Hudi, which takes the lock, too."""
+    folder: Path | None = None
+    """The table of a lock file."""
 
     @property
     def is_queue(self) -> bool:
-        return self.sharing.lock is not HudiLockKind.DYNAMODB
+        return self.sharing.lock in (HudiLockKind.ZOOKEEPER, HudiLockKind.METASTORE)
 
     @property
     def has_trace(self) -> bool:
         return self.sharing.lock is not HudiLockKind.METASTORE
+
+    def expire(self) -> None:
+        """Age the lock file of a dead holder by more than the minute after which both sides take it over."""
+        if self.folder is not None:
+            os.utime(self.folder / LOCK_FILE, (time.time() - 90, time.time() - 90))
 
 
 @pytest.fixture(params=[(kind, RELEASES[kind][0]) for kind in KINDS], ids=lambda one: str(one[0]))
 def lock(request: pytest.FixtureRequest, tmp_path: Path) -> Lock:
     kind, release = request.param
     name = re.sub(r"[^a-z0-9]", "_", tmp_path.name)
+    if kind is HudiLockKind.FILE_SYSTEM:
+        folder = tmp_path / "trips"
+        (folder / ".hoodie").mkdir(parents=True)
+        provider = hudi_file_lock(LocalStorage(folder), clock=SystemClock(), expire_min=1)
+        return Lock(Sharing(kind, expire_min=1), provider, f"hudi-filesystem:{folder}", release, folder)
     if kind is HudiLockKind.ZOOKEEPER:
         scheme, place = "hudi-zookeeper://", f"{request.getfixturevalue('zookeeper').hosts}/hudi/{name}/trips"
     elif kind is HudiLockKind.METASTORE:
@@ -155,6 +171,8 @@ def started() -> Iterator[Callable[[list[str]], Holder]]:
 def hudis(environment: PeerEnvironment, lock: Lock) -> list[str]:
     """The command of a process that has exactly the options that `share` prints, and a short session."""
     options = lock.sharing.hudi_options(format_to_create(6)) | OTHERS[lock.sharing.lock]
+    if lock.folder is not None:
+        options["hoodie.base.path"] = str(lock.folder)  # as every writer of the table has it
     (jars,) = VIRTUAL_ENVIRONMENT.glob("lib/python*/site-packages/pyspark/jars")
     script = str(HERE.with_name("hudi_lock_holder.py"))
     class_path = f"{environment.bundle}:{jars}/*"
@@ -219,8 +237,10 @@ def test_a_killed_holder_hands_over_to_the_other_side(lock: Lock, started: Calla
         if lock.is_queue:  # otherwise Hudi waits until the lease is over
             assert hudi.ask("take 0.2") == "no"
         tideline.kill()
+        lock.expire()
         assert hudi.ask(f"take {LIMIT_S}") == "yes"
         assert lock.provider.try_acquire("table", owner="third", ttl_s=30) is None
         hudi.kill()
+        lock.expire()
         lease = lock.provider.acquire("table", owner="tideline", ttl_s=30, wait_s=LIMIT_S)
         assert lease.release()

@@ -77,7 +77,7 @@ SHARED_BUGS: dict[str, Callable[[World], Any]] = {
     "lock not looked at before a step": sabotage((HeldLease, "is_held", _held_by_its_own_word)),
     # 1,000 histories did not show that a late reply to a renewal is no lock: `test_shared_stops.py` tests it.
     "Hudi's lock ignored": sabotage((ProviderHudiLock, "hold", _unlocked)),
-    "plan over inflight": sabotage((decision, "_write_of_hudi", _nobody_writes)),
+    "plan over inflight": sabotage((decision, "write_of_hudi", _nobody_writes)),
     "plan on probation": sabotage((decision, "why_stopped", _nobody_waits)),
     "missed writer without a lock": sabotage((SharedTimeline, "_watch_lock", _look_away)),
     "late files of what was rolled back stay": sabotage((follower, "late_files", _none_late)),

@@ -288,6 +288,13 @@ def test_a_policy_decides(done, filled, tmp_path):
     policies.write_text("version: 1\ndefaults:\n  services:\n    clustering: false\n  objectives:\n    small_files: 1\n")
     found = verdicts()
     assert (found["clustering"], found["findings"]) == ("off", ["objective"])
+    for text, by in (
+        ("services: {clustering: false}", "defaults (line 3)"),
+        ("mode: observe", "mode: observe of defaults (line 3)"),
+    ):
+        policies.write_text(f"version: 1\ndefaults:\n  {text}\n")
+        (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]
+        assert verdict["reason"] == f"the service is switched off for this table by {by} (line 3)"
     policies.write_text("version: 1\ndefaults:\n  pause:\n    reason: a migration\n")
     assert (verdicts()["clustering"], verdicts()["rollback"]) == ("held", "not_due")
     (verdict,) = done("why", filled, "clustering", "--settings", file, "--json").document["verdicts"]

@@ -1,3 +1,4 @@
+import json
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -40,7 +41,7 @@ from tideline_table.errors import Recovery
 from tideline_table.hudi.instant import Action, State
 from tideline_table.log.body import Bare
 from tideline_table.log.table_log import Draft
-from tideline_table.table import TableType, is_given_up_plan
+from tideline_table.table import TableType, findings_of, is_given_up_plan
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 NOT_SHARED = {"max_plans": 1}
@@ -212,7 +213,7 @@ def test_failures_are_retried_then_given_up_and_rolled_back(fleet):
         ("retried", "3", None),
         ("running", "3", None),
         ("failed", "3", "exit code 1"),
-        ("given_up", "3", "3 attempts failed"),
+        ("given_up", "3", "3 attempts failed, the last one: exit code 1"),
     ]
     assert context.metrics.value(APPLICATIONS, outcome="failed") == 3
     assert context.metrics.value(APPLICATIONS, outcome="given_up") == 1
@@ -227,16 +228,23 @@ def test_a_compaction_is_launched_and_never_rolled_back(fleet):
     instant = schedule_compaction(table, {"hoodie.compact.inline.max.delta.commits": "1"})
     platform = HeldPlatform()
     service, context = launcher(fleet, platform, max_attempts=2)
+    error = {"error": "CorruptMetadata", "found": "a log file of no block", "recovery": "retry", "exit_code": 1}
     for _ in range(2):
         service.tick()
         assert platform.plan.service == "compaction"
         assert platform.plan.key.instant == instant
+        platform.logs[platform.last.name] = f"{json.dumps(error)}\nafter it\n".encode()
         platform.end(EndKind.FAILED, "exit code 1")
     for _ in range(3):
         service.tick()
     assert len(platform.specs) == 2
     assert table.refresh().actions[instant].state is State.REQUESTED, "writers append to its slices"
-    assert jobs(fleet)[-1] == ("given_up", "2", "2 attempts failed")
+    why = (
+        f"2 attempts failed, the last one: CorruptMetadata: a log file of no block; its log: tideline job logs {platform.last.name}"
+    )
+    assert jobs(fleet)[-1] == ("given_up", "2", f"{why} --tables PATH")
+    (found,) = (f.text for f in findings_of(table) if f.kind == "given_up")
+    assert why in found
     assert context.metrics.value(APPLICATIONS, outcome="given_up") == 1
     fleet.stop(service)
     again = HeldPlatform()
@@ -291,7 +299,7 @@ def test_an_application_without_enough_memory_gets_more_until_the_cap(fleet):
     assert memory[-1] == 2 * GIB
     service.tick()
     assert len(platform.specs) == 2, "at the cap another failure counts, and one attempt is allowed"
-    assert jobs(fleet)[-1] == ("given_up", "2", "1 attempts failed")
+    assert jobs(fleet)[-1] == ("given_up", "2", "1 attempts failed, the last one: out_of_memory: OOMKilled")
 
 
 def test_an_error_that_no_retry_cures_is_given_up_at_once(fleet):
@@ -302,7 +310,7 @@ def test_an_error_that_no_retry_cures_is_given_up_at_once(fleet):
     platform.end(EndKind.FAILED, "exit code 1", Recovery.STOP)
     service.tick()
     assert len(platform.specs) == 1
-    assert jobs(fleet)[-1] == ("given_up", "1", "its error is permanent")
+    assert jobs(fleet)[-1] == ("given_up", "1", "its error is permanent: exit code 1")
     assert table.refresh().actions[instant].state is State.ROLLED_BACK
 
 

@@ -66,7 +66,7 @@ def test_the_recovery_of_the_error_is_in_the_log():
 
 
 def test_failures_count_and_are_tried_again_at_once():
-    assert after(EndKind.FAILED, EndKind.TIMED_OUT) == History(attempt=2, failures=2, is_alone=True)
+    assert after(EndKind.FAILED, EndKind.TIMED_OUT) == History(attempt=2, failures=2, is_alone=True, cause="timed_out")
 
 
 def test_a_permanent_error_of_the_table_is_hopeless():
@@ -93,12 +93,13 @@ def test_a_plan_that_is_still_pending_after_a_yield_waits():
 
 def test_out_of_memory_takes_a_step_or_counts():
     assert after(EndKind.OUT_OF_MEMORY, EndKind.OUT_OF_MEMORY) == History(attempt=2, memory_step=2, is_alone=True)
-    assert after(EndKind.OUT_OF_MEMORY, can_grow=False) == History(attempt=1, failures=1, is_alone=True)
+    assert after(EndKind.OUT_OF_MEMORY, can_grow=False) == History(attempt=1, failures=1, is_alone=True, cause="out_of_memory")
 
 
 def test_the_history_of_pods_left_by_another_launcher():
     pods = [ended(EndKind.OUT_OF_MEMORY, 3), ended(EndKind.FAILED, 1), ended(EndKind.LOST, 2), ended(None, 4)]
-    assert history_of(pods, 7, BACKOFF) == History(attempt=4, failures=1, memory_step=1, not_before_s=7, is_alone=True)
+    expected = History(attempt=4, failures=1, memory_step=1, not_before_s=7, is_alone=True, cause="failed")
+    assert history_of(pods, 7, BACKOFF) == expected
     assert history_of([], 7, BACKOFF) == History()
 
 

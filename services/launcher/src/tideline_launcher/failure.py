@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import Any
 
 from tideline_launcher.application import EndKind
 from tideline_spark.invocation import ExitCode
@@ -33,12 +34,18 @@ def exit_text(exit_code: int) -> str:
 
 
 def recovery_in(log_tail: str) -> Recovery | None:
-    """Return the recovery of the application's error, from the last JSON line of its log with an exit code and a recovery.
+    """Return the recovery of the application's error, None if its log tells none."""
+    return Recovery(error["recovery"]) if (error := _error_in(log_tail)) is not None else None
 
-    Else None.
 
-    Other lines may follow that line, because Spark and the JVM log later.
-    """
+def cause_in(log_tail: str) -> str:
+    """Return the application's error and what it found, empty if its log does not tell."""
+    error = _error_in(log_tail) or {}
+    return ": ".join(str(error[name]) for name in ("error", "found") if error.get(name))
+
+
+def _error_in(log_tail: str) -> dict[str, Any] | None:
+    """Return the last JSON line with an exit code and a recovery. Other lines may follow: Spark and the JVM log later."""
     for line in reversed(log_tail.splitlines()):
         if '"recovery"' not in line:
             continue
@@ -46,7 +53,6 @@ def recovery_in(log_tail: str) -> Recovery | None:
             found = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        recovery = found.get("recovery") if isinstance(found, dict) and "exit_code" in found else None
-        if isinstance(recovery, str) and recovery in {r.value for r in Recovery}:
-            return Recovery(recovery)
+        if isinstance(found, dict) and "exit_code" in found and found.get("recovery") in [r.value for r in Recovery]:
+            return found
     return None

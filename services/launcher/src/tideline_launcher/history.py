@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tideline_launcher.application import Application, Condition, End, EndKind, Place
+from tideline_launcher.failure import cause_in
 from tideline_runtime.loop import Backoff
 from tideline_table.errors import Recovery
 
@@ -35,12 +36,20 @@ class History:
     again."""
     needs_spark: bool = False
     """Whether the next attempt runs on Spark: an attempt in a resident worker failed or was lost, for whatever reason."""
+    cause: str = ""
+    """How the last attempt ended that counts against the maximum."""
     condition: Condition | None = None
     """Why the last attempt did not start."""
 
     def is_exhausted(self, max_attempts: int) -> bool:
         """Return whether the plan is to be given up."""
         return self.is_hopeless or self.failures >= max_attempts
+
+    def why_given_up(self, name: str, log: bytes | None) -> str:
+        """Return the cause in one line, from the log of the last attempt, `name`, if it was kept and tells."""
+        cause = (cause_in(log.decode(errors="replace")) if log else "") or self.cause
+        why = "its error is permanent" if self.is_hopeless else f"{self.failures} attempts failed, the last one"
+        return f"{why}: {cause}" + (f"; its log: tideline job logs {name} --tables PATH" if log else "")
 
     def after(self, ended: Application, now_s: float, backoff: Backoff, *, can_grow: bool) -> History:
         """Return the history after an attempt ended.
@@ -65,7 +74,8 @@ class History:
         if kind in _REGULAR:
             # The plan should no longer be pending. If it is, it must not be launched without a pause.
             return then.disturbed(now_s, backoff, 0)
-        return replace(then, failures=self.failures + 1, disturbances=0, is_hopeless=_is_hopeless(ended, ended.end))
+        is_hopeless = _is_hopeless(ended, ended.end)
+        return replace(then, failures=self.failures + 1, disturbances=0, is_hopeless=is_hopeless, cause=ended.end.text)
 
     def disturbed(self, now_s: float, backoff: Backoff, free: int, condition: Condition | None = None) -> History:
         """Return the history after an attempt that ended, or did not start, for reasons outside of the plan.

@@ -24,6 +24,7 @@ from tideline_launcher.application import (
 from tideline_launcher.decision import Decision, Launch, Limits, PendingPlan, decide
 from tideline_launcher.history import History, history_of
 from tideline_launcher.job_logs import keep_job_log, plan_logs
+from tideline_launcher.log_files import read_job_log
 from tideline_launcher.metrics import APPLICATIONS, DURATION, EXECUTORS, OBSTACLES, PLANS, RUNNING, WORKER_PLANS
 from tideline_launcher.names import application_name, shared_name
 from tideline_launcher.pending_plans import PendingPlans
@@ -343,7 +344,10 @@ class LauncherService:
             self._pending.leave_alone(plan.key)
         self._context.metrics.increment(APPLICATIONS, outcome="given_up")
         name = application_name(plan.table_name, plan.base_path, plan.key.instant, history.attempt)
-        why = "its error is permanent" if history.is_hopeless else f"{history.failures} attempts failed"
+        log = None
+        with suppress(StorageError):
+            log = read_job_log(table.storage, name)
+        why = history.why_given_up(name, log)
         if REWRITES[plan.service].begins_slices:
             now = self._context.clock.now().isoformat()
             with suppress(StorageError):  # without the record, this launcher tries again

@@ -39,6 +39,7 @@ from tideline_table.action import (
     pending_rewrites,
     plan_check,
     withdraw_plans,
+    write_of_hudi,
 )
 from tideline_table.errors import ClockSkew, Recovery, TidelineError
 from tideline_table.log import TableState
@@ -52,6 +53,8 @@ _AGAIN = timedelta(seconds=30)
 """Time after which a plan that was refused on the newest state is tried again without a commit, because a reservation may have
 ended."""
 _SHORTEST_S = 0.05
+_MOST_FOLLOWED = 20
+"""Most tables whose timelines a tick lists because a plan waits for the end of a write. Of others the mirror tells."""
 _LAST_EVENTS_S = 5.0
 """Longest wait of a planner that stops for the publication of its last decisions."""
 
@@ -77,6 +80,7 @@ class _Tick:
     """The tables that were examined without an error."""
     common: _Common | None = None
     """The inputs that all tables shared when the visit began."""
+    followed: int = 0
     has_hinted: bool = False
     """Whether hinted tables come next in a visit of all tables."""
     curable: TidelineError | None = None
@@ -185,8 +189,10 @@ class PlannerService:
     def _examine(self, table: Table, tick: _Tick) -> None:
         self._planned.discard(table.uid)
         settings, policy, now = self._per_table.of(table.base_path), self._tables.policy(table.base_path), self._context.clock.now()
-        basis = (table.state.sequence, settings, policy)
         known = self._decided.get(table.uid)
+        if known is not None and known.until is not None and now >= known.until and write_of_hudi(table.state) is not None:
+            self._follow(table, tick)
+        basis = (table.state.sequence, settings, policy)
         fleet = self._tables.in_force.fleet
         if fleet.bytes_per_day is not None or policy.bytes_per_day is not None:
             self._ledgers.of(table, now)
@@ -199,6 +205,12 @@ class PlannerService:
         self._watch.examine(table, policy)
         # Last, because a table that failed must not be served.
         tick.examined.add(table.uid)
+
+    def _follow(self, table: Table, tick: _Tick) -> None:
+        """Adopt the end of the write of Apache Hudi that a plan waits for, before the mirror comes: the gap may be short."""
+        tick.followed += 1
+        if tick.followed <= _MOST_FOLLOWED and write_of_hudi(table.timeline.refresh_view()) is None:
+            table.timeline.heal(0.0)
 
     def _withdraw(self, table: Table) -> None:
         """Take back what was planned beside a writer that takes no lock."""

@@ -46,6 +46,7 @@ def rules_of(settings: PlannerSettings, policy: TablePolicy, table: Table, optio
     return Rules(
         Trigger(own.clustering_min_files, own.clustering_min_commits),
         services=frozenset(service for service in TableService if policy.is_on(service)),
+        off={name: policy.why_off(name) for name in TableService if not policy.is_on(name)},
         held=_held(policy, table.clock.now()),
         objectives=policy.objectives,
         options={**plan_options(own, table, policy), **policy.options, **(options or {})},

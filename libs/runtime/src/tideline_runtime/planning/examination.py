@@ -32,6 +32,8 @@ from tideline_table.hudi import Action, State, time_from_instant
 from tideline_table.log import ActionRecord, TableState
 from tideline_table.table import TableView
 
+_SHORTEST_LOOK_S, _LONGEST_LOOK_S, _LOOK_PART = 0.2, 5.0, 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
@@ -106,7 +108,7 @@ def examine(
     smaller if that is possible. Raises `SchemaMismatch` for sort columns that the table does not have.
     """
     if not policy.is_on(service):
-        return Held(HeldBy.OFF, f"{service} is off by {policy.off_by(service)}")
+        return Held(HeldBy.OFF, f"{service} is off by {policy.why_off(service)}")
     pause = policy.paused_at(now)
     if pause is not None:
         return Held(HeldBy.PAUSED, f"paused by {policy.given['pause'].origin}: {pause.reason}", pause.until)
@@ -183,6 +185,8 @@ def _demand(
     trigger = rewrite.thresholds(view, Trigger(thresholds.min_files, thresholds.min_commits, max_bytes), is_urgent=is_urgent)
     found = rewrite.due(view, trigger, now)
     if isinstance(found, NotDue):
+        if found.behind and is_open(policy.windows, now):
+            return Held(HeldBy.NOT_DUE, found.reason, next_look(found.behind, now))
         rest = left_over(service, view.state, thresholds.interval_s) if trigger.min_commits else None
         if rest is None:
             return Held(HeldBy.NOT_DUE, found.reason)
@@ -198,6 +202,17 @@ def _demand(
     why = f"{found.reason}; {pressure.reason}" if is_urgent else found.reason
     made = _measured(service, view, found)
     return replace(made, reason=why, pressure=pressure.part, priority=policy.priority, trigger=trigger, max_bytes=max_bytes)
+
+
+def next_look(instant: str, now: datetime) -> datetime:
+    """Return when to look again whether a pending write of Apache Hudi, for which a plan waits, has completed.
+
+    A job that never pauses takes its next instant about a second after its commit, and dies of a plan that comes between that
+    instant and its requested file. So the plan has to follow the commit at once. A look lists the timeline: with a part of the
+    age of the write, a long write costs few of them.
+    """
+    age_s = (now - time_from_instant(instant)).total_seconds()
+    return now + timedelta(seconds=min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, _LOOK_PART * age_s)))
 
 
 def _measured(service: TableService, view: TableView, due: Due) -> Demand:

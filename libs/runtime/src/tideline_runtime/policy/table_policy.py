@@ -73,9 +73,13 @@ class TablePolicy:
         """Return whether the service is switched on. A pause does not change the result."""
         return not self.observes and bool(self._value(f"services.{service.value}", True))
 
-    def off_by(self, service: TableService) -> Origin:
-        """Return the origin of the value that switches a service off."""
-        return self.given["mode" if self.observes else f"services.{service.value}"].origin
+    def why_off(self, service: TableService) -> str:
+        """Return the rule that switches a service off, and the mode if that does."""
+        return (
+            f"mode: observe of {self.given['mode'].origin}"
+            if self.observes
+            else str(self.given[f"services.{service.value}"].origin)
+        )
 
     def paused_at(self, now: datetime) -> Pause | None:
         """Return the pause that holds at `now`, None if there is none or it has ended."""

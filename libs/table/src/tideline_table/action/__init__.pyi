@@ -11,7 +11,7 @@ from .clustering.run import cluster_here, request_clustering, run_clustering
 from .clustering.task import ClusteredGroup, ClusteringTask, input_bytes, is_split
 from .compaction.plan import compact_slice, plan_compaction
 from .compaction.run import request_compaction, run_compaction
-from .decision import Check, Due, NotDue, TableService, Trigger, action_name, has_logs, service_of, why_stopped
+from .decision import Check, Due, NotDue, TableService, Trigger, action_name, has_logs, service_of, why_stopped, write_of_hudi
 from .inline import InlineService, run_inline
 from .log_compaction.plan import (
     find_log_compaction_conflict,
@@ -207,6 +207,7 @@ __all__ = [
     "why_stopped",
     "withdraw_plans",
     "write_context",
+    "write_of_hudi",
     "write_partition_metafile",
     "write_range",
     "write_rows",

@@ -81,6 +81,8 @@ class NotDue:
 
     reason: str
     until: str = ""
+    behind: str = ""
+    """The instant of the pending write of Apache Hudi whose end alone a plan that is due waits for."""
 
 
 Check = Callable[[TableState, Due], NotDue | None]
@@ -121,7 +123,7 @@ def obstacle(state: TableState, alone: Action | None = None) -> NotDue | None:
         # Until its timeline files are gone, Apache Hudi finds its file groups in a pending plan.
         end = "the end of its cancellation; if its process died: tideline run rollback PATH"
         return NotDue(f"compaction {cancelled} is being cancelled", end)
-    if alone is None and (writing := _write_of_hudi(state)) is not None:
+    if alone is None and (writing := write_of_hudi(state)) is not None:
         found = f"{writing.action} {writing.instant} of Apache Hudi is {writing.state}: plans are made between its writes"
         return NotDue(found, "the end of that write; if its process died: tideline run rollback PATH")
     if alone is not Action.ARCHIVAL and (unlocked := why_stopped(state)) is not None:
@@ -142,7 +144,7 @@ def why_stopped(state: TableState) -> NotDue | None:
     return NotDue(found, "its job takes the lock, and then: tideline share PATH --resume")
 
 
-def _write_of_hudi(state: TableState) -> ActionRecord | None:
+def write_of_hudi(state: TableState) -> ActionRecord | None:
     """Return a pending write of Apache Hudi in a shared table, whose rows a plan would lose or whose job it would end.
 
     A writer appends to the slices that it saw when it began, so rewrites are planned between two writes. Which file groups a writer

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tideline_table.action.compaction.strategy import Candidate, candidates, chosen, strategy_of
-from tideline_table.action.decision import Due, NotDue, has_logs, obstacle, taken_groups, within
+from tideline_table.action.decision import Due, NotDue, has_logs, obstacle, taken_groups, within, write_of_hudi
 from tideline_table.action.receipt import Prover
 from tideline_table.action.side_by_side import MemoryBudget
 from tideline_table.config import (
@@ -77,11 +77,11 @@ def plan_compaction(
     the group is overdue. Raises `InvalidOption` for a strategy by days and a partition without a date. Groups with which the
     plan would read more than `max_bytes` are left out.
     """
-    forbidden = obstacle(state)
-    if forbidden is not None:
-        return forbidden
     came = _delta_commits_since_compaction(state)
     needed = options[COMPACTION_DELTA_COMMITS] if min_commits is None else min_commits
+    forbidden, writing = obstacle(state), write_of_hudi(state)
+    if forbidden is not None:
+        return forbidden if writing is None or came < needed else replace(forbidden, behind=writing.instant)
     if came < needed:
         return NotDue(
             f"{came} delta commit(s) since the last compaction, {COMPACTION_DELTA_COMMITS.key}={needed}",

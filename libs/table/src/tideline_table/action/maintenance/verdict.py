@@ -33,6 +33,8 @@ class Rules:
     trigger: Trigger | None = DEFAULT_TRIGGER
     """None: a clustering is due as soon as a partition has enough small files."""
     services: frozenset[TableService] = frozenset(TableService)
+    off: Mapping[TableService, str] = field(default_factory=dict)
+    """What switches services off that are not in `services`, where it is known."""
     held: Mapping[TableService, NotDue] = field(default_factory=dict)
     """Services that may not change the table now, although they are on: a pause, or a window that is closed."""
     objectives: Objectives = field(default_factory=Objectives)
@@ -126,7 +128,8 @@ def _verdict(table: Table, service: TableService, rules: Rules) -> Verdict:
     asked, options = SERVICES[service], table.options.merged(rules.options_of(service))
     pending = asked.pending(table.state)
     if service not in rules.services or not asked.is_on(options, has_plan=bool(pending)):
-        return Verdict(service, Outcome.OFF, "the service is switched off for this table", _SWITCH)
+        by = f" by {rules.off[service]}" if service in rules.off else ""
+        return Verdict(service, Outcome.OFF, f"the service is switched off for this table{by}", _SWITCH)
     if service in rules.held:
         return Verdict(service, Outcome.HELD, rules.held[service].reason, rules.held[service].until)
     if not asked.has_plans:
