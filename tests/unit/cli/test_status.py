@@ -71,9 +71,7 @@ def test_status_does_not_send_to_share_what_share_refuses(done, tmp_path):
     shutil.rmtree(path / ".hoodie" / ".tideline")
     text = done("status", path).text
     assert "nine: unmanaged: services would save readers" in text
-    assert (
-        "sharing is not possible: a table with Apache Hudi's bucket index (folder .hoodie/.bucket_index/another_engine)" in text
-    )
+    assert "sharing is not possible: a table with Apache Hudi's bucket index (folder .hoodie/.bucket_index/another_engine)" in text
     assert "--check" not in text
 
 
