@@ -1,4 +1,4 @@
-"""Tables of versions 6, 8 and 9 that Apache Hudi 1.2.0 writes with its column statistics: filters leave out files here, and no row."""
+"""Tables of versions 6, 8 and 9 that Apache Hudi 1.2.0 writes with column statistics: filters leave out files here, and no row."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tests.unit.table.action.log_compaction.test_log_compaction import log_compa
 from tests.unit.table.shared import opened, peer_of, put, shared_table
 from tests.unit.table.tables import contents, create, open_table, write
 
-from tideline_table.action import NotDue, request_log_compaction
+from tideline_table.action import NotDue, TableService, cancel_plan, request_log_compaction
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
@@ -140,6 +140,9 @@ def test_in_a_shared_table_either_side_compacts_the_log():
     for found_file in [o for o in storage.list_objects(".hoodie/timeline") if writing.instant in o.path]:
         storage.delete(found_file.path)
     ours.timeline.catch_up()
+    planned = schedule_log_compaction(ours, NOW)
+    assert planned is not None
+    assert cancel_plan(ours, planned).service is TableService.LOG_COMPACTION
     assert schedule_log_compaction(ours, NOW) is not None
     assert run(ours) is not None
     (found,) = ours.slices()
