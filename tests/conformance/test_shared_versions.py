@@ -403,6 +403,35 @@ def test_a_shared_table_follows_the_versions_that_apache_hudi_gives_it(apache_hu
         sequence = at[version].open().state.sequence
 
 
+@pytest.mark.of_peers
+@pytest.mark.parametrize("version", [8, 6])
+def test_a_downgrade_over_log_files_behind_a_plan_of_ours(apache_hudi: ApacheHudi, workdir: Path, version: int) -> None:
+    """To 8 it is followed. In 6 the names of these log files mean slices that nobody began: Apache Hudi runs the plan first."""
+    path, compare = workdir / "down", Comparison()
+    nine, low = (Turns(apache_hudi, path, Kind.MOR, version=at) for at in (9, version))
+    nine.create_here()
+    nine.ours(trips(range(8), 1), Operation.BULK_INSERT)
+    nine.theirs(trips(range(4, 8), 2))
+    plan_of_ours(nine)
+    nine.theirs(trips(range(6), 3))
+    before = rows_of(nine.agree(compare, "before"))
+    apache_hudi.sql(f"create table down_{version} using hudi location '{path}'")
+    nine.call(f"downgrade_table(table => 'down_{version}', to_version => '{'EIGHT' if version == 8 else 'SIX'}')")
+    assert rows_of(low.agree(compare, "downgraded")) == before
+    (planned,) = (a.instant for a in low.open().state.pending())
+    if version == 6:
+        with pytest.raises(UnsupportedTable, match=f"behind the plan of compaction {planned}"):
+            low.share()
+        low.call(f"run_compaction(op => 'run', path => '{path}', timestamp => {planned})")
+    assert low.share().definition.version == version
+    if version == 8:
+        assert run_compaction(low.open()) is not None
+    assert rows_of(low.agree(compare, "shared")) == before
+    low.ours(trips(range(2), 4))
+    low.theirs(trips(range(1, 3), 5))
+    assert rows_of(low.agree(compare, "both write")) == {**before, "k0000": 4, "k0001": 5, "k0002": 5}
+
+
 def plan_of_ours(turns: Turns) -> None:
     """Of a compaction or a clustering of all file groups; it stays."""
     plan = schedule_compaction(turns.open(), AT_ONCE) if turns.kind is Kind.MOR else schedule_clustering(turns.open(), WHOLE)

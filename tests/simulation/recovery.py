@@ -12,9 +12,10 @@ from tideline_table.action.compaction.plan import compact_slice
 from tideline_table.action.log_compaction.task import merge_log
 from tideline_table.clock import ManualClock
 from tideline_table.coordination.committed import Committed
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.format import TableFormat
+from tideline_table.hudi.formats import WRITTEN, format_of
 from tideline_table.hudi.instant import Action
-from tideline_table.hudi.version6 import parse_timeline_file_name
+from tideline_table.hudi.properties import read_properties
 from tideline_table.log.body import Archived
 from tideline_table.log.entry import Entry
 from tideline_table.log.state import TableState
@@ -56,14 +57,14 @@ def log_compact(table: Table) -> Committed | None:
 
 def expected_timeline(storage: Storage, clock: ManualClock) -> dict[str, bytes]:
     """Timeline files as they follow from the log."""
-    return timeline_of(LogReader(storage).after(0))
+    return timeline_of(LogReader(storage).after(0), format_of(read_properties(storage)))
 
 
-def timeline_of(entries: Iterable[Entry]) -> dict[str, bytes]:
+def timeline_of(entries: Iterable[Entry], form: TableFormat = WRITTEN) -> dict[str, bytes]:
     """Timeline files as they follow from entries."""
     expected: dict[str, bytes] = {}
     for entry in entries:
-        files = timeline_files(entry, WRITTEN)
+        files = timeline_files(entry, form)
         expected.update(files.create)
         for path in files.delete:
             expected.pop(path, None)
@@ -74,8 +75,9 @@ def timeline_of(entries: Iterable[Entry]) -> dict[str, bytes]:
 
 
 def timeline_on_disk(storage: Storage) -> dict[str, bytes]:
-    objects = storage.list_folder(".hoodie").objects
-    return {o.path: storage.read(o.path) for o in objects if parse_timeline_file_name(o.path.rsplit("/", 1)[-1])}
+    form = format_of(read_properties(storage))
+    objects = storage.list_folder(form.timeline_folder).objects
+    return {o.path: storage.read(o.path) for o in objects if form.parse_timeline_file_name(o.path.rsplit("/", 1)[-1])}
 
 
 def check_sound(storage: Storage, clock: ManualClock, allowed: list[list[Row]], *, orphans: bool = False) -> None:

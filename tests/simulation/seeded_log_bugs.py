@@ -110,9 +110,11 @@ def _with_everything_on_disk(world: World, file_slice: FileSlice) -> FileSlice:
 _real_fold_merged = group_state.fold_merged_log
 
 
-def _fold_merged_behind_all(slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat) -> None:
+def _fold_merged_behind_all(
+    slices: dict[str, FileSlice], group: FileGroupId, instant: str, stat: WriteStat, *slice_and_names: Any
+) -> None:
     """The log file of a log compaction stands for those too that were appended behind its plan."""
-    _real_fold_merged(slices, group, instant, stat)
+    _real_fold_merged(slices, group, instant, stat, *slice_and_names)
     for at, found in slices.items():
         ours = tuple(log for log in found.log_files if log.instant == instant)
         others = tuple(log for log in found.log_files if log.instant != instant)

@@ -34,7 +34,7 @@ from tideline_events import Record
 from tideline_table.action import archive, roll_back_dead, run_clean, write_rows
 from tideline_table.coordination.shared.partition_numbers import newest_rules
 from tideline_table.hudi.file_names import bucket_of_file_id
-from tideline_table.hudi.formats import WRITTEN
+from tideline_table.hudi.formats import WRITTEN, format_of
 from tideline_table.hudi.instant import Action, State
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.bucket import RESIZING, BucketIndex, Engine
@@ -85,11 +85,11 @@ def no_sabotage(world: World) -> AbstractContextManager[object]:
     return nullcontext(world)
 
 
-def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "") -> Outcome:
-    """Run the history of `seed`; see `World` for `focus`."""
+def simulate(seed: int, sabotage: Sabotage = no_sabotage, focus: str = "", *, version: int = WRITTEN.version) -> Outcome:
+    """Run the history of `seed` on a table of a version; see `World` for `focus`."""
     world = World(seed, focus=focus)
     oracle = Oracle(world.disk, world.scheduler)
-    _lay_out(world, oracle)
+    _lay_out(world, oracle, version)
     world.disk.watcher = oracle
     oracle.lock_holder = world.lock_holder
     oracle.judges_the_living = lambda: "clock_jump" not in world.faults
@@ -144,7 +144,7 @@ def _work(cluster: Cluster) -> Counter[str]:
 
 
 @functools.cache
-def _first_table(kind: TableType, *, is_loaded: bool, index: NewBuckets | None) -> dict[str, tuple[bytes, object]]:
+def _first_table(kind: TableType, *, is_loaded: bool, index: NewBuckets | None, version: int) -> dict[str, tuple[bytes, object]]:
     # The same for every history: making it is not what is looked at here.
     world = World(0, faulty=False)
     process = Process(LOAD, LOAD)
@@ -158,6 +158,7 @@ def _first_table(kind: TableType, *, is_loaded: bool, index: NewBuckets | None) 
             ("part",),
             type=kind,
             index=index,
+            version=version,
         )
         create_table(world.disk.root, request, clock, world.disk)
         if is_loaded:
@@ -172,12 +173,12 @@ def _first_table(kind: TableType, *, is_loaded: bool, index: NewBuckets | None) 
     return dict(world.disk._objects)
 
 
-def _lay_out(world: World, oracle: Oracle) -> None:
+def _lay_out(world: World, oracle: Oracle, version: int) -> None:
     """The table with which the history begins: empty, or with every key, in one file group per partition."""
     kind = TableType.MOR if world.is_merge_on_read else TableType.COW
     rules = RULES if world.seed % 2 and not world.is_ringed else ""
     index = NewBuckets(BUCKETS, (), rules, world.is_ringed, world.has_several) if world.is_bucketed else None
-    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded, index=index))
+    world.disk._objects.update(_first_table(kind, is_loaded=world.is_loaded, index=index, version=version))
     if world.is_loaded:
         oracle.ops[LOAD] = Op(LOAD, "append", actors.KEYS, 0)
     for path in sorted(world.disk._objects):
@@ -325,7 +326,7 @@ def _check_rings(cluster: Cluster) -> None:
 
 def _check_timeline(cluster: Cluster) -> None:
     disk, oracle = cluster.world.disk, cluster.oracle
-    expected = timeline_of(oracle.entries)
+    expected = timeline_of(oracle.entries, format_of(read_properties(disk)))
     found = timeline_on_disk(disk)
     for path in sorted(expected.keys() - found.keys()):
         oracle.report(f"timeline file {path} is missing")
@@ -341,7 +342,8 @@ def _check_archive(cluster: Cluster) -> None:
     world, oracle = cluster.world, cluster.oracle
     if not world.is_archived:
         return
-    archived = {i.time for i in WRITTEN.archived_instants(world.disk) if i.state is State.COMPLETED}
+    form = format_of(read_properties(world.disk))
+    archived = {i.time for i in form.archived_instants(world.disk) if i.state is State.COMPLETED}
     active = completed_on_timeline(world.disk._objects)
     for instant in sorted(oracle.committed_instants - archived - active):
         oracle.report(f"{instant} completed, and neither the timeline nor the archive tells of it")

@@ -187,9 +187,9 @@ def test_another_action_before_every_call(act):
         check_sound(disk, clock, [expected])
 
 
-def _behind_all(slices, group, instant, stat):
+def _behind_all(slices, group, instant, stat, *slice_and_names):
     """A seeded bug: the merged file hides log files that were appended since the plan."""
-    _real_fold(slices, group, instant, stat)
+    _real_fold(slices, group, instant, stat, *slice_and_names)
     for at, found in slices.items():
         ours = [log for log in found.log_files if log.instant == instant]
         slices[at] = replace(found, log_files=(*(log for log in found.log_files if log.instant != instant), *ours))

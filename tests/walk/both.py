@@ -21,7 +21,7 @@ from typing import Any
 from tests.conformance.both_in_turn import Turns, abandoned_write, trips
 from tests.conformance.matrix import Kind
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
-from tests.plans import schedule_clean, schedule_clustering, schedule_compaction
+from tests.plans import schedule_clean, schedule_clustering, schedule_compaction, schedule_log_compaction
 
 from tideline_table.action import (
     check_table,
@@ -30,6 +30,7 @@ from tideline_table.action import (
     run_clean,
     run_clustering,
     run_compaction,
+    run_log_compaction,
 )
 from tideline_table.errors import TidelineError, WriteConflict
 from tideline_table.table import BucketIndex, Table
@@ -66,6 +67,7 @@ INDEXES = {
         "hoodie.index.type": "RECORD_INDEX",
     },
 }
+LOGS_THERE = {"enable": "true", "inline": "true", "blocks.threshold": "1"}
 BLIND = {
     "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
     "hoodie.table.type": "MERGE_ON_READ",
@@ -137,6 +139,7 @@ class History:
             found += [self.overwrite_here, self.overwrite_there, self.delete_partition]
         if self.form.kind is Kind.MOR:
             found += 2 * [self.compact_here] + [self.plan_here, self.plan_there, self.compact_there]
+            found += [self.compact_log_here, self.plan_log_here, self.compact_log_there]
         if not self.form.index:
             found += [self.cluster_there]
             found += 2 * [self.merge_there] if self.form.kind is Kind.MOR else []
@@ -246,6 +249,19 @@ class History:
             **{"hoodie.metadata.enable": str(bool(self.form.metadata)).lower()},
         )
         return procedure.partition(",")[0]
+
+    def plan_log_here(self, _: int) -> str:
+        return str(schedule_log_compaction(self.turns.open(), {"hoodie.log.compaction.blocks.threshold": 2}))
+
+    def compact_log_here(self, ts: int) -> str:
+        return f"{self.plan_log_here(ts)} {run_log_compaction(self.turns.open()) is not None}"
+
+    def compact_log_there(self, ts: int) -> str:
+        """With its next write, as its options say."""
+        numbers = self._some()
+        own = {f"hoodie.log.compaction.{key}": value for key, value in LOGS_THERE.items()}
+        self.turns.theirs(trips(numbers, ts), computed=None, **own)
+        return self._put(numbers, ts)
 
     def cluster_here(self, _: int) -> str:
         planned = schedule_clustering(self.turns.open(), WHOLE)

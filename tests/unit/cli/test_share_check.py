@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from tests.unit.services.test_unlocked_writers import write_of_hudi
 from tests.unit.table.fixtures import unpacked
+from tests.unit.table.shared import upgrade
 
 from tideline_locks import open_hudi_lock
+from tideline_table.storage import LocalStorage
 from tideline_table.table import Table, TableRequest, create_table
 
 STAT = {"partitionPath": "p", "fileId": "f-0", "path": "p/f-0_0-{stage}-9_{instant}.parquet", "numWrites": 1, "fileSizeInBytes": 9}
@@ -162,3 +164,13 @@ def test_a_dead_job_of_an_unmanaged_table_is_left_to_apache_hudi(cli, done, hudi
     assert found["ends_in_s"] is None
     assert "the next job of Apache Hudi" in found["text"]
     assert cli("run", "rollback", hudis).code != 0, "what the finding must not advise"
+
+
+def test_share_goes_on_in_the_version_that_apache_hudi_gave_a_shared_table(done, filled):
+    """Without --lock-provider, too: the table keeps its lock, its log and its uid."""
+    before = json.loads(done("share", filled, "--json").text)
+    upgrade(LocalStorage(filled))
+    after = json.loads(done("share", filled, "--json").text)
+    assert after["uid"] == before["uid"]
+    assert after["hudi_options"]["hoodie.write.table.version"] == "9"
+    assert "refused" not in done("status", filled).text

@@ -11,6 +11,7 @@ from tests.unit.services.fleet import write
 from tests.unit.services.test_mirror import mirror, published
 from tests.unit.services.test_mirror_crashes import Death, tick_of_a_new_mirror
 from tests.unit.services.test_mirror_fleet import removed, wait
+from tests.unit.table.shared import upgrade
 
 from tideline_events import CATALOG, MIRRORS, TIMELINE
 from tideline_locks import open_hudi_lock
@@ -72,6 +73,28 @@ def test_a_table_that_apache_hudi_upgraded_says_so(fleet):
     fleet.clock.advance(DEFINITION_EVERY_S)
     service.tick()
     assert changes(fleet, table.uid) == [("created", None), ("upgraded", "6")]
+
+
+def test_a_shared_table_goes_on_in_the_version_that_apache_hudi_gave_it(fleet):
+    """The mirror shares it in that version; consumers see one table, without a gap and nothing twice."""
+    table = fleet.create()
+    write(table, 0)
+    shared = share_table(table, Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    service, _ = mirror(fleet)
+    service.tick()
+    before = published(fleet, table)
+    upgrade(shared.storage)
+    for _ in range(2):  # the first one finds that the open table has another version now
+        fleet.clock.advance(DEFINITION_EVERY_S)
+        service.tick()
+    write(Table.open(table.base_path, hudi_lock=open_hudi_lock, clock=fleet.clock), 1)
+    service.tick()
+    found = published(fleet, table)
+    assert found[: len(before)] == before
+    assert [event.sequence for event in found] == list(range(1, len(found) + 1))
+    assert len(found) > len(before) + 2
+    assert changes(fleet, table.uid)[-1] == ("upgraded", "6")
+    assert fleet.event_log.cursor(table.uid).table.version == 9
 
 
 def test_a_restarted_mirror_asks_a_table_that_has_not_changed_once_and_opens_it_later(fleet, monkeypatch):

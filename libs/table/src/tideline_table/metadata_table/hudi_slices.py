@@ -1,6 +1,7 @@
-"""The newest slices of a partition of a metadata table that Apache Hudi keeps in layout 2, and the blocks that readers merge.
+"""The newest slices of a partition of a metadata table that Apache Hudi keeps, and the blocks that readers merge.
 
-Format reference of versions 8 and 9: 4, 8.5.
+In layout 1 without a look at rollbacks of its delta commits: enough for records of files that never change. Format reference of
+versions 8 and 9: 4, 8.5.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class HudiSlice:
             if scanned.gaps:
                 raise CorruptMetadata(f"{path} with a damaged block ({scanned.gaps[0].reason})", expected="intact blocks")
             for block in scanned.blocks:
+                if block.type is BlockType.COMMAND:
+                    continue
                 if block.type not in (BlockType.HFILE, BlockType.DELETE) or HeaderKey.COMPACTED_BLOCK_TIMES in block.header:
                     raise CorruptMetadata(f"{path} with a block of type {block.type.name}", expected="blocks of one delta commit")
                 if block.instant in valid:
@@ -90,6 +93,10 @@ def _every_slice(
             bases.setdefault(base.file_id, {})[base.instant] = name
         elif log is not None:
             logs.setdefault(log.file_id, []).append((log, name))
+    if not form.has_completion_times:
+        return {
+            file_id: _by_base(partition, done, bases.get(file_id, {}), logs.get(file_id, [])) for file_id in {*bases, *logs}
+        }, {}
     first = min(done)
     oldest = min(
         (first, *(at for held in bases.values() for at in held), *(log.instant for held in logs.values() for log, _ in held))
@@ -103,6 +110,15 @@ def _every_slice(
     ids = sorted({*committed, *logs})
     slices = {file_id: _slices(form, known, partition, committed.get(file_id, {}), logs.get(file_id, [])) for file_id in ids}
     return slices, {name: log.instant for held in logs.values() for log, name in held}
+
+
+def _by_base(
+    partition: str, done: Mapping[str, str], bases: Mapping[str, str], logs: list[tuple[LogFileName, str]]
+) -> list[HudiSlice]:
+    """Return the newest slice of a file group in layout 1, where log files are named after their slice."""
+    at = max((instant for instant in bases if instant in done), default="")
+    later = sorted((log.instant, log.version, log.write_token, name) for log, name in logs if log.instant >= at)
+    return [HudiSlice(partition, at, bases.get(at, ""), [name for *_, name in later])]
 
 
 def _archived(storage: Storage, form: TableFormat, first: str, before: str) -> dict[str, str]:

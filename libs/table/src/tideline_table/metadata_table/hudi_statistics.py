@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tideline_table.errors import MALFORMED, CorruptMetadata, TidelineError
-from tideline_table.hudi.file_names import parse_base_file_name, parse_log_file_name
+from tideline_table.hudi.file_names import is_log_path, parse_base_file_name, parse_log_file_name
 from tideline_table.hudi.format import TableFormat
 from tideline_table.hudi.instant import State
 from tideline_table.hudi.listing import timeline_listing
@@ -80,8 +80,10 @@ class HudiStatistics:
         """
         # A column has another name in older files once Hudi has renamed it, and its old name may be that of another column.
         names = [name for name in columns if _may_be_known(name)] if not state.identified_schemas else []
-        if not self._form.has_completion_times or not names:
+        if not names:
             return [None] * len(paths)
+        # In layout 1 a writer may append to a log file, which a record of an earlier commit does not cover.
+        every, paths = paths, [path for path in paths if self._form.has_completion_times or not is_log_path(path)]
         with self._mutex:
             try:
                 if self._state is not state:
@@ -91,8 +93,8 @@ class HudiStatistics:
                     self._known |= self._found(missing, state)
             except (TidelineError, pa.ArrowException) as error:
                 _LOGGER.warning("column statistics of Apache Hudi cannot be read (%s); more data files are read instead", error)
-                return [None] * len(paths)
-            return [_of_file({name: self._known[path, name] for name in names}) for path in paths]
+                return [None] * len(every)
+            return [_of_file({name: self._known.get((path, name)) for name in names}) for path in every]
 
     def of_partitions(
         self, partitions: Sequence[str], columns: Iterable[str], state: TableState, sequence: int
@@ -120,7 +122,8 @@ class HudiStatistics:
         if COLUMN_STATS not in read_properties(self._storage).get(METADATA_PARTITIONS, "").split(","):
             return
         listed = self._storage.list_folder(timeline_folder(self._form)).objects
-        done = timeline_listing(self._form, (found.path for found in listed)).completion
+        timeline = timeline_listing(self._form, (found.path for found in listed))
+        done = timeline.completion or {i.time: i.time for i in timeline.instants if i.state is State.COMPLETED}
         if not done:
             raise CorruptMetadata("a metadata table without completed instants", expected="the one that made it")
         pending = {action.instant for action in state.actions.values() if action.state is not State.COMPLETED}

@@ -248,7 +248,7 @@ def _check_moved_plans(storage: Storage, state: TableState, *, is_by_writes: boo
                 if log.instant == at if is_by_writes else log.instant > at:
                     raise UnsupportedTable(
                         f"log file {path}, written behind the plan of compaction {at} before an upgrade or downgrade of the table",
-                        expected="none: Apache Hudi's readers do not see its rows while that compaction is pending",
+                        expected="none: by the rules of this version it is no log file of the slice that the compaction begins",
                         remedy=f"run it with Apache Hudi (call run_compaction(op => 'run', timestamp => {at}, …)), then share",
                     )
 

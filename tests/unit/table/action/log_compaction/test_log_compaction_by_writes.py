@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.plans import schedule_log_compaction
 from tests.unit.table.action.log_compaction.test_log_compaction import log_compact, of_hudi, run, slice_of
-from tests.unit.table.shared import opened, peer_of, put, shared_table
+from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
 from tests.unit.table.tables import contents, create, open_table, write
 
-from tideline_table.action import NotDue, request_log_compaction
+from tideline_locks import open_hudi_lock
+from tideline_table.action import NotDue, TableService, cancel_plan, request_log_compaction
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
@@ -17,7 +18,7 @@ from tideline_table.hudi.instant import State
 from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.reader import log_blocks
 from tideline_table.storage import MemoryStorage
-from tideline_table.table import TableType
+from tideline_table.table import TableType, share_table
 from tideline_table.writer import Operation
 
 NOW = {"hoodie.log.compaction.blocks.threshold": 2}
@@ -140,8 +141,29 @@ def test_in_a_shared_table_either_side_compacts_the_log():
     for found_file in [o for o in storage.list_objects(".hoodie/timeline") if writing.instant in o.path]:
         storage.delete(found_file.path)
     ours.timeline.catch_up()
+    planned = schedule_log_compaction(ours, NOW)
+    assert planned is not None
+    assert cancel_plan(ours, planned).service is TableService.LOG_COMPACTION
     assert schedule_log_compaction(ours, NOW) is not None
     assert run(ours) is not None
     (found,) = ours.slices()
     assert len(found.applied.log_files) == 1
     assert contents(ours) == contents(opened(storage, clock)) == [expected[0], ("2", "a", 5, "z")]
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_a_table_is_shared_with_a_log_compaction_planned_or_done(is_run):
+    """Of Apache Hudi: Tideline takes the table in with the plan, or with the merged file, whose blocks say what it merged."""
+    table, storage, clock = of_version(9)
+    planned = schedule_log_compaction(table)
+    if is_run:
+        run(table)
+    before = contents(table)
+    storage.delete_below(".hoodie/.tideline")
+    shared = share_table(opened(storage, clock), SHARING, open_hudi_lock)
+    assert [a.instant for a in shared.state.pending_log_compactions()] == ([] if is_run else [planned])
+    assert contents(shared) == before
+    put(shared, [("d", "p", 6, "more")])
+    if not is_run:
+        assert run(shared).instant == planned
+    assert contents(shared) == contents(opened(storage, clock)) == [*before[:-1], ("d", "p", 6, "more")]

@@ -94,7 +94,7 @@ def find_log_compaction_conflict(state: TableState, instant: str, planned: tuple
     if writing is not None:
         # It would find a conflict at its commit, because a log compaction completes as a delta commit.
         return _gives_way(f"write {writing.instant} of Apache Hudi is pending", writing.instant)
-    changed = max(state.schemas, default="")
+    changed = max(list(state.schemas)[1:], default="")  # the first one is no change: that of the creation, or of the sharing
     if changed > instant:
         # Its rows may have the new schema, and queries as of its instant read them in the one before.
         return _gives_way(f"the schema of the table was changed by {changed}", changed)

@@ -35,7 +35,7 @@ class LogCompaction(Rewrite):
     name = TableService.LOG_COMPACTION
     action, operation = Action.LOG_COMPACTION, LOG_COMPACT
     work, here = staticmethod(merge_log), staticmethod(log_compact_here)
-    is_for_logs = True
+    is_for_logs = cancels_where_shared = True
     yields_to = TableService.COMPACTION
 
     def excluded(self, table: Table) -> NotDue | None:

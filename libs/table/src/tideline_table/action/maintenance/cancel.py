@@ -96,7 +96,7 @@ def _check_cancellable(table: Table, instant: str, record: ActionRecord | None) 
         # (docs/design/cancelling-plans.md).
         raise UnsupportedTable(
             f"{service} {instant} of a table that is shared with Apache Hudi's writers",
-            expected="a clustering, or a plan of a table that only Tideline writes",
+            expected="a clustering or a log compaction, or a plan of a table that only Tideline writes",
             remedy=f"run it: tideline run {service} PATH --instant {instant}",
         )
     return service
