@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ IDLE_S = 30.0
 SETTLE_S = 3.0
 SEED = 19
 BUCKET = "fleet"
-QUIET_S = 12 * 3600.0
+QUIET_S = 48 * 3600.0
+"""More than the day in which a service that starts opens all tables."""
 BEAT_S = 150.0
 """More than two intervals between heartbeats."""
 TOGETHER = ("mirror", "planner", "launcher", "cleaner", "lock_service")
@@ -339,40 +341,38 @@ def _check(uids: Mapping[str, str], events: EventLog) -> None:
 
 @dataclass(frozen=True)
 class Requests:
-    """Storage requests per idle table and hour: as a proxy before the object store counts them, and by the metric of the
-    service."""
+    """Storage requests per idle table and hour of a service beside all others: by kind, as a proxy of its own before the object
+    store counts them, and by the metric of the service."""
 
-    seen: float
+    seen: Mapping[str, float]
     by_metric: float
 
 
 def requests_per_hour(count: int, folder: Path, duration_s: float, cores: int) -> dict[str, Requests]:
-    """Return the storage requests of each service alone and of all together, on a real object store; the tables are quiet."""
-    found: dict[str, Requests] = {}
-    with running_object_store("minio") as server, proxy_before(server) as proxy:
+    """Return the storage requests of each service while all run together on a real object store; the tables are quiet."""
+    with running_object_store("minio") as server, contextlib.ExitStack() as stack:
         server.make_bucket(BUCKET)
         os.environ.update({**server.settings, "AWS_ALLOW_HTTP": "true"})
         uids = make_tables(f"s3://{BUCKET}/tables", count, cores, QUIET_S)
-        environment = {**proxy.settings, "AWS_ALLOW_HTTP": "true"}
-        for name in ("mirror", "planner", "cleaner"):
-            with running(name, folder, f"s3://{BUCKET}/tables/*", environment) as service:
-                wait_until(lambda service=service: service.metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, service)
-                before, counted, began_s = len(proxy.requests), service.metric(REQUESTS), time.monotonic()
-                time.sleep(duration_s)
-                asked, by_metric = len(proxy.requests) - before, service.metric(REQUESTS) - counted
-                per_table_and_hour = 3600 / (time.monotonic() - began_s) / len(uids)
-                found[name] = Requests(asked * per_table_and_hour, by_metric * per_table_and_hour)
-        with contextlib.ExitStack() as stack:
-            services = [stack.enter_context(running(name, folder, f"s3://{BUCKET}/tables/*", environment)) for name in TOGETHER]
-            # Until the first heartbeat the services ask for themselves.
-            wait_until(lambda: services[0].metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, services[0])
-            time.sleep(BEAT_S)
-            before, counted, began_s = len(proxy.requests), sum(service.metric(REQUESTS) for service in services), time.monotonic()
-            time.sleep(duration_s)
-            by_metric = sum(service.metric(REQUESTS) for service in services) - counted
+        proxies = {name: stack.enter_context(proxy_before(server)) for name in TOGETHER}
+        services = {
+            name: stack.enter_context(
+                running(name, folder, f"s3://{BUCKET}/tables/*", {**proxy.settings, "AWS_ALLOW_HTTP": "true"})
+            )
+            for name, proxy in proxies.items()
+        }
+        # Until the first heartbeat the services ask for themselves.
+        wait_until(lambda: services["mirror"].metric("tideline_runtime_ticks_total", 'outcome="done"') >= 2, services["mirror"])
+        time.sleep(BEAT_S)
+        before = {name: (len(proxies[name].requests), service.metric(REQUESTS)) for name, service in services.items()}
+        began_s = time.monotonic()
+        time.sleep(duration_s)
+        found: dict[str, Requests] = {}
+        for name, service in services.items():
             per_table_and_hour = 3600 / (time.monotonic() - began_s) / len(uids)
-            asked = len(proxy.requests) - before
-            found["all together"] = Requests(asked * per_table_and_hour, by_metric * per_table_and_hour)
+            asked = Counter("LIST" if "list-type" in r.query else r.method for r in proxies[name].requests[before[name][0] :])
+            by_metric = service.metric(REQUESTS) - before[name][1]
+            found[name] = Requests({k: n * per_table_and_hour for k, n in sorted(asked.items())}, by_metric * per_table_and_hour)
     return found
 
 
