@@ -217,10 +217,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=given.folder, prefix="tideline-fleet-") as name:
             found = requests_per_hour(given.idle_tables, Path(name), given.idle_s, given.cores)
         for service, requests in found.items():
+            kinds = ", ".join(f"{kind} {number:.1f}" for kind, number in requests.seen.items()) or "none"
             console.print(
-                f"{service}: {requests.seen:.0f} storage requests per idle table and hour, {requests.by_metric:.0f} by its metric",
+                f"{service}: {sum(requests.seen.values()):.1f} storage requests per idle table and hour ({kinds}), "
+                f"{requests.by_metric:.1f} by its metric",
                 highlight=False,
             )
+        together = sum(sum(requests.seen.values()) for requests in found.values())
+        console.print(f"all together: {together:.1f} storage requests per idle table and hour", highlight=False)
     rates: dict[str, Rate] = {}
     for variant in variants(given.cores, given.plans, given.spark_plans, given.shared_plans):
         if variant.plans:

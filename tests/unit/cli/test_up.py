@@ -109,3 +109,33 @@ def test_up_runs_the_catalog_service_if_it_has_a_catalog(settings):
     assert "catalog" not in _services()
     settings("[catalog]\nurl = 'hms://metastore:9083'")
     assert _services()[5] == "catalog"
+
+
+@pytest.mark.parametrize(
+    ("given", "is_there"),
+    [
+        ({}, False),
+        ({"locks": "'redis://redis.example:6379/0'"}, False),
+        ({"locks": "'storage:'"}, True),
+        ({"locks": "'redis://redis.example:6379/0'", "http_port": "8080"}, True),
+    ],
+)
+def test_up_runs_the_lock_service_only_where_somebody_needs_it(settings, given, is_there):
+    settings(**given)
+    assert ("lock_service" in _services()) == is_there
+
+
+@pytest.mark.parametrize(("section", "count"), [("", "2"), ("[launcher.workers]\ncount = 0", None)])
+def test_up_runs_small_plans_in_resident_workers_unless_the_settings_say_others(settings, monkeypatch, section, count):
+    found: list[Child] = []
+
+    def reached(children, *_, **__) -> None:
+        found.extend(children)
+        raise Started
+
+    monkeypatch.setattr("tideline_cli.up.Supervisor", reached)
+    settings(section)
+    with pytest.raises(Started):
+        run_services()
+    (launcher,) = [child for child in found if child.name == "launcher"]
+    assert launcher.environment.get("TIDELINE_LAUNCHER__WORKERS__COUNT") == count

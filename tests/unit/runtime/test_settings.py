@@ -187,8 +187,16 @@ def test_unknown_variable_is_refused_with_a_suggestion(variable, suggestion):
         ("[sweeper]\nbach = 1", "bach", "did you mean batch?"),
         ("[sweeper.retention]\nkeep = 1", "retention.keep", "did you mean retention.keep_commits?"),
         ("[digger]\ndeep_m = 1", "deep_m", "did you mean depth_m?"),
-        ("[nowhere]\nx = 1", "nowhere", "remove or correct the name; docs/settings.md lists all settings"),
-        ("[portal]\nx = 1", "portal", "remove or correct the name; docs/settings.md lists all settings"),
+        (
+            "[nowhere]\nx = 1",
+            "nowhere",
+            "remove or correct the name; docs/settings.md and docs/settings-advanced.md list all settings",
+        ),
+        (
+            "[portal]\nx = 1",
+            "portal",
+            "remove or correct the name; docs/settings.md and docs/settings-advanced.md list all settings",
+        ),
     ],
 )
 def test_unknown_key_in_the_file_is_refused_with_a_suggestion(written, text, name, remedy):

@@ -20,9 +20,10 @@ def script():
 
 def test_pages_hold_every_declaration_and_check_finds_a_difference(script, tmp_path, capsys):
     assert script.main(["--docs", str(tmp_path)]) == 0
-    settings, metrics = (tmp_path / "settings.md").read_text(), (tmp_path / "metrics.md").read_text()
+    first, others, metrics = ((tmp_path / f"{name}.md").read_text() for name in ("settings", "settings-advanced", "metrics"))
     for row in setting_rows(ServiceSettings):
-        assert f"| `{row.name}` | `{row.variable}` |" in settings
+        line = f"| `{row.name}` | `{row.variable}` |"
+        assert (line in first) != (line in others)
     for metric in declared_metrics():
         assert f"| `{metric.name}` | {metric.kind} |" in metrics
     assert script.main(["--docs", str(tmp_path), "--check"]) == 0
@@ -41,7 +42,10 @@ def test_sections_and_cells(script):
 
         grain: str = setting("a|b", unit="-", description="One | two.")
 
-    page = script.settings_page([ServiceSettings, GrinderSettings])
+    page = script.settings_page([ServiceSettings, GrinderSettings], is_advanced=True)
     assert "## [grinder]" in page
     assert '| `grain` | `TIDELINE_GRINDER__GRAIN` | text | `"a\\|b"` | - | One \\| two. |' in page
     assert GrinderSettings in declared_settings()
+    script._FIRST_PAGE["grinder"] = ("grian",)
+    with pytest.raises(ValueError, match="grian"):
+        script.settings_page([ServiceSettings, GrinderSettings], is_advanced=False)

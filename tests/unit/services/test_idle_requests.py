@@ -385,6 +385,9 @@ def test_a_service_that_starts_opens_tables_that_rest_in_turns(
     planner.tick()
     assert planner._tables.known().keys() == {table.uid for table in tables}
     assert planner._tables.resting().keys() == {table.uid for table in tables[1:]}
+    locks, _ = fleet.service(LockService, LockServiceSettings, "locks", locks="storage:")
+    locks.tick()
+    assert all(locks._tables.by_uid(table.uid) is not None for table in tables), "it grants the lease of each at once"
     monkeypatch.undo()
     fleet.clock.advance(5)
     planner.tick()

@@ -24,7 +24,9 @@ def up(
     tables: Annotated[
         list[str] | None, typer.Option(help="Base path of a table, or a pattern such as /data/lake/*. Repeatable.")
     ] = None,
-    settings: Annotated[Path | None, typer.Option(help="Settings file (TOML); docs/settings.md lists all settings.")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file (TOML); docs/settings.md and docs/settings-advanced.md list all.")
+    ] = None,
     state_folder: Annotated[
         Path | None, typer.Option(help="Folder for logs, the embedded event log and the addresses of the services.")
     ] = None,
@@ -41,7 +43,9 @@ def up(
 def observe(
     patterns: Annotated[list[str], typer.Argument(metavar="PATTERN…", help="Base paths, or patterns such as /data/lake/*.")],
     *,
-    settings: Annotated[Path | None, typer.Option(help="Settings file (TOML); docs/settings.md lists all settings.")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file (TOML); docs/settings.md and docs/settings-advanced.md list all.")
+    ] = None,
     state_folder: Annotated[
         Path | None, typer.Option(help="Folder for logs, the embedded event log and the addresses of the services.")
     ] = None,
@@ -64,7 +68,9 @@ def console(
     tables: Annotated[
         list[str] | None, typer.Option(help="Base path of a table, or a pattern such as /data/lake/*. Repeatable.")
     ] = None,
-    settings: Annotated[Path | None, typer.Option(help="Settings file (TOML); docs/settings.md lists all settings.")] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="Settings file (TOML); docs/settings.md and docs/settings-advanced.md list all.")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of the pages; 0: a free one.", show_default="8380")
     ] = None,

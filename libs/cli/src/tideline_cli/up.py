@@ -28,6 +28,8 @@ from tideline_table.errors import InvalidOption, TidelineError
 _KILL_GRACE_S = 5.0
 OBSERVE = "--observe"
 _OBSERVING = ("mirror", "planner")
+_WORKERS = 2
+"""Resident workers of the launcher, unless the settings say others: they run small plans without a start of Spark."""
 _POLICY = "version: 1\ndefaults: {mode: observe}\n"
 
 
@@ -49,6 +51,9 @@ def run_services(*, observes: bool = False) -> int:
         policy.write_text(_POLICY)
         # An action of a person runs a command, for which the policy file does not hold.
         forced[f"{PREFIX}console__actions".upper()] = "false"
+    launcher = _own("launcher")
+    if launcher is not None and launcher.origin("workers.count") == "default":
+        forced[f"{PREFIX}launcher__workers__count".upper()] = str(_WORKERS)
     children = [Child(name, (sys.executable, "-m", f"tideline_{name}", *arguments), forced) for name in names]
     _print_address(settings.state_folder / "console.url")
     with logs("up", level=settings.log_level, log_format=settings.log_format, secrets=settings.secret_values()):
@@ -56,12 +61,23 @@ def run_services(*, observes: bool = False) -> int:
 
 
 def _services() -> tuple[str, ...]:
-    """Return the services to run: the catalog service too, if it has a catalog, and the console, if what it needs is installed."""
+    """Return the services to run: the catalog service too, if it has a catalog, and the console, if what it needs is installed.
+
+    Not the lock service where Redis or nothing keeps locks, unless it has a port for those that ask it.
+    """
     needed = ("tideline_console", "authlib", "itsdangerous", "starlette", "uvicorn", "jinja2")
     has_console = all(importlib.util.find_spec(name) is not None for name in needed)
-    import_declarations(f"{PREFIX}catalog", "settings")
-    has_catalog = any(of.section == "catalog" and getattr(of.load(), "url", "") for of in declared_settings())
-    return (*PLATFORM, *(("catalog",) if has_catalog else ()), *(("console",) if has_console else ()))
+    has_catalog = bool(getattr(_own("catalog"), "url", ""))
+    own = _own("lock_service")
+    has_locks = own is not None and (own.http_port or str(own.locks).startswith("storage:"))
+    platform = (name for name in PLATFORM if has_locks or name != "lock_service")
+    return (*platform, *(("catalog",) if has_catalog else ()), *(("console",) if has_console else ()))
+
+
+def _own(section: str) -> ServiceSettings | None:
+    """Return the settings of a service; None if it is not installed."""
+    import_declarations(f"{PREFIX}{section}", "settings")
+    return next((of.load() for of in declared_settings() if of.section == section), None)
 
 
 def _print_address(file: Path) -> None:

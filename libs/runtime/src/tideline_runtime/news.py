@@ -24,6 +24,7 @@ MISSED_BEATS = 3
 HEALTHY, EXCLUSIVE = "healthy", "exclusive"
 """Values of `TableRecord.health` and `TableRecord.sharing`."""
 _POLL_S = 0.25
+_FIRST_POLL_S = 0.02
 _PAUSE_S = 5.0
 
 
@@ -187,7 +188,7 @@ class News:
             tail = log.tail([TABLES.name, MIRRORS.name])
             try:
                 while not self._stopped.is_set():
-                    records = tail.poll(_POLL_S if self._tried.is_set() else 0)
+                    records = tail.poll(_POLL_S if self._tried.is_set() else _FIRST_POLL_S)
                     self.take(records, is_at_end=tail.is_at_end())
                     if self._is_read:
                         self._tried.set()

@@ -105,9 +105,9 @@ class OpenTables:
     lists all of their partitions."""
     waits: Callable[[str], str | None] = field(init=False)
     """Asked about a table that is not open and that no event named, by its base path; returns the uid of one that rests."""
-    rests_until_s: Callable[[Table], float] = lambda _: 0.0
+    rests_until_s: Callable[[Table], float] | None = None
     """Asked about a table at which the service has looked; returns until when, on the monotonic clock, it has no work on the table
-    unless there is news. The table is closed if that is far away."""
+    unless there is news. The table is closed if that is far away. None: the service needs all tables open."""
     waiting: set[str] = field(default_factory=set, init=False)
     """The base paths of the tables that rest, and are not open for that reason."""
     _resting: dict[str, tuple[int, float, TablePolicy]] = field(default_factory=dict, init=False)
@@ -386,7 +386,8 @@ class OpenTables:
     def _let_rest(self, table: Table) -> None:
         """Close a table on which the service has no work before there is news: of a fleet, most tables are such."""
         base_path = table.base_path
-        if self.source is not None or self._open.get(base_path) is not table or not table.capabilities.log_is_truth:
+        is_open = self._open.get(base_path) is table and table.capabilities.log_is_truth
+        if self.rests_until_s is None or self.source is not None or not is_open:
             return
         until_s = self.rests_until_s(table)
         if until_s < self.clock.monotonic_s() + LEAST_REST_S:
@@ -406,7 +407,7 @@ class OpenTables:
         opened yet, and which rests, is opened when it is its turn.
         """
         closed, now_s = self._resting.pop(base_path, None), self.clock.monotonic_s()
-        if self.source is not None:
+        if self.rests_until_s is None or self.source is not None:
             return None
         if closed is None:
             told = self.looks.at_rest(base_path, UNSEEN_REST_AFTER_S)

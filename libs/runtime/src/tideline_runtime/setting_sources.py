@@ -213,5 +213,7 @@ def _unknown(found: str, name: str, candidates: list[str], origin: str, *, sough
         name=name,
         origin=origin,
         expected="a declared setting",
-        remedy=f"did you mean {near[0]}?" if near else "remove or correct the name; docs/settings.md lists all settings",
+        remedy=f"did you mean {near[0]}?"
+        if near
+        else "remove or correct the name; docs/settings.md and docs/settings-advanced.md list all settings",
     )

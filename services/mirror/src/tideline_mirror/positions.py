@@ -103,7 +103,6 @@ class Positions:
     def close(self, table: Table, sequence: int) -> None:
         """Note that a table is closed of which everything is published up to `sequence`."""
         self._closed[table.base_path] = _Closed(table.uid, sequence, self._tables.looks.audit_at_s(table.base_path))
-        self.cursors.pop(table.uid, None)
 
     def rests(self, base_path: str, every_s: Callable[[str, str], float]) -> str | None:
         """Return the uid of a table that need not be open: its log has no entry after the published ones. One request for a look.
