@@ -47,6 +47,8 @@ class Service:
     """Requests to storage since the start, by kind."""
     lag_s: float | None = None
     """Mean time from a log entry to its publication."""
+    records: float | None = None
+    """Records of Kafka after the committed offsets of an ingestion."""
     month: float | None = None
     """Money of a month for its requests and processor seconds, at the rate since its start and the console's setting `prices`."""
 
@@ -99,22 +101,26 @@ def asked(client: httpx2.Client, prices: Mapping[str, float], name: str, address
 
 
 def facts_of(text: str, prices: Mapping[str, float]) -> dict[str, Any]:
-    """Return `tables`, `requests`, `lag_s` and `month` of the metrics of a service.
+    """Return `tables`, `requests`, `lag_s`, `records` and `month` of the metrics of a service.
 
     Raises `ValueError` for text that is no metrics.
     """
     tables: float | None = None
+    records: float | None = None
     lag: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "tideline_runtime_tables":
                 tables = (tables or 0.0) + sample.value
+            elif sample.name == "tideline_ingest_lag_records":
+                records = (records or 0.0) + sample.value
             elif sample.name in ("tideline_mirror_lag_seconds_sum", "tideline_mirror_lag_seconds_count"):
                 lag[sample.name[-3:]] = lag.get(sample.name[-3:], 0.0) + sample.value
     mean = lag["sum"] / lag["unt"] if lag.get("unt") else None
     counted = Counted("", "", **counted_facts(text, time.time()))
     month = counted.day().month(prices)
-    return {"tables": tables, "requests": tuple(sorted(counted.requests.items())), "lag_s": mean, "month": month}
+    requests = tuple(sorted(counted.requests.items()))
+    return {"tables": tables, "requests": requests, "lag_s": mean, "records": records, "month": month}
 
 
 def health_context(watch: HealthWatch, model: ReadModel, now_s: float, patience_s: float | None = None) -> dict[str, Any]:
