@@ -17,7 +17,7 @@ from tideline_cli.costs import Counted, counted_facts
 from tideline_console.model import ReadModel, Row
 from tideline_console.settings import ConsoleSettings
 from tideline_console.shared import Watch
-from tideline_runtime.prices import DAY_S, MONTH_DAYS, REQUEST_KINDS, Usage
+from tideline_runtime.prices import MONTH_DAYS, REQUEST_KINDS, Usage
 from tideline_runtime.running import Running, read_running
 
 ANSWER_S = 2.0
@@ -145,19 +145,18 @@ def table_requests(model: ReadModel, counts: Sequence[Counted], prices: Mapping[
     days: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(REQUEST_KINDS, 0.0))
     for one in counts:
         for path in one.by_table:
-            for kind, count in one.requests_day(path).items():
-                days[path][kind] = days[path].get(kind, 0.0) + count
+            asked = one.requests_day(path)
+            days[path] = {kind: before + asked.get(kind, 0.0) for kind, before in days[path].items()}
     months = {path: Usage(found).month(prices) for path, found in days.items()}
     dearest = sorted(days, key=lambda path: (-months[path], -sum(days[path].values()), path))[:LISTED]
     named = "SELECT base_path, key, name, folder FROM tables WHERE base_path IN (SELECT value FROM json_each(?))"
     known = {row["base_path"]: row for row in model.query(named, json.dumps(dearest))}
-    hour = 3600 / DAY_S
     rows: list[Row] = [
         {
             **known.get(path, {"base_path": path, "key": "", "name": path, "folder": ""}),
-            "hour": {kind: count * hour for kind, count in days[path].items()},
+            "hour": {kind: count / 24 for kind, count in days[path].items()},
             "month": months[path],
-            "price": months[path] / MONTH_DAYS * hour,
+            "price": months[path] / MONTH_DAYS / 24,
         }
         for path in dearest
     ]

@@ -288,10 +288,10 @@ class Pages:
         """Return what the page of health shows."""
         now_s = self.now_s()
         counts = self._counts.of(now_s, PATIENCE_S)
-        asked = partial(table_requests, self._model, counts, self._settings.prices)
+        made = partial(table_requests, self._model, counts, self._settings.prices)
         # With the counts, so that no others get their id.
-        found = self._recent.of("requests", lambda: (counts, asked()), id(counts), now_s, COUNTS_S)[1]
-        return {**health_context(self._health, self._model, now_s), "requests": found}
+        found: tuple[object, Context] = self._recent.of("requests", lambda: (counts, made()), id(counts), now_s, COUNTS_S)
+        return {**health_context(self._health, self._model, now_s), "requests": found[1]}
 
     def events(self, request: Request) -> Context:
         """Return what the page of events shows."""
