@@ -17,7 +17,6 @@ from tideline_console.table_page import KeptFiles, facts_of, kept_of
 from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw, length_of
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
-from tideline_table.hudi.write_stats import WriteStat
 from tideline_table.log import Published
 from tideline_table.table import Table
 
@@ -139,8 +138,8 @@ def conflict_with_files(
         return conflict, {}
 
 
-def written_files(table: Table | None, chosen: Instant | None) -> list[WriteStat]:
-    """Return the files that the chosen instant committed, the largest first; none of what the log of the table no longer has."""
+def written_files(table: Table | None, chosen: Instant | None) -> list[tuple[str, int]]:
+    """Return path and size of what the chosen instant wrote, the largest first; nothing if the log of the table has it no more."""
     if table is None or chosen is None or chosen.sequence is None or chosen.outcome != DONE:
         return []
     try:
@@ -148,7 +147,8 @@ def written_files(table: Table | None, chosen: Instant | None) -> list[WriteStat
     except TidelineError:
         return []
     commit = entry.body.metadata if entry is not None and isinstance(entry.body, Published) else None
-    return sorted(commit.stats, key=lambda one: (-one.file_size_bytes, one.path)) if commit is not None else []
+    found = [(one.path, one.file_size_bytes) for one in commit.stats] if commit is not None else []
+    return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
 def _link(window: str, until_s: float | None, given: Mapping[str, str], changes: dict[str, Any]) -> str:
