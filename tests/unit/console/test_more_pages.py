@@ -19,6 +19,7 @@ from tideline_console import health, table_page, web
 from tideline_console.conflicts import conflict_of
 from tideline_console.text import bytes_text
 from tideline_events import Heartbeat, JobEvent, encode
+from tideline_ingest.metrics import LAG as INGEST_LAG
 from tideline_launcher.job_logs import keep_job_log
 from tideline_launcher.log_files import local_file
 from tideline_launcher.names import application_name
@@ -28,9 +29,18 @@ from tideline_runtime.metrics import STORAGE_REQUESTS, TABLES, Metrics
 from tideline_runtime.planning.ledger import Ledgers
 from tideline_runtime.running import Running, announce, running_file
 from tideline_runtime.state_folder import open_log_file
-from tideline_table.action import SERVICES, TableService, pending_bytes, roll_back_dead, run_clustering, write_rows
+from tideline_table.action import (
+    SERVICES,
+    TableService,
+    pending_bytes,
+    request_compaction,
+    roll_back_dead,
+    run_clustering,
+    run_compaction,
+    write_rows,
+)
 from tideline_table.action.write.transaction import WriteTransaction
-from tideline_table.table import Table
+from tideline_table.table import Table, TableType
 from tideline_table.writer import Operation
 
 
@@ -109,11 +119,14 @@ def served(consoles):
 def test_health_asks_the_services(consoles, served):
     health, metrics = served
     metrics.set(TABLES, 1234)
+    for partition in ("0", "1"):
+        metrics.set(INGEST_LAG, 2500, topic="orders", partition=partition)
     text = Parsed(consoles.client().get("/health").text).text
     assert "0 of 2 services ready" in text
     assert "not started yet" in text
     assert "no answer" in text
     assert "1,234" in text
+    assert "5,000 records" in text
     health.clear("start")
     assert "1 of 2 services ready" in Parsed(consoles.client().get("/health").text).text
 
@@ -289,6 +302,34 @@ def test_both_sides_of_a_conflict_are_shown(consoles, monkeypatch):
     shown = Parsed(shown.partition("</dl></div>")[0]).text
     assert f"{won} commit by fast" in " ".join(shown.split())
     assert "both wrote file group" in shown
+
+
+def test_a_write_that_lost_to_the_plan_of_a_compaction_names_it(consoles, monkeypatch):
+    date_files_by(consoles.clock, monkeypatch)
+    trips = consoles.create("trips", type=TableType.MOR)
+    write(trips, 0)
+    update(trips, 0)
+    slow, planner = (Table.open(consoles.path("trips"), clock=consoles.clock, writer_id=name) for name in ("slow", "planner-3"))
+    began, commit = [], WriteTransaction.commit
+
+    def late(self, *given, **named):
+        began.append(self.instant)
+        if len(began) == 1:
+            began.append(request_compaction(planner, {"hoodie.compact.inline.max.delta.commits": 1}))
+        return commit(self, *given, **named)
+
+    monkeypatch.setattr(WriteTransaction, "commit", late)
+    update(slow, 0)
+    lost, planned, _ = began
+    monkeypatch.undo()
+    date_files_by(consoles.clock, monkeypatch)
+    assert "No write lost a conflict" in consoles.client().get("/writers").text
+    planner.refresh()
+    assert run_compaction(planner, planned).instant == planned
+    page = consoles.client().get("/writers").text
+    row = Parsed(page.partition('id="conflicts"')[2].partition("</tbody>")[0]).text
+    for text in ("slow", "planner-3 compaction", "oslo", lost, planned):
+        assert text in row
 
 
 def test_a_dead_writer_lost_no_conflict(consoles, monkeypatch):

@@ -25,6 +25,7 @@ from tideline_console import queries
 from tideline_console.headers import HEADERS
 from tideline_console.service import ConsoleService
 from tideline_console.settings import ConsoleSettings
+from tideline_console.text import bytes_text
 from tideline_console.web import console_app
 from tideline_runtime.errors import InvalidSetting
 from tideline_table.action import create_savepoint
@@ -80,6 +81,9 @@ def test_chosen_instant_is_explained(consoles):
     client = consoles.client()
     page = client.get(f"/tables/{key_of(client, 'trips')}?instant={committed.instant}").text
     assert "5 inserted" in Parsed(page).text
+    files = Parsed(page.partition('id="files"')[2].partition("</dd>")[0]).text
+    (stat,) = committed.stats
+    assert f"{stat.path} {bytes_text(stat.file_size_bytes)}" in files
     unknown = client.get(f"/tables/{key_of(client, 'trips')}?instant=<b>20200101000000000").text
     assert "is not among those that are known" in unknown
     assert "<b>2020" not in unknown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -93,12 +94,11 @@ class Api:
 
     def work(self, _request: Request) -> Any:
         """Return pending plans, what is due or held, and what services did in the last seven days."""
-        now_s, progress = self._now_s(), self._running.documents(self._now_s())
+        now_s = self._now_s()
+        far = {plan: asdict(found) for plan, found in self._running.of(now_s).items()}
+        jobs = queries.work(self._model, now_s)
         return {
-            "pending": [
-                {**one, "findings": sorted(one["findings"]), "progress": progress.get((one["key"], one["instant"]))}
-                for one in queries.work(self._model, now_s)
-            ],
+            "pending": [{**j, "findings": sorted(j["findings"]), "progress": far.get((j["key"], j["instant"]))} for j in jobs],
             "due": queries.due(self._model),
             "done": queries.done(self._model, now_s - 7 * 86_400),
         }

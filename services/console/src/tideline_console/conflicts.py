@@ -1,7 +1,8 @@
 """Both sides of a conflict: a write or a rewrite that its own process undid, and what was committed under it meanwhile.
 
 A table log has no entry that names who won. What is found here: the completed writes and rewrites between the first step of the
-loser and its rollback, in the partitions of the files that the rollback deleted; and by the log of the table, in which file groups.
+loser and its rollback, and the compactions that were planned there and completed later, in the partitions of the files that the
+rollback deleted; and by the log of the table, in which file groups.
 Jobs of Apache Hudi have one name for all: whether one undid its own work, or that of a dead one, is not known, and not shown.
 """
 
@@ -31,6 +32,12 @@ SELECT sequence, instant, action, writer, partitions FROM steps WHERE uid = ? AN
 AND to_state = 'completed' AND action IN ('commit', 'deltacommit', 'replacecommit', 'clustering', 'compaction', 'logcompaction')
 ORDER BY sequence DESC LIMIT 200
 """
+_PLANNED = """
+SELECT c.sequence, c.instant, c.action, p.writer, c.partitions FROM steps p JOIN steps c INDEXED BY steps_by_instant
+ON c.uid = p.uid AND c.instant = p.instant AND c.to_state = 'completed' WHERE p.uid = ? AND p.sequence > ? AND p.sequence < ?
+AND p.to_state = 'requested' AND p.action IN ('compaction', 'logcompaction') AND c.sequence > ? ORDER BY c.sequence DESC LIMIT 200
+"""
+"""Plans that were published meanwhile and completed later: a compaction closes the slices that it reads with its plan."""
 
 
 def conflict_of(model: ReadModel, uid: str, lost: str) -> Row | None:
@@ -74,7 +81,8 @@ def _with_winners(model: ReadModel, lost: Iterable[Row]) -> Iterator[Row]:
     for one in lost:
         own = set(json.loads(one.pop("partitions")))
         met = []
-        for won in model.query(_WON, one["uid"], one["began"], one["undoing"]):
+        asked = one["uid"], one["began"], one["undoing"]
+        for won in (*model.query(_WON, *asked), *model.query(_PLANNED, *asked, one["undoing"])):
             in_both = own.intersection(json.loads(won.pop("partitions")))
             met += [{**won, "in": in_both}] if in_both else []
         if met:

@@ -17,7 +17,7 @@ from tideline_cli.costs import Counted, counted_facts
 from tideline_console.model import ReadModel, Row
 from tideline_console.settings import ConsoleSettings
 from tideline_console.shared import Watch
-from tideline_runtime.prices import DAY_S, MONTH_DAYS, REQUEST_KINDS, Usage
+from tideline_runtime.prices import MONTH_DAYS, REQUEST_KINDS, Usage
 from tideline_runtime.running import Running, read_running
 
 ANSWER_S = 2.0
@@ -47,6 +47,8 @@ class Service:
     """Requests to storage since the start, by kind."""
     lag_s: float | None = None
     """Mean time from a log entry to its publication."""
+    records: float | None = None
+    """Records of Kafka after the committed offsets of an ingestion."""
     month: float | None = None
     """Money of a month for its requests and processor seconds, at the rate since its start and the console's setting `prices`."""
 
@@ -99,22 +101,26 @@ def asked(client: httpx2.Client, prices: Mapping[str, float], name: str, address
 
 
 def facts_of(text: str, prices: Mapping[str, float]) -> dict[str, Any]:
-    """Return `tables`, `requests`, `lag_s` and `month` of the metrics of a service.
+    """Return `tables`, `requests`, `lag_s`, `records` and `month` of the metrics of a service.
 
     Raises `ValueError` for text that is no metrics.
     """
     tables: float | None = None
+    records: float | None = None
     lag: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "tideline_runtime_tables":
                 tables = (tables or 0.0) + sample.value
+            elif sample.name == "tideline_ingest_lag_records":
+                records = (records or 0.0) + sample.value
             elif sample.name in ("tideline_mirror_lag_seconds_sum", "tideline_mirror_lag_seconds_count"):
                 lag[sample.name[-3:]] = lag.get(sample.name[-3:], 0.0) + sample.value
     mean = lag["sum"] / lag["unt"] if lag.get("unt") else None
     counted = Counted("", "", **counted_facts(text, time.time()))
     month = counted.day().month(prices)
-    return {"tables": tables, "requests": tuple(sorted(counted.requests.items())), "lag_s": mean, "month": month}
+    requests = tuple(sorted(counted.requests.items()))
+    return {"tables": tables, "requests": requests, "lag_s": mean, "records": records, "month": month}
 
 
 def health_context(watch: HealthWatch, model: ReadModel, now_s: float, patience_s: float | None = None) -> dict[str, Any]:
@@ -139,19 +145,18 @@ def table_requests(model: ReadModel, counts: Sequence[Counted], prices: Mapping[
     days: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(REQUEST_KINDS, 0.0))
     for one in counts:
         for path in one.by_table:
-            for kind, count in one.requests_day(path).items():
-                days[path][kind] = days[path].get(kind, 0.0) + count
+            asked = one.requests_day(path)
+            days[path] = {kind: before + asked.get(kind, 0.0) for kind, before in days[path].items()}
     months = {path: Usage(found).month(prices) for path, found in days.items()}
     dearest = sorted(days, key=lambda path: (-months[path], -sum(days[path].values()), path))[:LISTED]
     named = "SELECT base_path, key, name, folder FROM tables WHERE base_path IN (SELECT value FROM json_each(?))"
     known = {row["base_path"]: row for row in model.query(named, json.dumps(dearest))}
-    hour = 3600 / DAY_S
     rows: list[Row] = [
         {
             **known.get(path, {"base_path": path, "key": "", "name": path, "folder": ""}),
-            "hour": {kind: count * hour for kind, count in days[path].items()},
+            "hour": {kind: count / 24 for kind, count in days[path].items()},
             "month": months[path],
-            "price": months[path] / MONTH_DAYS * hour,
+            "price": months[path] / MONTH_DAYS / 24,
         }
         for path in dearest
     ]

@@ -10,13 +10,14 @@ from urllib.parse import urlencode
 from tideline_console.conflicts import conflict_of, file_groups_of
 from tideline_console.follower import Follower
 from tideline_console.history import UPKEEP_DAYS, trends_of, upkeep_of, usage_of
-from tideline_console.instants import MOST_INSTANTS, UNDONE, Instant, KeptInstants, instants_on_timeline
+from tideline_console.instants import DONE, MOST_INSTANTS, UNDONE, Instant, KeptInstants, instants_on_timeline
 from tideline_console.model import ReadModel, Row
 from tideline_console.queries import aged
 from tideline_console.table_page import KeptFiles, facts_of, kept_of
 from tideline_console.timeline import ALL, WINDOWS, Kept, choose_span, draw, length_of
 from tideline_runtime.logging import get_logger
 from tideline_table.errors import TidelineError
+from tideline_table.log import Published
 from tideline_table.table import Table
 
 _log = get_logger(__name__)
@@ -98,6 +99,7 @@ def table_context(
         "chosen": chosen,
         "conflict": conflict,
         "conflict_groups": groups,
+        "chosen_files": written_files(table, chosen),
         "resource": follower.policies().requested.get(row["base_path"]),
         "chosen_text": given.get("instant", "") if chosen is None else "",
         "link": lambda **changes: _link(window, until_s, given, changes),
@@ -134,6 +136,19 @@ def conflict_with_files(
         return conflict, file_groups_of(table, conflict) if conflict is not None and table is not None else {}
     except TidelineError:
         return conflict, {}
+
+
+def written_files(table: Table | None, chosen: Instant | None) -> list[tuple[str, int]]:
+    """Return path and size of what the chosen instant wrote, the largest first; nothing if the log of the table has it no more."""
+    if table is None or chosen is None or chosen.sequence is None or chosen.outcome != DONE:
+        return []
+    try:
+        entry = table.timeline.log.read(chosen.sequence)
+    except TidelineError:
+        return []
+    commit = entry.body.metadata if entry is not None and isinstance(entry.body, Published) else None
+    found = [(one.path, one.file_size_bytes) for one in commit.stats] if commit is not None else []
+    return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
 def _link(window: str, until_s: float | None, given: Mapping[str, str], changes: dict[str, Any]) -> str:

@@ -37,6 +37,7 @@ _WROTE = "uid != '' AND uid IN (SELECT uid FROM writers WHERE writer = ?)"
 FILTERS = {**{name: f"{column} = ?" for name, column in EQUALS.items()}, "writer": _WROTE}
 """Conditions of the filters by their names in addresses."""
 LEAST = {"size_min": "size_bytes", "small_min": "small_files", "logs_min": "log_bytes", "lag_min": "lag_s"}
+_JOINED = "tables LEFT JOIN lags USING (uid)"
 _DEEP = 20_000
 """Steps and events among which a filter of the page of events looks, the newest ones."""
 MOST_COUNTED = 1000
@@ -107,14 +108,14 @@ def whole(text: str) -> int | None:
 def tables(model: ReadModel, asked: Asked, limit: int | None) -> tuple[list[Row], int]:
     """Return the tables of a page of a view, without their documents, and how many the view has. `limit` None: all."""
     where, values = _where(asked)
-    total = model.query(f"SELECT count(*) AS n FROM tables LEFT JOIN lags USING (uid) WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
+    total = model.query(f"SELECT count(*) AS n FROM {_JOINED} WHERE {where}", *values)[0]["n"]  # noqa: S608 - own text
     column, order = SORTS[asked.sort], "DESC" if asked.is_descending else "ASC"
     # In the order of an index, if there is one.
     is_urgency = column == "urgency"
     order_by = (
         f"{column} {order}, name, base_path" if is_urgency else f"{column} IS NULL, {column} {order}, urgency, name, base_path"
     )
-    sql = f"SELECT * FROM tables LEFT JOIN lags USING (uid) WHERE {where} ORDER BY {order_by}"  # noqa: S608 - own text
+    sql = f"SELECT * FROM {_JOINED} WHERE {where} ORDER BY {order_by}"  # noqa: S608 - own text
     if limit is None:
         return model.query(sql, *values), total
     return model.query(f"{sql} LIMIT ? OFFSET ?", *values, limit, (asked.page - 1) * limit), total

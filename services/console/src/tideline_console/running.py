@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from typing import Any
 
 from tideline_console.follower import Follower
 from tideline_console.model import ReadModel
@@ -38,10 +36,6 @@ class RunningPlans:
     def of(self, now_s: float) -> Mapping[Plan, RunProgress]:
         """Return how far each running plan is, as far as tables answered; without those that do not say it."""
         return self._watch.of(now_s, PATIENCE_S)
-
-    def documents(self, now_s: float) -> Mapping[Plan, dict[str, Any]]:
-        """Return the same as JSON."""
-        return {plan: asdict(found) for plan, found in self.of(now_s).items()}
 
     def _asked(self) -> dict[Plan, RunProgress]:
         by_table = defaultdict[str, list[Plan]](list)

@@ -108,15 +108,13 @@ class SharedAnswers:
 
     def _rendered(self, answer: _Answer, render: Callable[[], bytes]) -> bytes:
         now_s = self._monotonic_s()  # As old as what it is rendered from.
+        body, made_s = answer.body, answer.made_s
         try:
-            body = gzip.compress(render(), LEVEL)
-        except BaseException:
+            body, made_s = gzip.compress(render(), LEVEL), now_s
+        finally:
             with self._guard:
-                answer.renewed = None
-            raise
-        with self._guard:
-            answer.body, answer.made_s, answer.renewed = body, now_s, None
-            self._forget()
+                answer.body, answer.made_s, answer.renewed = body, made_s, None
+                self._forget()
         return body
 
     def _forget(self) -> None:

@@ -207,8 +207,8 @@ class Pages:
             "findings": queries.findings(model, now_s),
             "finding_total": queries.total(model, "findings"),
             "jobs": queries.work(model, now_s),
-            "due": queries.due(model, 8),
-            "done": queries.done(model, now_s - 86_400, 8),
+            "due": queries.due(model, 5),
+            "done": queries.done(model, now_s - 86_400, 5),
             "series": series,
             "movers": recent("movers", lambda: queries.movers(model, now_s), None, now_s, MOVERS_S),
             "commits_chart": chart("commits"),
@@ -288,10 +288,10 @@ class Pages:
         """Return what the page of health shows."""
         now_s = self.now_s()
         counts = self._counts.of(now_s, PATIENCE_S)
-        asked = partial(table_requests, self._model, counts, self._settings.prices)
+        made = partial(table_requests, self._model, counts, self._settings.prices)
         # With the counts, so that no others get their id.
-        found = self._recent.of("requests", lambda: (counts, asked()), id(counts), now_s, COUNTS_S)[1]
-        return {**health_context(self._health, self._model, now_s), "requests": found}
+        found: tuple[object, Context] = self._recent.of("requests", lambda: (counts, made()), id(counts), now_s, COUNTS_S)
+        return {**health_context(self._health, self._model, now_s), "requests": found[1]}
 
     def events(self, request: Request) -> Context:
         """Return what the page of events shows."""
