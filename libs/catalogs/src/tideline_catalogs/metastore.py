@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
+import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import tenacity
@@ -24,6 +25,7 @@ with extra("catalogs"):
 BATCH = 500
 """Partitions of one request: a real server takes one to three seconds for so many."""
 _ATTEMPTS = 5
+_LOCK_WAIT_S = 30.0
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 0x20)))
 _MOVED = re.compile("The table has been modified|duplicate (?:key|entry)|unique constraint", re.IGNORECASE)
 """What a server says if another client was first; of a second creation, release 4 says what its database does."""
@@ -39,6 +41,7 @@ class HiveMetastore:
         self._timeout_s = timeout_s
         self._transport: Any = None
         self._client: Any = None
+        self._has_locks = True
 
     def databases(self) -> list[str]:
         """See `Catalog`."""
@@ -71,7 +74,11 @@ class HiveMetastore:
         self._call("create_table", made)
 
     def alter_table(self, database: str, table: Registered, expected: tuple[str, str] | None, *, cascade: bool) -> None:
-        """See `Catalog`. Servers before 2.3.10, and 3.1, ignore `expected`."""
+        """See `Catalog`. Servers before 2.3.10, and 3.1, ignore `expected`: a lock keeps other syncs away."""
+        with self._locked(database, table.name):
+            self._alter_table(database, table, expected, cascade=cascade)
+
+    def _alter_table(self, database: str, table: Registered, expected: tuple[str, str] | None, *, cascade: bool) -> None:
         found = self._raw(database, table.name)
         if found is None:
             raise CatalogMoved(f"table {database}.{table.name} was dropped meanwhile")
@@ -143,6 +150,31 @@ class HiveMetastore:
         if transport is not None:
             transport.close()
 
+    @contextmanager
+    def _locked(self, database: str, name: str) -> Iterator[None]:
+        """Hold a lock of Tideline's syncs, where the metastore has the tables for locks. Raises `CatalogMoved` while others do."""
+        # Not on the table's own name: queries of Hive, and writers of Hudi, lock that.
+        place = t.LockComponent(t.LockType.EXCLUSIVE, t.LockLevel.TABLE, database, f"{name}.tideline-sync")
+        place.operationType = t.DataOperationType.NO_TXN
+        request, held = t.LockRequest(component=[place], user="tideline", hostname=socket.gethostname()), None
+        if self._has_locks:
+            try:
+                held = self._call("lock", request)
+            except CatalogRefused:
+                self._has_locks = False
+        try:
+            until_s = time.monotonic() + _LOCK_WAIT_S
+            while held is not None and held.state == t.LockState.WAITING:
+                if time.monotonic() > until_s:
+                    raise CatalogMoved(f"another sync changes table {database}.{name} for {_LOCK_WAIT_S:g} s")
+                time.sleep(0.05)
+                held = self._call("check_lock", t.CheckLockRequest(lockid=held.lockid))
+            yield
+        finally:
+            if held is not None:
+                with suppress(CatalogAway, CatalogRefused):  # it ends without heartbeats
+                    self._call("unlock", t.UnlockRequest(lockid=held.lockid))
+
     def _raw(self, database: str, name: str) -> Any:
         # `get_table` is gone in release 4.
         request = t.GetTableRequest(dbName=database, tblName=name)
@@ -194,9 +226,9 @@ class HiveMetastore:
             raise CatalogRefused(f"{where}: {error}", expected="a Hive metastore of release 2.3, 3 or 4") from error
 
     def _connect(self) -> None:
-        socket = TSocket.TSocket(self._host, self._port)
-        socket.setTimeout(self._timeout_s * 1000)  # without it a server that hangs blocks for ever
-        self._transport = TTransport.TBufferedTransport(socket)
+        connection = TSocket.TSocket(self._host, self._port)
+        connection.setTimeout(self._timeout_s * 1000)  # without it a server that hangs blocks for ever
+        self._transport = TTransport.TBufferedTransport(connection)
         self._transport.open()
         self._client = ThriftHiveMetastore.Client(TBinaryProtocol.TBinaryProtocolAccelerated(self._transport))
 
