@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +24,6 @@ with extra("catalogs"):
 BATCH = 500
 """Partitions of one request: a real server takes one to three seconds for so many."""
 _ATTEMPTS = 5
-_LOCK_WAIT_S = 30.0
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(1, 0x20)))
 _MOVED = re.compile("The table has been modified|duplicate (?:key|entry)|unique constraint", re.IGNORECASE)
 """What a server says if another client was first; of a second creation, release 4 says what its database does."""
@@ -152,28 +150,23 @@ class HiveMetastore:
 
     @contextmanager
     def _locked(self, database: str, name: str) -> Iterator[None]:
-        """Hold a lock of Tideline's syncs, where the metastore has the tables for locks. Raises `CatalogMoved` while others do."""
+        """Hold a lock of Tideline's syncs, where the metastore has the tables for locks. That of a dead sync ends by itself."""
         # Not on the table's own name: queries of Hive, and writers of Hudi, lock that.
         place = t.LockComponent(t.LockType.EXCLUSIVE, t.LockLevel.TABLE, database, f"{name}.tideline-sync")
-        place.operationType = t.DataOperationType.NO_TXN
-        request, held = t.LockRequest(component=[place], user="tideline", hostname=socket.gethostname()), None
+        place.operationType, held = t.DataOperationType.NO_TXN, None
         if self._has_locks:
             try:
-                held = self._call("lock", request)
+                held = self._call("lock", t.LockRequest(component=[place], user="tideline", hostname="tideline"))
             except CatalogRefused:
                 self._has_locks = False
         try:
-            until_s = time.monotonic() + _LOCK_WAIT_S
             while held is not None and held.state == t.LockState.WAITING:
-                if time.monotonic() > until_s:
-                    raise CatalogMoved(f"another sync changes table {database}.{name} for {_LOCK_WAIT_S:g} s")
                 time.sleep(0.05)
                 held = self._call("check_lock", t.CheckLockRequest(lockid=held.lockid))
             yield
         finally:
             if held is not None:
-                with suppress(CatalogAway, CatalogRefused):  # it ends without heartbeats
-                    self._call("unlock", t.UnlockRequest(lockid=held.lockid))
+                self._call("unlock", t.UnlockRequest(lockid=held.lockid))
 
     def _raw(self, database: str, name: str) -> Any:
         # `get_table` is gone in release 4.
@@ -226,9 +219,9 @@ class HiveMetastore:
             raise CatalogRefused(f"{where}: {error}", expected="a Hive metastore of release 2.3, 3 or 4") from error
 
     def _connect(self) -> None:
-        connection = TSocket.TSocket(self._host, self._port)
-        connection.setTimeout(self._timeout_s * 1000)  # without it a server that hangs blocks for ever
-        self._transport = TTransport.TBufferedTransport(connection)
+        socket = TSocket.TSocket(self._host, self._port)
+        socket.setTimeout(self._timeout_s * 1000)  # without it a server that hangs blocks for ever
+        self._transport = TTransport.TBufferedTransport(socket)
         self._transport.open()
         self._client = ThriftHiveMetastore.Client(TBinaryProtocol.TBinaryProtocolAccelerated(self._transport))
 

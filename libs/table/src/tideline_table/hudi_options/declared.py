@@ -39,7 +39,7 @@ TABLE_OPTIONS = (
     _table(
         WRITE + "recordkey.field",
         "key",
-        "Columns of the record key. A job on Spark without it adds rows, whose keys are made up.",
+        "Columns of the record key. Without it keys are made up.",
         "hoodie.table.recordkey.fields",
     ),
     _table(

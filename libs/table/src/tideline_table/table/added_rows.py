@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from tideline_table.file_group.slice import FileSlice
 from tideline_table.row_digest import row_hashes
 from tideline_table.schema.meta_fields import META_FIELDS
-from tideline_table.table.images import Images
 from tideline_table.table.query import Snapshot
 
 _SEED = 0x6A09E667F3BCC908
@@ -30,12 +29,6 @@ class AddedRows(Snapshot):
     """
 
     before: Snapshot | None = None
-
-    @classmethod
-    def of(cls, images: Images) -> AddedRows:
-        """Return the rows that the later state of `images` has and the earlier one lacks."""
-        found = images.after
-        return cls(found.storage, found.schema, found.rule, found.slices, buckets=found.buckets, before=images.before)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("parts of a partition cannot be compared in different processes")

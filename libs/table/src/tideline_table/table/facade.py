@@ -470,7 +470,8 @@ class Table:
         """
         current, instants = self._merging(), self._range_of(since, until)
         if not self.definition.has_meta_fields and not instants.from_start:
-            return AddedRows.of(images_of(current=current, state=self.state, kind=self._points, instants=instants))
+            found = images_of(current=current, state=self.state, kind=self._points, instants=instants)
+            return AddedRows(found.after.storage, found.after.schema, found.after.rule, found.after.slices, before=found.before)
         return changed_rows(current=current, state=self.state, kind=self._points, instants=instants)
 
     def changes(self, since: Point = "", until: Point = "", op: str | Iterable[str] = "") -> Images:
