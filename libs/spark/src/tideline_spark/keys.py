@@ -64,10 +64,7 @@ class NativeKeys:
         )
 
     def record_key(self) -> Column:
-        """Return the record key; null or empty where the worker will refuse the row.
-
-        Where the worker makes keys up, what the columns hold spreads the rows: a stage that runs again routes each as before.
-        """
+        """Return the record key, or, where the worker makes it up, a hash of the row: a stage that runs again routes each alike."""
         if not self.keygen.key_fields:
             hashed = [f.col(f"`{field.name}`") for field in self.source if "map<" not in field.dataType.simpleString()]
             return f.xxhash64(*hashed or [f.lit(0)]).cast("string")
