@@ -120,15 +120,18 @@ def expire_partitions(table: Table, options: Mapping[str, object] | None = None)
         return None, {}
 
 
-def old_rows(schema: pa.Schema, options: Options, now: datetime) -> pc.Expression | None:
-    """Return the condition that holds for the rows that the options let expire at `now`; None if they let none. Pure.
+def _old_rows(table: Table, given: Mapping[str, object] | None) -> pc.Expression | None:
+    """Return the condition that holds for the rows that the options let expire now; None, without a request, if they let none.
 
     A row without a value in the column stays. Raises `InvalidOption` if the column cannot tell the age of a row.
     """
+    options = table.options.merged(given or {})
     days, name, unit = options[ROW_TTL_DAYS], options[ROW_TTL_COLUMN], options[ROW_TTL_UNIT]
     if days == 0:
         return None
-    kind, end = schema.field(name).type if name in schema.names else None, now - timedelta(days=days)
+    table.refresh()
+    kind = table.schema.field(name).type if name in table.schema.names else None
+    end = table.clock.now() - timedelta(days=days)
     if kind is None:
         found = "that the table does not have"
     elif pa.types.is_date(kind):
@@ -147,9 +150,8 @@ def old_rows(schema: pa.Schema, options: Options, now: datetime) -> pc.Expressio
 
 
 def expired_rows(table: Table, options: Mapping[str, object] | None = None) -> dict[str, int]:
-    """Return how many rows of the table as it is now are old, by partition path. Raises as `old_rows`."""
-    table.refresh()
-    where = old_rows(table.schema, table.options.merged(options or {}), table.clock.now())
+    """Return how many rows of the table as it is now are old, by partition path. Raises as `expire_rows`."""
+    where = _old_rows(table, options)
     if where is None:
         return {}
     found: Counter[str] = Counter()
@@ -162,10 +164,9 @@ def expire_rows(table: Table, options: Mapping[str, object] | None = None) -> tu
     """Delete the rows that are old as one commit, at most `MOST_ROWS`; return it and their number.
 
     Returns None for the commit if none is old. A row that another process makes young before the commit stays. Raises as
-    `old_rows` and `write_rows`.
+    `write_rows`, and `InvalidOption` if the column cannot tell the age of a row.
     """
-    table.refresh()
-    where = old_rows(table.schema, table.options.merged(options or {}), table.clock.now())
+    where = _old_rows(table, options)
     if where is None:
         return None, 0
     none = table.schema.empty_table()
