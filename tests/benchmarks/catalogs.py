@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import pyarrow as pa
 import tenacity
 from tests.benchmarks.large_tables import SCHEMA, opened
 from tests.benchmarks.packed_tables import make_packed
@@ -78,7 +79,7 @@ def measure(url: str, base_path: str, partitions: int) -> None:
     make_packed(opened(base_path), partitions, 1)
     for work in ("first sync", "nothing to do", "one new partition"):
         if work == "one new partition":
-            tideline.open(base_path).insert({"id": ["new"], "part": ["new"]})
+            tideline.open(base_path).insert(pa.table({"id": ["new"], "part": ["new"]}, SCHEMA))
         with closing(open_catalog(url)) as catalog:
             timed, begun_s = Timed(catalog), time.monotonic()
             table = opened(base_path)

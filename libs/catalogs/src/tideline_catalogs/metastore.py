@@ -153,7 +153,8 @@ class HiveMetastore:
         """Hold a lock of Tideline's syncs, where the metastore has the tables for locks. That of a dead sync ends by itself."""
         # Not on the table's own name: queries of Hive, and writers of Hudi, lock that.
         place = t.LockComponent(t.LockType.EXCLUSIVE, t.LockLevel.TABLE, database, f"{name}.tideline-sync")
-        place.operationType, held = t.DataOperationType.NO_TXN, None
+        place.operationType = t.DataOperationType.NO_TXN
+        held: Any = None
         if self._has_locks:
             try:
                 held = self._call("lock", t.LockRequest(component=[place], user="tideline", hostname="tideline"))

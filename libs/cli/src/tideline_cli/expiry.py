@@ -34,7 +34,9 @@ def expire(
     the options. Cleaning deletes the files later; until then old instants are readable.
     """
     table = open_readable(path, settings_from(option)) if dry_run else open_writable(path, settings_from(option), locks)
-    options, instant, rows_instant, rows = table.options, None, None, dict[str, int]()
+    options, rows = table.options, dict[str, int]()
+    instant: str | None = None
+    rows_instant: str | None = None
     if dry_run:
         found = expired_partitions(table.refresh(), options, table.clock.now(), table.zone)
         rows = {partition: count for partition, count in expired_rows(table).items() if partition not in found}
