@@ -47,9 +47,9 @@ def expire(
         done, deleted = expire_rows(table)
         rows_instant = None if done is None else done.instant
     if as_json:
-        partitions = [{"path": one, "last_write": last} for one, last in found.items()]
+        old = [{"path": one, "last_write": last} for one, last in found.items()]
         ends = {"rows_instant": rows_instant, "rows": deleted, "rows_by_partition": rows}
-        print_json({"instant": instant, "partitions": partitions, **ends})
+        print_json({"instant": instant, "partitions": old, **ends})
         return
     if not found and not deleted:
         set_to = f"{PARTITION_TTL_DAYS.key}={options[PARTITION_TTL_DAYS]} and {ROW_TTL_DAYS.key}={options[ROW_TTL_DAYS]:g}"

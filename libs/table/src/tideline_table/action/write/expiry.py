@@ -130,8 +130,7 @@ def _old_rows(table: Table, given: Mapping[str, object] | None) -> pc.Expression
     if days == 0:
         return None
     table.refresh()
-    kind = table.schema.field(name).type if name in table.schema.names else None
-    end = table.clock.now() - timedelta(days=days)
+    kind, end = table.schema.field(name).type if name in table.schema.names else None, table.clock.now() - timedelta(days=days)
     if kind is None:
         found = "that the table does not have"
     elif pa.types.is_date(kind):
@@ -182,8 +181,7 @@ def expire_rows(table: Table, options: Mapping[str, object] | None = None) -> tu
         done = write_rows(table, source, Operation.UPSERT, options=options)
     except _NothingOld:
         return None, 0
-    assert source.change is not None
-    return done, source.change.deleted.num_rows
+    return done, source.change.deleted.num_rows if source.change is not None else 0
 
 
 def _first_rows(table: Table, snapshot: Snapshot, where: pc.Expression) -> pa.Table:
