@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 FAULTS := tests/simulation tests/weakenings tests/property tests/fuzz tests/full_disk tests/endurance tests/platform
 ON_SPARK := tests/spark
 # Tests marked `real`: in these files, or by a fixture of these folders. To import all others takes longer than this search.
-REAL = $(shell grep -rl 'mark\.real' tests --include='test_*.py' --include=conftest.py --exclude-dir=conformance --exclude-dir=debezium --exclude-dir=pubsub \
+REAL = $(shell grep -rl 'mark\.real' tests --include='test_*.py' --include=conftest.py --exclude-dir=conformance --exclude-dir=debezium --exclude-dir=engines --exclude-dir=pubsub \
 	| sed 's,/conftest\.py$$,,' | sort)
 STAMP := $(VENV)/.installed
 PIN := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package tideline-hudi
 PYTEST := $(BIN)/python -m pytest --durations 15 --durations-min 10
 
-.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-hive test-debezium test-pubsub test-cluster conformance simulate histories flips fuzz walk walk-both beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
+.PHONY: help screenshots setup java demo test test-changed test-faults test-spark test-real test-hive test-debezium test-engines test-pubsub test-cluster conformance simulate histories flips fuzz walk walk-both beside fleet bench bench-clustering bench-console bench-events bench-fleet bench-index lint format docs wheel release \
 	requirements images cluster-up cluster-status cluster-down e2e e2e-build e2e-short clean
 
 BASE ?= main
@@ -80,6 +80,9 @@ test-hive: java ## the suite of catalogs on metastores of Hive 3.1.3 and 4.0.1 (
 
 test-debezium: java ## a running Debezium: a PostgreSQL, Kafka Connect and tideline-ingest keep a table equal to the database; not in .ci/run
 	$(PYTEST) tests/debezium -m real
+
+test-engines: java ## Presto and Trino read synced tables by name, from a real Hive metastore (3 GB of pinned archives the first time); not in .ci/run
+	$(PYTEST) tests/engines -m real
 
 test-pubsub: java ## notifications through Google's emulator of Pub/Sub (google-cloud-cli-pubsub-emulator, which no registry of packages has); not in .ci/run
 	$(PYTEST) tests/pubsub -m real

@@ -49,6 +49,7 @@ TUNED = {
 BUCKET = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3", "hoodie.bucket.index.hash.field": "id"}
 V9 = {"hoodie.write.table.version": "9"}
 UNORDERED = {key: value for key, value in TRIPS.items() if "precombine" not in key}
+KEYLESS = {key: value for key, value in UNORDERED.items() if "recordkey" not in key}
 GLOBAL = {"hoodie.index.type": "GLOBAL_BLOOM"}
 KEYS = ("_hoodie_record_key", "_hoodie_partition_path")
 
@@ -97,7 +98,7 @@ class Query:
     at: Mapping[str, int] = field(default_factory=dict)
     as_text: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    """Columns that Apache Hudi's reader fills from the names of folders (docs/peer-differences.md, 14)."""
+    """Columns that Apache Hudi's reader fills from the names of folders (docs/peer-differences.md, 14), and keys made up."""
 
 
 ALL = Query()
@@ -270,6 +271,15 @@ JOBS: dict[str, list[Save | Query]] = {
         Save(rows([0, 21], 3), {**MOR, **V9, **op("insert_overwrite")}),
         ALL,
     ],
+    "no record key": [
+        Save(FIRST, KEYLESS),
+        Save(LATER, KEYLESS),
+        Save(LATER, {**KEYLESS, **op("insert")}),
+        Query(without=KEYS[:1]),
+        Query({"hoodie.datasource.query.type": "incremental"}, {R + "begin.instanttime": 0}, without=KEYS[:1]),
+        Save(rows([0, 21], 3), {**KEYLESS, **op("insert_overwrite")}),
+        Query(without=KEYS[:1]),
+    ],
     "a column more": [Save(FIRST, TRIPS), Save(rows(range(6, 12), 2, WIDER), TRIPS), ALL],
 }
 
@@ -333,7 +343,10 @@ def content(found: pa.Table, query: Query) -> list[dict[str, Any]]:
     found = found.drop_columns(list(query.without))
     for name in query.as_text:
         found = found.set_column(found.column_names.index(name), name, found.column(name).cast(pa.string()))
-    columns = [*KEYS, *(name for name in sorted(found.column_names) if not name.startswith("_hoodie_"))]
+    columns = [
+        *(name for name in KEYS if name not in query.without),
+        *(name for name in sorted(found.column_names) if not name.startswith("_hoodie_")),
+    ]
     return sorted(found.select(columns).to_pylist(), key=str)
 
 

@@ -20,7 +20,16 @@ from tideline_spark.data_source import register
 from tideline_spark.frames import NAME
 from tideline_spark.session import use_this_python
 from tideline_table.action import write_rows
-from tideline_table.errors import InvalidOption, SchemaMismatch, SourceFailed, TableExists, TableNotFound, TidelineError
+from tideline_table.errors import (
+    InvalidOption,
+    SchemaMismatch,
+    SourceFailed,
+    TableExists,
+    TableNotFound,
+    TidelineError,
+    UnsupportedTable,
+)
+from tideline_table.schema import META_FIELDS
 from tideline_table.storage import STAGING
 from tideline_table.table import Table, TableRequest, TableType, create_table
 from tideline_table.writer import Operation
@@ -90,6 +99,29 @@ def test_an_append_is_one_upsert_and_an_overwrite_replaces_everything(source: Sp
     assert staged(table) == []
 
 
+@pytest.mark.parametrize("collect", ["16777216", "0"], ids=["driver", "executors"])
+def test_a_job_without_a_record_key_adds_rows_whose_keys_are_made_up(source: SparkSession, tmp_path: Path, collect: str) -> None:
+    path, given = str(tmp_path / "t"), {name: value for name, value in JOB.items() if "key" not in name and "combine" not in name}
+    job = {**given, "hoodie.datasource.write.table.type": "MERGE_ON_READ", "tideline.spark.collect.bytes": collect}
+    twice = pa.concat_tables([rows(0, 9, 1), rows(0, 9, 1)])
+    df = source.createDataFrame(twice.append_column("tags", pa.array([[("a", 1)]] * 18, pa.map_(pa.string(), pa.int64()))))
+    for _ in range(2):
+        df.write.format(NAME).options(**job).mode("append").save(path)
+    table = Table.open(path)
+    keys = table.read(["_hoodie_record_key"]).column(0).to_pylist()
+    assert len(set(keys)) == len(keys) == 36
+    assert [a.operation for a in table.state.completed_writes()] == ["BULK_INSERT"] * 2
+    assert sorted(row["id"] for row in content(table)) == sorted(twice.column("id").to_pylist() * 2)
+    with pytest.raises(UnsupportedTable, match="no record key columns"):
+        df.write.format(NAME).options(**job, operation="upsert").mode("append").save(path)
+    stream = source.readStream.format(NAME).load(path).drop(*META_FIELDS)
+    options = {**job, "hoodie.table.name": "copy", "query_id": "q", "checkpointLocation": str(tmp_path / "at")}
+    stream.writeStream.format(NAME).options(**options).trigger(availableNow=True).start(f"{path}-copy").awaitTermination()
+    assert content(Table.open(f"{path}-copy")) == content(table)
+    df.limit(3).write.format(NAME).options(**job).mode("overwrite").save(path)
+    assert len(content(table)) == 3
+
+
 @pytest.mark.parametrize(
     ("mode", "options", "told"),
     [
@@ -125,7 +157,13 @@ def test_what_is_refused_writes_nothing(source: SparkSession, table: Table, mode
     [
         ("missing", "append", {}, TableNotFound, r"hoodie\.datasource\.write\.recordkey\.field"),
         ("missing", "append", {**JOB, "hoodie.datasource.write.operation": "delete"}, TableNotFound, "a table for delete"),
-        ("missing", "append", {"hoodie.table.name": "m"}, InvalidOption, "no record key columns"),
+        (
+            "missing",
+            "append",
+            {"hoodie.table.name": "m", "hoodie.datasource.write.operation": "upsert"},
+            InvalidOption,
+            "no record key columns",
+        ),
         ("missing", "append", {**JOB, "hoodie.datasource.write.recordkey.field": "nothing"}, SchemaMismatch, "'nothing'"),
         ("missing", "append", {**JOB, "hoodie.datasource.write.precombine.field": "nothing"}, SchemaMismatch, "'nothing'"),
         ("t", "append", {}, SchemaMismatch, "'more'"),

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tideline
 from tideline_spark.sql import sql
-from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch, TableExists, TidelineError
+from tideline_table.errors import InvalidOption, InvalidStatement, SchemaMismatch, TableExists, TidelineError, UnsupportedTable
 
 COLUMNS = "id string, day string, fare double, place struct<x:int,y:string>, at timestamp"
 
@@ -117,6 +117,18 @@ def test_constants_of_a_partition(spark: SparkSession, base: str) -> None:
     assert rows(sql(spark, found)) == [("a", 1.0, "mon")]
 
 
+def test_a_table_without_a_primary_key_takes_rows_and_no_change(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    sql(spark, f"create table `{path}` (id string, n int)")
+    for _ in range(2):
+        sql(spark, f"insert into `{path}` values ('a', 1)")
+    found = sql(spark, f"select * from `{path}`")
+    assert found is not None
+    assert [(row.id, row.n) for row in found.collect()] == [("a", 1)] * 2
+    with pytest.raises(UnsupportedTable, match="no record key columns"):
+        sql(spark, f"delete from `{path}` where n = 1")
+
+
 @pytest.mark.parametrize(
     ("statement", "error", "words"),
     [
@@ -140,7 +152,7 @@ def test_constants_of_a_partition(spark: SparkSession, base: str) -> None:
         ("insert overwrite `{base}` partition (day) select 'd', 'mon', 1, null, null", InvalidStatement, "values of all"),
         ("create table trips (id string) tblproperties (primaryKey = 'id')", InvalidStatement, "without a place"),
         ("create table `{base}2` (id string) using delta tblproperties (primaryKey = 'id')", InvalidStatement, "USING delta"),
-        ("create table `{base}2` (id string)", InvalidOption, "no record key columns"),
+        ("create table `{base}2` (id string) tblproperties (primaryKey = 'nothing')", SchemaMismatch, "'nothing'"),
         ("select * from `{base}` timestamp as of current_timestamp()", InvalidStatement, "TIMESTAMP AS OF"),
     ],
 )

@@ -6,7 +6,7 @@ import copy
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import tenacity
@@ -39,6 +39,7 @@ class HiveMetastore:
         self._timeout_s = timeout_s
         self._transport: Any = None
         self._client: Any = None
+        self._has_locks = True
 
     def databases(self) -> list[str]:
         """See `Catalog`."""
@@ -71,7 +72,11 @@ class HiveMetastore:
         self._call("create_table", made)
 
     def alter_table(self, database: str, table: Registered, expected: tuple[str, str] | None, *, cascade: bool) -> None:
-        """See `Catalog`. Servers before 2.3.10, and 3.1, ignore `expected`."""
+        """See `Catalog`. Servers before 2.3.10, and 3.1, ignore `expected`: a lock keeps other syncs away."""
+        with self._locked(database, table.name):
+            self._alter_table(database, table, expected, cascade=cascade)
+
+    def _alter_table(self, database: str, table: Registered, expected: tuple[str, str] | None, *, cascade: bool) -> None:
         found = self._raw(database, table.name)
         if found is None:
             raise CatalogMoved(f"table {database}.{table.name} was dropped meanwhile")
@@ -142,6 +147,27 @@ class HiveMetastore:
         transport, self._transport, self._client = self._transport, None, None
         if transport is not None:
             transport.close()
+
+    @contextmanager
+    def _locked(self, database: str, name: str) -> Iterator[None]:
+        """Hold a lock of Tideline's syncs, where the metastore has the tables for locks. That of a dead sync ends by itself."""
+        # Not on the table's own name: queries of Hive, and writers of Hudi, lock that.
+        place = t.LockComponent(t.LockType.EXCLUSIVE, t.LockLevel.TABLE, database, f"{name}.tideline-sync")
+        place.operationType = t.DataOperationType.NO_TXN
+        held: Any = None
+        if self._has_locks:
+            try:
+                held = self._call("lock", t.LockRequest(component=[place], user="tideline", hostname="tideline"))
+            except CatalogRefused:
+                self._has_locks = False
+        try:
+            while held is not None and held.state == t.LockState.WAITING:
+                time.sleep(0.05)
+                held = self._call("check_lock", t.CheckLockRequest(lockid=held.lockid))
+            yield
+        finally:
+            if held is not None:
+                self._call("unlock", t.UnlockRequest(lockid=held.lockid))
 
     def _raw(self, database: str, name: str) -> Any:
         # `get_table` is gone in release 4.

@@ -34,7 +34,9 @@ def expire(
     the options. Cleaning deletes the files later; until then old instants are readable.
     """
     table = open_readable(path, settings_from(option)) if dry_run else open_writable(path, settings_from(option), locks)
-    options, instant, rows_instant, rows = table.options, None, None, dict[str, int]()
+    options, rows = table.options, dict[str, int]()
+    instant: str | None = None
+    rows_instant: str | None = None
     if dry_run:
         found = expired_partitions(table.refresh(), options, table.clock.now(), table.zone)
         rows = {partition: count for partition, count in expired_rows(table).items() if partition not in found}
@@ -45,16 +47,13 @@ def expire(
         done, deleted = expire_rows(table)
         rows_instant = None if done is None else done.instant
     if as_json:
-        partitions = [{"path": one, "last_write": last} for one, last in found.items()]
-        by_partition = {"rows_by_partition": rows} if dry_run else {}
-        print_json({"instant": instant, "partitions": partitions, "rows_instant": rows_instant, "rows": deleted, **by_partition})
+        old = [{"path": one, "last_write": last} for one, last in found.items()]
+        ends = {"rows_instant": rows_instant, "rows": deleted, "rows_by_partition": rows}
+        print_json({"instant": instant, "partitions": old, **ends})
         return
-    days, row_days = options[PARTITION_TTL_DAYS], options[ROW_TTL_DAYS]
     if not found and not deleted:
-        young = [f"every partition was written within {days} days"] if days > 0 else []
-        young += [f"no row is more than {row_days:g} days old"] if row_days else []
-        unset = f"neither {PARTITION_TTL_DAYS.key} nor {ROW_TTL_DAYS.key} is set"
-        print_line("nothing to do: " + (", and ".join(young) or unset))
+        set_to = f"{PARTITION_TTL_DAYS.key}={options[PARTITION_TTL_DAYS]} and {ROW_TTL_DAYS.key}={options[ROW_TTL_DAYS]:g}"
+        print_line(f"nothing to do: no partition and no row is old by {set_to}")
         return
     for one, last in found.items():
         print_line(f"{one}: last written by {last}")

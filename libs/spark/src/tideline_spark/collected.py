@@ -13,7 +13,7 @@ from tideline_table.action import OnConflict, write_rows
 from tideline_table.errors import UnsupportedTable
 from tideline_table.log import ProgressStep
 from tideline_table.table import Table
-from tideline_table.writer import Operation
+from tideline_table.writer import Operation, promises_unique_keys
 
 
 def needs_driver(table: Table, operation: Operation) -> bool:
@@ -39,7 +39,7 @@ def write_collected(
 
     A table that cannot be written, and columns that do not fit, are found before Spark runs a job.
     """
-    table.check_writable()
+    table.check_writable(keyed=promises_unique_keys(operation, table.options))
     target = evolved_by(df, table.definition, table.schema_json, operation, table.options)
     source_columns(df, target.schema, table.definition.keygen, operation)
     with translated():

@@ -279,6 +279,7 @@ class _StreamReader(ds.DataSourceStreamReader):
         table = self._refreshed()
         if self._options.changes:
             return _changed(table.changes(first, last, self._options.op))
+        table.check_keyed_rows("a stream")
         return _spread(table.incremental(first, last))
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:

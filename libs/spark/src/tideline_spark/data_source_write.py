@@ -31,7 +31,7 @@ from tideline_table.hudi_options import HudiOptions, check_agrees, is_hudi_optio
 from tideline_table.log import ProgressStep
 from tideline_table.storage import STAGING, open_storage
 from tideline_table.table import Table
-from tideline_table.writer import Operation
+from tideline_table.writer import Operation, promises_unique_keys
 
 _LOGGER = logging.getLogger(__name__)
 DELETIONS = (Operation.DELETE, Operation.DELETE_PARTITION)
@@ -97,7 +97,7 @@ class WriteOptions:
         Raises what `Table.open` and `Table.check_writable` raise, and `InvalidOption` if options of Hudi name another table.
         """
         table = _opened(self)
-        table.check_writable()
+        table.check_writable(keyed=promises_unique_keys(self.operation, table.options))
         check_agrees(self.hudi, table.definition)
         self.hudi.warn()
 

@@ -30,7 +30,7 @@ from tideline_table.errors import InvalidOption, TableExists, TableNotFound
 from tideline_table.hudi_options import HudiOptions, check_agrees, is_hudi_option, parse_hudi_options, table_request
 from tideline_table.schema import storable_schema, top_columns
 from tideline_table.table import RecordIndex, Table, create_table, default_name
-from tideline_table.writer import Operation
+from tideline_table.writer import Operation, promises_unique_keys
 
 _LOGGER = logging.getLogger(__name__)
 OWN_NAMES = ("path", "operation", "locks")
@@ -92,6 +92,15 @@ class SaveJob:
             raise self._excluded(asked, f"{' or '.join(_OVERWRITES)}, or no operation")
         return self.named
 
+    def operation_on(self, table: Table | None) -> Operation:
+        """Return the operation that writes the rows into `table` (None: a new one). Raises `InvalidOption` as `operation`.
+
+        As with Hudi, a job that names none adds the rows to a table without record keys.
+        """
+        has_keys = "key" in self.options.table if table is None else bool(table.definition.keygen.key_fields)
+        is_named = self.named is not None or "operation" in self.options.write
+        return self.operation if has_keys or is_named or self.operation is not Operation.UPSERT else Operation.BULK_INSERT
+
     def _excluded(self, operation: Operation, expected: str) -> InvalidOption:
         return InvalidOption(f"operation {operation.value!r} in mode {self.mode}", expected=expected)
 
@@ -114,8 +123,8 @@ def save(df: DataFrame, job: SaveJob) -> None:
     Raises, before Spark runs a job: `InvalidOption`, `TableExists` (mode errorifexists), `TableNotFound` (nothing defines the
     table, or rows are to be deleted), `SchemaMismatch`; otherwise what `write_dataframe` raises.
     """
-    operation = job.operation
     table = _existing(job)
+    operation = job.operation_on(table)
     if table is not None and job.mode is SaveMode.IGNORE:
         _warn_of_ignored(job)
         return
@@ -153,9 +162,13 @@ def stream_sink(df: DataFrame, given: Mapping[str, str], partition_by: tuple[str
     Raises, before the stream begins, what `WriteOptions.of` and `save` raise.
     """
     asked = WriteOptions.of(given, overwrite=False, is_stream=True)
-    job = SaveJob(asked.path, SaveMode.APPEND, asked.operation, asked.hudi, partition_by, asked.locks)
-    _ready(job, _existing(job), df.schema, asked.operation).check_writable()
-    return sink(asked.path, query_id=asked.query_id, operation=asked.operation, options=job.write_options(), locks=asked.locks)
+    named = asked.operation if given.get("operation") else None
+    job = SaveJob(asked.path, SaveMode.APPEND, named, asked.hudi, partition_by, asked.locks)
+    found = _existing(job)
+    operation = job.operation_on(found)
+    table = _ready(job, found, df.schema, operation)
+    table.check_writable(keyed=promises_unique_keys(operation, table.options))
+    return sink(asked.path, query_id=asked.query_id, operation=operation, options=job.write_options(), locks=asked.locks)
 
 
 def define_table(asked: WriteOptions, rows: StructType) -> None:
@@ -189,7 +202,8 @@ def _created(job: SaveJob, rows: StructType, operation: Operation) -> Table:
             remedy="create it with tideline.create, or define it by hoodie.table.name and hoodie.datasource.write.recordkey.field",
         )
     schema = storable_schema(arrow_schema(rows))
-    request = table_request(job.options, default_name(job.path), schema, job.partition_by)
+    needs_key = promises_unique_keys(operation, Options(job.write_options()))
+    request = table_request(job.options, default_name(job.path), schema, job.partition_by, needs_key=needs_key)
     try:
         create_table(job.path, request)
     except TableExists:

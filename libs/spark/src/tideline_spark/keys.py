@@ -53,7 +53,9 @@ class NativeKeys:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the record key is an unchanged text column, so that Spark and the engine cannot differ."""
+        """Whether the record key is an unchanged text column, or made up, so that Spark and the engine cannot differ."""
+        if not self.keygen.key_fields:
+            return True
         name = self.keygen.key_fields[0]
         return (
             not self.keygen.has_prefixed_keys
@@ -62,7 +64,10 @@ class NativeKeys:
         )
 
     def record_key(self) -> Column:
-        """Return the record key; null or empty where the worker will refuse the row."""
+        """Return the record key, or, where the worker makes it up, a hash of the row: a stage that runs again routes each alike."""
+        if not self.keygen.key_fields:
+            hashed = [f.col(f"`{field.name}`") for field in self.source if "map<" not in field.dataType.simpleString()]
+            return f.xxhash64(*hashed or [f.lit(0)]).cast("string")
         if not self.keygen.has_prefixed_keys:
             return self._text(self.keygen.key_fields[0])
         parts = []

@@ -201,6 +201,7 @@ def query_of(table: Table, *, as_of: Point = "", read_optimized: bool = False, s
             f"{'read_optimized' if read_optimized else 'as_of'} together with since or until",
             expected="options of one kind of query",
         )
+    table.check_keyed_rows("an incremental query on Spark")
     return table.incremental(since, until)
 
 

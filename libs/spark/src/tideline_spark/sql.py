@@ -354,6 +354,7 @@ class _Session:
             tideline.create(
                 path,
                 schema=to_arrow_schema(schema, timezone="UTC"),
+                key=None,  # unless options name it
                 partition=asked.partitions,
                 name="" if "/" in named.name else named.name,
                 hive_style="hoodie.datasource.write.hive_style_partitioning" not in asked.options,

@@ -104,7 +104,7 @@ def write_dataframe(
     use_this_python(df.sparkSession)
     if isinstance(table, str):
         table = Table.open(table, hudi_lock=open_hudi_lock)
-    table.check_writable()
+    table.check_writable(keyed=promises_unique_keys(operation, table.options.merged(options or {})))
 
     @lru_cache(maxsize=1)
     def choices_on(_kept: tuple[str, bool]) -> WriteChoices:

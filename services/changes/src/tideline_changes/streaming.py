@@ -309,8 +309,4 @@ def _check_supported(table: Table) -> None:
             expected="a table that Tideline writes",
             remedy="share the table with Apache Hudi (tideline share), or create it with Tideline",
         )
-    if not table.definition.has_meta_fields:
-        raise UnsupportedTable(
-            f"row changes of table {table.definition.name!r}, which has no meta fields",
-            expected="rows that say which write made them",
-        )
+    table.check_keyed_rows("row changes")

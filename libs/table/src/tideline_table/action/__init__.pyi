@@ -51,13 +51,12 @@ from .write.choices import (
     target_schema,
 )
 from .write.executor import RoutedWrite, ThisProcess
-from .write.expiry import expire_partitions, expired_partitions
+from .write.expiry import expire_partitions, expire_rows, expired_partitions, expired_rows
 from .write.live_keys import all_deleted_keys, may_delete
 from .write.partition_deletion import delete_partitions
 from .write.resize import resize_buckets
 from .write.ring_resize import RingResize, SkippedPartition, SkipReason, partitions_of_same_number, resize_rings
 from .write.row_change import ChangeSource, RowChange
-from .write.row_expiry import expire_rows, expired_rows
 from .write.row_source import Reads, RowSource, WriteInput
 from .write.run import closed_to_inserts, overwrite_of, write_context, write_partition_metafile, write_rows
 from .write.transaction import EARLY_CHECK_S, LookUp, WriteTransaction, inserted_hashes

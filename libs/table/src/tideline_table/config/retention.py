@@ -70,27 +70,13 @@ PARTITION_TTL_MOST = Option(
     minimum=1,
 )
 ROW_TTL_DAYS = Option(
-    "tideline.row.ttl.days",
-    0.0,
-    "Rows whose `tideline.row.ttl.column` is more than N days old are deleted, by the cleaner and by `tideline expire`. 0: none.",
-    unit="days",
-    minimum=0,
+    "tideline.row.ttl.days", 0.0, "The cleaner and `tideline expire` delete rows of more than N days. 0: none.", "days", minimum=0
 )
 ROW_TTL_COLUMN = Option(
     "tideline.row.ttl.column", "", "The column of dates, timestamps or epochs that says how old a row is. A null row never expires."
 )
 ROW_TTL_UNIT = Option(
-    "tideline.row.ttl.unit",
-    "",
-    "What the column counts since 1970, if it has 64-bit integers.",
-    choices=("", "seconds", "milliseconds", "microseconds"),
-)
-ROW_TTL_MOST = Option(
-    "tideline.row.ttl.max.delete.rows",
-    1_000_000,
-    "One commit deletes at most N old rows; the next check of the cleaner deletes more.",
-    unit="rows",
-    minimum=1,
+    "tideline.row.ttl.unit", "", "The unit of a column of epochs.", choices=("", "seconds", "milliseconds", "microseconds")
 )
 MOST_LEASE_S = 366 * 24 * 3600.0
 """A lease lasts at most this long without renewal."""

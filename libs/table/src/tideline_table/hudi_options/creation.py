@@ -83,14 +83,16 @@ def _index_fields(given: Mapping[str, Given]) -> dict[str, Any]:
     }
 
 
-def table_request(options: HudiOptions, name: str, schema: pa.Schema, partition_by: tuple[str, ...] = ()) -> TableRequest:
+def table_request(
+    options: HudiOptions, name: str, schema: pa.Schema, partition_by: tuple[str, ...] = (), *, needs_key: bool = True
+) -> TableRequest:
     """Return the table to create: named `name` unless the options name it, with the columns of `schema`.
 
     `partition_by` are the partition columns if the options name none. Raises `InvalidOption` for options that do not define a
-    table that can be created here, and without a record key.
+    table that can be created here, and, with `needs_key`, without a record key.
     """
-    partitions = {} if "partition" in options.table else {"partition_fields": partition_by}
-    return named_request(options, partitions, name, schema)
+    arguments: dict[str, Any] = {} if "partition" in options.table else {"partition_fields": partition_by}
+    return named_request(options, arguments if needs_key else {**arguments, "key_fields": None}, name, schema)
 
 
 def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str, schema: pa.Schema) -> TableRequest:
@@ -118,7 +120,7 @@ def named_request(options: HudiOptions, arguments: Mapping[str, Any], name: str,
         raise InvalidOption(
             "no record key columns",
             expected="the argument key (--key), or the option hoodie.datasource.write.recordkey.field",
-            remedy="name the columns that identify a row: this engine makes no keys up",
+            remedy="name the columns that identify a row, or only add rows (key=None; on Spark the operation insert)",
         )
     if "merge" not in given and request.merge == DEFAULT_PAYLOAD and not request.ordering_field:
         # The class of Hudi's default compares nothing if there is nothing to compare.

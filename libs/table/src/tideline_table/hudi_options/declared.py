@@ -37,7 +37,10 @@ TABLE_OPTIONS = (
     _table("hoodie.table.name", "name", "The table's name. Default: the last part of the path.", WRITE + "table.name"),
     _table("hoodie.database.name", "database", "The database that the table's properties name."),
     _table(
-        WRITE + "recordkey.field", "key", "Columns of the record key. Needed to create a table.", "hoodie.table.recordkey.fields"
+        WRITE + "recordkey.field",
+        "key",
+        "Columns of the record key. Without it keys are made up.",
+        "hoodie.table.recordkey.fields",
     ),
     _table(
         WRITE + "partitionpath.field",

@@ -49,6 +49,7 @@ from tideline_table.schema.avro import VARIANT, VECTOR, check_writable_types
 from tideline_table.schema.identity import SchemaVersions
 from tideline_table.schema.meta_fields import OPERATION_FIELD
 from tideline_table.storage import Folder, ObjectStat, Storage, open_storage
+from tideline_table.table.added_rows import AddedRows
 from tideline_table.table.bucket_numbers import check_index, complete_ended_resize
 from tideline_table.table.changes import (
     InstantRange,
@@ -464,17 +465,32 @@ class Table:
         """Return a snapshot that reads rows written after `since` (empty: all) up to `until` (inclusive; empty: now), visible then.
 
         Points are sequences of the table log (`tideline_table.table.changes`), instants, dates or times. Raises `InstantNotFound`,
-        `InvalidOption`, `HistoryRewritten`, `HistoryUnavailable` if cleaning or archival removed what the query needs.
+        `InvalidOption`, `HistoryRewritten`, `HistoryUnavailable` if cleaning or archival removed what the query needs. Without
+        meta fields, files are compared (`AddedRows`).
         """
-        return changed_rows(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
+        current, instants = self._merging(), self._range_of(since, until)
+        if not self.definition.has_meta_fields and not instants.from_start:
+            found = images_of(current=current, state=self.state, kind=self._points, instants=instants)
+            return AddedRows(found.after.storage, found.after.schema, found.after.rule, found.after.slices, before=found.before)
+        return changed_rows(current=current, state=self.state, kind=self._points, instants=instants)
 
     def changes(self, since: Point = "", until: Point = "", op: str | Iterable[str] = "") -> Images:
         """Return the net changes after `since` up to `until`, with the rows before and after. Errors as `incremental`.
 
-        `op` chooses operations (`operations_of`); empty: all.
+        `op` chooses operations (`operations_of`); empty: all. Raises `UnsupportedTable` without meta fields.
         """
+        self.check_keyed_rows("changes")
         found = images_of(current=self._merging(), state=self.state, kind=self._points, instants=self._range_of(since, until))
         return replace(found, operations=operations_of(op))
+
+    def check_keyed_rows(self, what: str) -> None:
+        """Raise `UnsupportedTable` for a table without meta fields, of which `what` is asked."""
+        if not self.definition.has_meta_fields:
+            raise UnsupportedTable(
+                f"{what} of table {self.definition.name!r}, which has no meta fields",
+                expected="rows that say their key and which write made them",
+                remedy="read the rows that were added, in process: tideline.open(path).incremental(since)",
+            )
 
     def newest_point(self) -> str:
         """Return the end of what `incremental` and `changes` return now: the point to continue from."""
@@ -504,10 +520,6 @@ class Table:
         return replace(found, buckets=None) if self.state.bucket_numbers or self.state.ring_resizes else found
 
     def _range_of(self, since: Point, until: Point) -> InstantRange:
-        if not self.definition.has_meta_fields:
-            raise UnsupportedTable(
-                f"table {self.definition.name!r} has no meta fields", expected="rows that say which write made them"
-            )
         end = self.point_of(until)
         found = range_of(self.state, self._points, self.point_of(since), end)
         if self._points is PointKind.COMPLETION:

@@ -160,14 +160,15 @@ class Snapshot:
         condition, chosen = self.filtered(where), self.output(columns)
         slices = self.only(condition, keys).slices
         if columns is not None and not set(columns) <= set(self.schema.names):
-            for batch in self._scan(slices, top_columns(self.schema, columns), condition, keys):
+            for batch in self.scan_slices(slices, top_columns(self.schema, columns), condition, keys):
                 yield with_fields(batch, chosen)
             return
-        yield from self._scan(slices, columns, condition, keys)
+        yield from self.scan_slices(slices, columns, condition, keys)
 
-    def _scan(
+    def scan_slices(
         self, slices: Sequence[FileSlice], columns: Sequence[str] | None, condition: pc.Expression | None, keys: pa.Array | None
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these slices, as `scan` does, which checks condition and columns."""
         for file_slice in slices:
             with _kept_files():
                 yield from scan_slice(self.storage, file_slice, self.schema, self.rule, columns, condition, keys, self.log_indexes)

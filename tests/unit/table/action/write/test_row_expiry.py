@@ -9,9 +9,9 @@ import pytest
 from tests.unit.table.tables import open_table
 
 from tideline_table.action import expire_rows, expired_rows, write_rows
-from tideline_table.action.write import row_expiry
+from tideline_table.action.write import expiry
 from tideline_table.clock import ManualClock
-from tideline_table.config import ROW_TTL_COLUMN, ROW_TTL_DAYS, ROW_TTL_MOST, ROW_TTL_UNIT
+from tideline_table.config import ROW_TTL_COLUMN, ROW_TTL_DAYS, ROW_TTL_UNIT
 from tideline_table.errors import InvalidOption
 from tideline_table.storage import MemoryStorage
 from tideline_table.table import Table, TableRequest, TableType, create_table
@@ -87,16 +87,17 @@ def test_rows_of_each_kind_of_column_are_old_by_its_value(column):
 
 
 @pytest.mark.parametrize("kind", TableType)
-def test_rows_of_both_types_of_tables_are_deleted_at_most_so_many(kind):
+def test_rows_of_both_types_of_tables_are_deleted_at_most_so_many(kind, monkeypatch):
+    monkeypatch.setattr(expiry, "MOST_ROWS", 2)
     table = table_of(kind, **{f"a{n}": 20.0 for n in range(5)}, b1=20.0, b2=1.0)
     write_rows(table, rows(table, {"a1": 1.0}, ts=2), Operation.UPSERT)
-    counts = [expire_rows(table, ttl(**{ROW_TTL_MOST.key: 2}))[1] for _ in range(4)]
+    counts = [expire_rows(table, ttl())[1] for _ in range(4)]
     assert (counts, keys(table)) == ([2, 2, 1, 0], ["a1", "b2"])
 
 
 def test_a_row_that_another_writer_makes_young_before_the_commit_stays(monkeypatch):
     table = table_of(**AGES)
-    found, asked = row_expiry._first_rows, []
+    found, asked = expiry._first_rows, []
 
     def written_meanwhile(*given):
         answer = found(*given)
@@ -106,7 +107,7 @@ def test_a_row_that_another_writer_makes_young_before_the_commit_stays(monkeypat
             write_rows(other, rows(other, {"a1": 0.0}, ts=2), Operation.UPSERT)
         return answer
 
-    monkeypatch.setattr(row_expiry, "_first_rows", written_meanwhile)
+    monkeypatch.setattr(expiry, "_first_rows", written_meanwhile)
     assert expire_rows(table, ttl())[1] == 2
     assert (asked, keys(table)) == ([3, 2], ["a1", "a2", "b2"])
 

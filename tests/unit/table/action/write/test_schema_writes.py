@@ -1,6 +1,7 @@
 """Writes that change the schema of a table, alone and against each other; and tables without meta fields."""
 
 import json
+import pickle
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -328,6 +329,41 @@ def test_rows_without_keys_are_not_found_again(bare, operation, options):
     table, _, _ = bare
     with pytest.raises(UnsupportedTable, match="no meta fields"):
         write(table, [("a", "p", 1, "x")], operation, **options)
+
+
+@pytest.mark.parametrize("kind", TableType)
+def test_rows_that_were_added_without_meta_fields_are_found_by_their_files(kind):
+    table, _, _ = new_table(meta_fields=False, type=kind)
+    into_one_file, apart = {"hoodie.parquet.small.file.limit": 10**9}, {"hoodie.parquet.small.file.limit": 0}
+    write(table, [("a", "p", 1, "x"), ("b", "q", 1, "x")], Operation.INSERT)
+    start = table.refresh().sequence
+    # The same row once more, in a new version of its file; one beside it in a file of its own; one in another partition.
+    write(table, [("a", "p", 1, "x"), ("c", "p", 2, "y")], Operation.INSERT, **into_one_file)
+    middle = table.refresh().sequence
+    write(table, [("a", "p", 1, "x"), ("d", "r", 3, "z")], Operation.INSERT, **apart)
+    added = [("a", "p", 1, "x"), ("a", "p", 1, "x"), ("c", "p", 2, "y"), ("d", "r", 3, "z")]
+
+    def rows(since, until="", **query):
+        names = ["id", "part", "ts", "v"]
+        return sorted(tuple(row[n] for n in names) for row in table.incremental(since, until).read(names, **query).to_pylist())
+
+    for _ in range(2):
+        assert rows(start) == added
+        assert rows(start, middle) == [("a", "p", 1, "x"), ("c", "p", 2, "y")]
+        assert rows(middle) == [("a", "p", 1, "x"), ("d", "r", 3, "z")]
+        assert rows(start, where="v <> 'x'") == added[2:]
+        assert table.incremental(start).read([]).num_rows == 4
+        assert len(rows("")) == 6
+        assert rows(table.state.sequence) == []
+        cluster(table, schedule_clustering(table))  # which moves rows and adds none
+    before = table.refresh().sequence
+    write(table, [("e", "p", 9, "new")], Operation.INSERT_OVERWRITE)
+    assert rows(before) == [("e", "p", 9, "new")]
+    assert rows(start) == [("d", "r", 3, "z"), ("e", "p", 9, "new")]
+    with pytest.raises(UnsupportedTable, match="no meta fields"):
+        table.changes(start)
+    with pytest.raises(TypeError, match="different processes"):
+        pickle.dumps(table.incremental(start))
 
 
 @pytest.mark.parametrize("kind", TableType)

@@ -1,4 +1,4 @@
-"""Time to live of partitions: those that no write has changed for long are deleted, as Apache Hudi's partition TTL does.
+"""Time to live of partitions and rows. Partitions that no write has changed for long are deleted, as by Hudi's partition TTL.
 
 Apache Hudi takes the newest base instant of a partition's file slices for its last write. Here writes to log files count, too, so
 that a partition whose rows are still updated stays.
@@ -6,19 +6,40 @@ that a partition whose rows are still updated stays.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tideline_table.action.write.choices import refuse_replacement
 from tideline_table.action.write.partition_deletion import delete_chosen
-from tideline_table.config import PARTITION_TTL_DAYS, PARTITION_TTL_MOST, PARTITION_TTL_SELECTED, Options
+from tideline_table.action.write.row_change import ChangeSource, RowChange
+from tideline_table.action.write.run import write_rows
+from tideline_table.config import (
+    PARTITION_TTL_DAYS,
+    PARTITION_TTL_MOST,
+    PARTITION_TTL_SELECTED,
+    ROW_TTL_COLUMN,
+    ROW_TTL_DAYS,
+    ROW_TTL_UNIT,
+    Options,
+)
 from tideline_table.coordination.committed import Committed
-from tideline_table.errors import WriteConflict
+from tideline_table.errors import InvalidOption, WriteConflict
 from tideline_table.hudi.instant import time_from_instant
 from tideline_table.log.state import TableState
+from tideline_table.schema import top_columns
+from tideline_table.schema.meta_fields import MetaField
 from tideline_table.table.facade import Table
+from tideline_table.table.query import Snapshot
 from tideline_table.writer import Operation
+
+MOST_ROWS = 1_000_000
+"""One commit deletes at most so many old rows, whose keys the process holds."""
+_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
 
 
 @dataclass(slots=True)
@@ -46,7 +67,7 @@ class _StillOld:
 
 
 class _NothingOld(Exception):
-    """Meanwhile no partition is old any more."""
+    """Meanwhile no partition, or no row, is old any more."""
 
 
 def expired_partitions(state: TableState, options: Options, now: datetime, zone: tzinfo = UTC) -> dict[str, str]:
@@ -97,3 +118,80 @@ def expire_partitions(table: Table, options: Mapping[str, object] | None = None)
         return delete_chosen(table, old.choose, chosen, reads=old), old.partitions
     except _NothingOld:
         return None, {}
+
+
+def _old_rows(table: Table, given: Mapping[str, object] | None) -> pc.Expression | None:
+    """Return the condition that holds for the rows that the options let expire now; None, without a request, if they let none.
+
+    A row without a value in the column stays. Raises `InvalidOption` if the column cannot tell the age of a row.
+    """
+    options = table.options.merged(given or {})
+    days, name, unit = options[ROW_TTL_DAYS], options[ROW_TTL_COLUMN], options[ROW_TTL_UNIT]
+    if days == 0:
+        return None
+    table.refresh()
+    kind, end = table.schema.field(name).type if name in table.schema.names else None, table.clock.now() - timedelta(days=days)
+    if kind is None:
+        found = "that the table does not have"
+    elif pa.types.is_date(kind):
+        return pc.field(name) < pa.scalar(end.date(), pa.date32()).cast(kind)
+    elif pa.types.is_timestamp(kind):
+        return pc.field(name) < pa.scalar(end, pa.timestamp("us", "UTC")).cast(pa.timestamp(kind.unit, kind.tz), safe=False)
+    elif pa.types.is_int64(kind) and unit:
+        return pc.field(name) < pa.scalar(int(end.timestamp() * _UNITS[unit]), kind)
+    else:
+        found = f"of type {kind}"
+    raise InvalidOption(
+        f"{ROW_TTL_DAYS.key}={days:g} with {ROW_TTL_COLUMN.key}={name!r}, a column {found}",
+        expected=f"a column of dates or timestamps, or of 64-bit integers with {ROW_TTL_UNIT.key}",
+        remedy=f"set {ROW_TTL_COLUMN.key} to the column that says how old a row is",
+    )
+
+
+def expired_rows(table: Table, options: Mapping[str, object] | None = None) -> dict[str, int]:
+    """Return how many rows of the table as it is now are old, by partition path. Raises as `expire_rows`."""
+    where = _old_rows(table, options)
+    if where is None:
+        return {}
+    found: Counter[str] = Counter()
+    for batch in table.snapshot().scan([MetaField.PARTITION_PATH.value], where):
+        found.update(batch.column(0).to_pylist())
+    return dict(sorted(found.items()))
+
+
+def expire_rows(table: Table, options: Mapping[str, object] | None = None) -> tuple[Committed | None, int]:
+    """Delete the rows that are old as one commit, at most `MOST_ROWS`; return it and their number.
+
+    Returns None for the commit if none is old. A row that another process makes young before the commit stays. Raises as
+    `write_rows`, and `InvalidOption` if the column cannot tell the age of a row.
+    """
+    where = _old_rows(table, options)
+    if where is None:
+        return None, 0
+    none = table.schema.empty_table()
+
+    def compute(snapshot: Snapshot) -> RowChange:
+        found = _first_rows(table, snapshot, where)
+        if not found.num_rows:
+            raise _NothingOld
+        return RowChange(none, none, found, none)
+
+    source = ChangeSource(table, compute, lambda rows: rows.filter(where).num_rows > 0, where)
+    try:
+        done = write_rows(table, source, Operation.UPSERT, options=options)
+    except _NothingOld:
+        return None, 0
+    return done, source.change.deleted.num_rows if source.change is not None else 0
+
+
+def _first_rows(table: Table, snapshot: Snapshot, where: pc.Expression) -> pa.Table:
+    """Return the columns that identify the first old rows: the scan ends with the file in which their number is reached."""
+    keygen = table.definition.keygen
+    columns = top_columns(table.schema, (*keygen.key_fields, *keygen.partition_fields))
+    left, found = MOST_ROWS, list[pa.RecordBatch]()
+    for batch in snapshot.scan(columns, where):
+        found.append(batch.select(columns).slice(0, left))
+        left -= found[-1].num_rows
+        if left <= 0:
+            break
+    return pa.Table.from_batches(found, pa.schema([table.schema.field(name) for name in columns]))
