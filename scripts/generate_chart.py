@@ -2,10 +2,10 @@
 
 Settings in values.schema.json and in the definition of HudiTable, Grafana's dashboard.
 
-Also the version in Chart.yaml and in the definition, which is that of pyproject.toml. `python scripts/generate_chart.py` writes them from the
-declared settings and metrics; `--check` writes nothing and exits with 1 if a file would change. In values.schema.json only the
-definitions whose names end with `Settings` are generated, in the definition of HudiTable the lines between two marks; the rest
-is written by hand and kept.
+Also the version in Chart.yaml and in the definition, which is that of pyproject.toml. `python scripts/generate_chart.py` writes
+them from the declared settings and metrics; `--check` writes nothing and exits with 1 if a file would change. In
+values.schema.json only the definitions whose names end with `Settings` are generated, in the definition of HudiTable the lines
+between two marks; the rest is written by hand and kept.
 """
 
 from __future__ import annotations

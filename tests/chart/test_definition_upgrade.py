@@ -82,7 +82,8 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("installed", "is_applied"), [("", True), ("0.1.0", True), ("0.0.9", True), ("0.1.1rc1", False), ("0.10.0", False), ("1.0", False)]
+    ("installed", "is_applied"),
+    [("", True), ("0.1.0", True), ("0.0.9", True), ("0.1.1rc1", False), ("0.10.0", False), ("1.0", False)],
 )
 def test_an_older_chart_does_not_replace_a_newer_definition(tmp_path: Path, installed: str, is_applied: bool) -> None:
     definition = re.sub('release: ".*"', 'release: "0.1.0"', (CHART / "crds/huditables.yaml").read_text())
@@ -93,7 +94,13 @@ def test_an_older_chart_does_not_replace_a_newer_definition(tmp_path: Path, inst
     with ThreadingHTTPServer(("127.0.0.1", 0), answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = f"--server=http://127.0.0.1:{server.server_port}"
-        script = [sys.executable, str(CHART / "files/definition.py"), place, f"--account={tmp_path}", str(tmp_path / "huditables.yaml")]
+        script = [
+            sys.executable,
+            str(CHART / "files/definition.py"),
+            place,
+            f"--account={tmp_path}",
+            str(tmp_path / "huditables.yaml"),
+        ]
         done = subprocess.run(script, capture_output=True, text=True, check=False)
         server.shutdown()
     assert done.returncode == (not is_applied), done.stderr

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
             installed = json.load(answer)["metadata"].get("annotations", {}).get(RELEASE, "")
         if own is not None and numbers(installed) > numbers(own[1]):
             print(
-                f"the definition of HudiTable resources is that of release {installed}, newer than this chart's {own[1]}; upgrade by a "
-                f"chart of {installed} or later, or leave it as it is: tableResources.upgradeDefinition=false",
+                f"the definition of HudiTable resources is that of release {installed}, newer than this chart's {own[1]}; upgrade "
+                f"by a chart of {installed} or later, or leave it as it is: tableResources.upgradeDefinition=false",
                 file=sys.stderr,
             )
             return 1

@@ -175,7 +175,10 @@ def test_bad_arguments_of_write(refused, filled, arguments, named):
         (("status", "--state", "unmanaged"), "no tables"),
         (("job", "list"), "no tables"),
         (("sql", "select 1", "--table", "trips"), "expected NAME=PATH; give the table a name"),
-        (("events", "tables", "kafka://none.invalid:1", "--client-option", "acks"), "expected KEY=VALUE; keys are those of librdkafka"),
+        (
+            ("events", "tables", "kafka://none.invalid:1", "--client-option", "acks"),
+            "expected KEY=VALUE; keys are those of librdkafka",
+        ),
     ],
 )
 def test_a_command_says_what_it_needs(refused, arguments, named):

@@ -209,7 +209,9 @@ def _opened(url: str, client_option: Sequence[str] | None) -> EventLog:
     log = open_event_log(url, client_options=settings_from(client_option, "--client-option", where="keys are those of librdkafka"))
     # Reading would create the file, and look like a log without events.
     if (path := sqlite_path(url)) is not None and not path.exists():
-        raise InvalidOption(f"no event log at {path}", expected="events.db in the state folder of the services", remedy="start the mirror")
+        raise InvalidOption(
+            f"no event log at {path}", expected="events.db in the state folder of the services", remedy="start the mirror"
+        )
     return log
 
 

@@ -188,7 +188,9 @@ def searched(fleet: Any, progress: Progress) -> tuple[list[str], list[dict[str, 
     Raises `InvalidOption` if neither the command nor the settings name tables: an empty list would look as if all were well.
     """
     if not fleet.settings.tables:
-        raise InvalidOption("no tables", expected="base paths or patterns", remedy="name some, such as '/data/lake/*', or --settings")
+        raise InvalidOption(
+            "no tables", expected="base paths or patterns", remedy="name some, such as '/data/lake/*', or --settings"
+        )
     progress.describe("searching for tables")
     found, failures = fleet.find(progress.advance)
     progress.expect(len(found))

@@ -155,7 +155,9 @@ def writer_names(table: Table, commits: int = CHECKED_COMMITS) -> tuple[str, ...
     return tuple(writer.name for writer in find_writers(table, commits=commits).writers)
 
 
-def _read_backwards(storage: Storage, listed: ListedTimeline, done: list[Instant]) -> Iterator[tuple[Instant, bytes, CommitMetadata]]:
+def _read_backwards(
+    storage: Storage, listed: ListedTimeline, done: list[Instant]
+) -> Iterator[tuple[Instant, bytes, CommitMetadata]]:
     """Return writes with the content of their commit files, the newest first, without those that Tideline made before `leave`."""
     for instant in reversed(done):
         content = storage.read(path := listed.timeline.path(instant))
