@@ -12,7 +12,7 @@ from tideline_table.clock import ManualClock, SystemClock
 from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord, SchemaMismatch
 from tideline_table.hudi.instant import Action
 from tideline_table.storage import LocalStorage, MemoryStorage
-from tideline_table.table import TableType, create_table, summarise
+from tideline_table.table import Table, TableType, create_table, summarise
 from tideline_table.table.create import TableRequest
 from tideline_table.writer import Operation
 
@@ -145,8 +145,10 @@ def test_bulk_insert_sorts(table, key, value, order):
 def test_a_sort_column_without_an_order_is_refused(kind):
     """Arrow's own error came, while the rows were sorted."""
     rows = pa.table({"id": ["a"], "it": pa.array([None], kind)})
-    table = create_table("memory", TableRequest("t", rows.schema, ("id",)), storage=MemoryStorage())
-    with pytest.raises(SchemaMismatch, match="sort column 'it' of type .* no lists or maps"):
+    storage = MemoryStorage()
+    create_table("memory", TableRequest("t", rows.schema, ("id",)), storage=storage)
+    table = Table.open("memory", storage=storage)
+    with pytest.raises(SchemaMismatch, match=r"sort column 'it' of type .* no lists or maps"):
         write_rows(table, rows, Operation.BULK_INSERT, options={"hoodie.bulkinsert.user.defined.partitioner.sort.columns": "it"})
 
 
