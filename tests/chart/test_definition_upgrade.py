@@ -62,7 +62,7 @@ def test_the_hook_may_change_the_one_definition_and_runs_before_the_upgrade() ->
 class _Answers(BaseHTTPRequestHandler):
     """What the API server holds and gets. `test_the_script_replaces_the_definition_on_a_real_api_server` asks a real one."""
 
-    installed = ""
+    installed: ClassVar[str] = ""
     applied: ClassVar[list[bytes]] = []
 
     def do_GET(self) -> None:
@@ -90,8 +90,8 @@ def test_an_older_chart_does_not_replace_a_newer_definition(tmp_path: Path, inst
     (tmp_path / "huditables.yaml").write_text(definition)
     (tmp_path / "token").write_text("t")
     shutil.copy(certifi.where(), tmp_path / "ca.crt")
-    answers = type("Answers", (_Answers,), {"installed": installed, "applied": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), answers) as server:
+    _Answers.installed, _Answers.applied = installed, []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = f"--server=http://127.0.0.1:{server.server_port}"
         script = [
@@ -104,7 +104,7 @@ def test_an_older_chart_does_not_replace_a_newer_definition(tmp_path: Path, inst
         done = subprocess.run(script, capture_output=True, text=True, check=False)
         server.shutdown()
     assert done.returncode == (not is_applied), done.stderr
-    assert answers.applied == ([definition.encode()] if is_applied else [])
+    assert _Answers.applied == ([definition.encode()] if is_applied else [])
     assert is_applied or f"release {installed}, newer than this chart's 0.1.0" in done.stderr
 
 
