@@ -30,4 +30,6 @@ def report(event: Transition) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     react(sys.argv[1], report)

@@ -55,6 +55,8 @@ def follow(source: str, target: str, event_log: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     print(run(*sys.argv[1:3]), "changed rows")
     if len(sys.argv) > 3:
         follow(*sys.argv[1:4])

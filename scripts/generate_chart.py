@@ -2,10 +2,10 @@
 
 Settings in values.schema.json and in the definition of HudiTable, Grafana's dashboard.
 
-Also the version in Chart.yaml, which is that of pyproject.toml. `python scripts/generate_chart.py` writes them from the
-declared settings and metrics; `--check` writes nothing and exits with 1 if a file would change. In values.schema.json only the
-definitions whose names end with `Settings` are generated, in the definition of HudiTable the lines between two marks; the rest
-is written by hand and kept.
+Also the version in Chart.yaml and in the definition, which is that of pyproject.toml. `python scripts/generate_chart.py` writes
+them from the declared settings and metrics; `--check` writes nothing and exits with 1 if a file would change. In
+values.schema.json only the definitions whose names end with `Settings` are generated, in the definition of HudiTable the lines
+between two marks; the rest is written by hand and kept.
 """
 
 from __future__ import annotations
@@ -175,13 +175,18 @@ def definition(current: str) -> str:
         raise SystemExit(f"{DEFINITION} has no marks around its generated lines; expected {_BEGIN.strip()!r} and {_END.strip()!r}")
     indent = before.rpartition("\n")[2]
     lines = yaml.safe_dump({"settings": table_settings()}, sort_keys=False, width=100).splitlines(keepends=True)
+    before = re.sub(r"(tideline\.dev/release: ).*", rf'\g<1>"{_release()}"', before)
     return before + begin + "".join(indent + line for line in lines) + indent + end + after
 
 
 def description(current: str) -> str:
     """Return the text of Chart.yaml: `current` with the version of the distribution, which the images have as their tag, too."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return re.sub(r"^(version|appVersion): .*$", rf"\1: {version}", current, flags=re.MULTILINE)
+    return re.sub(r"^(version|appVersion): .*$", rf"\1: {_release()}", current, flags=re.MULTILINE)
+
+
+def _release() -> str:
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return version
 
 
 def dashboard(metrics: Iterable[Metric]) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
+import certifi
 import jsonschema
 import pytest
 import yaml
@@ -53,6 +59,55 @@ def test_the_hook_may_change_the_one_definition_and_runs_before_the_upgrade() ->
     assert not [m for m in rendered(BASE) if m["metadata"]["name"].startswith(NAME)]
 
 
+class _Answers(BaseHTTPRequestHandler):
+    """What the API server holds and gets. `test_the_script_replaces_the_definition_on_a_real_api_server` asks a real one."""
+
+    installed: ClassVar[str] = ""
+    applied: ClassVar[list[bytes]] = []
+
+    def do_GET(self) -> None:
+        self._answer({"metadata": {"annotations": {"tideline.dev/release": self.installed} if self.installed else {}}})
+
+    def do_PATCH(self) -> None:
+        self.applied.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer({})
+
+    def _answer(self, document: object) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(document).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_applied"),
+    [("", True), ("0.1.0", True), ("0.0.9", True), ("0.1.1rc1", False), ("0.10.0", False), ("1.0", False)],
+)
+def test_an_older_chart_does_not_replace_a_newer_definition(tmp_path: Path, installed: str, is_applied: bool) -> None:
+    definition = re.sub('release: ".*"', 'release: "0.1.0"', (CHART / "crds/huditables.yaml").read_text())
+    (tmp_path / "huditables.yaml").write_text(definition)
+    (tmp_path / "token").write_text("t")
+    shutil.copy(certifi.where(), tmp_path / "ca.crt")
+    _Answers.installed, _Answers.applied = installed, []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"--server=http://127.0.0.1:{server.server_port}"
+        script = [
+            sys.executable,
+            str(CHART / "files/definition.py"),
+            place,
+            f"--account={tmp_path}",
+            str(tmp_path / "huditables.yaml"),
+        ]
+        done = subprocess.run(script, capture_output=True, text=True, check=False)
+        server.shutdown()
+    assert done.returncode == (not is_applied), done.stderr
+    assert _Answers.applied == ([definition.encode()] if is_applied else [])
+    assert is_applied or f"release {installed}, newer than this chart's 0.1.0" in done.stderr
+
+
 @pytest.mark.cluster
 def test_the_script_replaces_the_definition_on_a_real_api_server(tmp_path: Path) -> None:
     definition = yaml.safe_load((CHART / "crds/huditables.yaml").read_text())
@@ -78,5 +133,11 @@ def test_the_script_replaces_the_definition_on_a_real_api_server(tmp_path: Path)
             # The API server learns of a new role a moment after it is stored; a pod takes longer to start.
             while (done := applied("of-the-hook")).returncode:
                 assert "(403)" in done.stderr, done.stderr
+            newer = {"metadata": {"annotations": {"tideline.dev/release": "9999.0.0"}}}
+            merged = {"Content-Type": "application/merge-patch+json"}
+            client.patch(f"{place}/{OURS}", content=json.dumps(newer), headers=merged).raise_for_status()
+            refused = applied("of-the-hook")
+            assert refused.returncode == 1
+            assert "release 9999.0.0, newer than this chart's" in refused.stderr, refused.stderr
             (found,) = client.get(f"{place}/{OURS}").raise_for_status().json()["spec"]["versions"]
             assert found["additionalPrinterColumns"] == definition["spec"]["versions"][0]["additionalPrinterColumns"] != []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.tables import ROUTED, content
@@ -62,6 +63,17 @@ def test_dataframes_write_what_the_engine_writes(
         assert content(native.read()) == content(engine.read())
     columns = ["_hoodie_record_key", "_hoodie_partition_path"]
     assert sorted(map(str, native.read(columns).to_pylist())) == sorted(map(str, engine.read(columns).to_pylist()))
+
+
+def test_a_bulk_insert_sorts_by_a_key_in_a_struct(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    create_table(path, TableRequest("t", SCHEMA, ("place.id",), ("place.region",)))
+    table = Table.open(path, options={**ROUTED, "hoodie.bulkinsert.sort.mode": "GLOBAL_SORT"})
+    given = rows(0, 60, 1, regions=1)
+    write_dataframe(table, spark.createDataFrame(given.take(list(range(59, -1, -1)))), Operation.BULK_INSERT)
+    for found in (Path(path) / "r0").glob("*.parquet"):
+        keys = pq.read_table(found, columns=["_hoodie_record_key"])["_hoodie_record_key"].to_pylist()
+        assert keys == sorted(keys)
 
 
 def test_the_data_source_writes_and_reads_such_a_table(spark: SparkSession, tmp_path: Path) -> None:

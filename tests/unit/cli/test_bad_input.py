@@ -185,6 +185,12 @@ def test_a_command_says_what_it_needs(refused, arguments, named):
     assert named in refused(*arguments)
 
 
+@pytest.mark.parametrize("command", ["tables", "tail"])
+def test_an_event_log_that_is_not_there_is_not_made(refused, tmp_path, command):
+    assert f"no event log at {tmp_path}/state/events.db" in refused("events", command, f"sqlite://{tmp_path}/state/events.db")
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

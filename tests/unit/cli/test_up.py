@@ -6,6 +6,7 @@ import pytest
 from examples.demo.__main__ import main as demo
 from examples.demo.run import DemoFailed
 
+from tideline_cli.platform import _environment
 from tideline_cli.up import _services, run_services
 from tideline_console.settings import ConsoleSettings
 from tideline_planner.settings import PlannerSettings
@@ -47,6 +48,14 @@ def test_up_refuses_one_port_for_all_services(settings, tmp_path):
 def test_up_refuses_a_port_that_two_services_have_in_common(settings):
     settings("[mirror]\nhttp_port = 8081", "[lock_service]\nhttp_port = 8081")
     with pytest.raises(InvalidSetting, match="8081 for mirror, lock_service"):
+        run_services()
+
+
+def test_an_empty_pattern_is_refused_and_not_the_present_folder(settings):
+    """`--tables "$TABLES"` of a variable that is not set let the services work on the folder in which the command ran."""
+    assert _environment([""], None, None)["TIDELINE_TABLES"] == '[""]'
+    settings(tables="['']")
+    with pytest.raises(InvalidSetting, match="setting 'tables' has ''"):
         run_services()
 
 

@@ -27,7 +27,10 @@ def test_a_file_is_checked(cli, tmp_path):
     assert "a-secret-path" not in told.text
     refused = cli("webhooks", "check", file_of(tmp_path, "ftp://hooks.example"))
     assert refused.code == 2
-    assert "line 4: subscriptions[0].url" in refused.stderr
+    assert "line 4: subscriptions[0].url" in refused.text
+    told = cli("webhooks", "check", file_of(tmp_path, "https://hooks.example", "    a: 1\n    b: 2\n"))
+    places = [line.partition(" is no field")[0].partition(", ")[2] for line in told.text.splitlines()]
+    assert places == ["line 6: subscriptions[0].a", "line 7: subscriptions[0].b"]
 
 
 def test_an_endpoint_is_tried_and_a_table_is_sent_again_from_a_sequence_on(cli, tmp_path):

@@ -116,7 +116,7 @@ def test_default_event_log_is_in_the_state_folder():
         ({"TIDELINE_SHARD_COUNT": "2", "TIDELINE_SHARD_INDEX": "2"}, "shard_index", "'2'", "below shard_count (2)"),
         ({"TIDELINE_LOG_FORMAT": "xml"}, "log_format", "'xml'", "'json' or 'console'"),
         ({"TIDELINE_FLEET": "a/b c"}, "fleet", "'a/b c'", "^[A-Za-z0-9_.-]*$"),
-        ({"TIDELINE_EVENT_LOG": "events.db"}, "event_log", "'events.db'", "a URL such as"),
+        ({"TIDELINE_EVENT_LOG": "events.db"}, "event_log", "'events.db'", "sqlite:///folder/events.db of an event log"),
         ({"TIDELINE_SWEEPER__CONF": "{x"}, "sweeper.conf", "'{x'", "a valid dictionary"),
         ({"TIDELINE_SWEEPER__BATCH": "x" * 500}, "sweeper.batch", "x...", "a valid integer"),
     ],
@@ -135,6 +135,7 @@ def test_wrong_value_in_the_file_names_file_and_table(written):
     file = written("[sweeper]\nbatch = 'many'\n")
     error = refused(file)
     assert (error.name, error.origin) == ("sweeper.batch", f"settings file {file}, table [sweeper]")
+    assert refused(written("tables = 5\n")).expected == "a list"
 
 
 def test_further_wrong_settings_are_named_too():

@@ -35,6 +35,7 @@ from tideline_events import (
     UnknownEvent,
     decode,
     open_event_log,
+    sqlite_path,
 )
 from tideline_events.envelope import KINDS, EventKind
 from tideline_events.fields import payload_fields
@@ -205,7 +206,13 @@ class _Names:
 
 
 def _opened(url: str, client_option: Sequence[str] | None) -> EventLog:
-    return open_event_log(url, client_options=settings_from(client_option, "--client-option", where="keys are those of librdkafka"))
+    log = open_event_log(url, client_options=settings_from(client_option, "--client-option", where="keys are those of librdkafka"))
+    # Reading would create the file, and look like a log without events.
+    if (path := sqlite_path(url)) is not None and not path.exists():
+        raise InvalidOption(
+            f"no event log at {path}", expected="events.db in the state folder of the services", remedy="start the mirror"
+        )
+    return log
 
 
 def _kinds(text: str) -> list[EventKind]:

@@ -90,7 +90,9 @@ def _environment(tables: list[str] | None, settings: Path | None, state_folder: 
     """Return the variables that give the program its settings."""
     environment: dict[str, str] = {}
     if tables:
-        paths = [os.path.abspath(os.path.expanduser(path)) if ":" not in path and path[:1] != "!" else path for path in tables]
+        paths = [
+            os.path.abspath(os.path.expanduser(path)) if path and ":" not in path and path[0] != "!" else path for path in tables
+        ]
         environment["TIDELINE_TABLES"] = json.dumps(paths)
     if settings:
         environment["TIDELINE_SETTINGS_FILE"] = str(settings)

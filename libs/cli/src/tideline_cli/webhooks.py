@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tideline_cli.report import print_facts, print_listing
+from tideline_cli.failure import EXIT_BAD_INPUT
+from tideline_cli.report import print_facts, print_line, print_listing
 from tideline_table.clock import SystemClock
 
 app = typer.Typer()
@@ -22,11 +23,16 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a subscriptio
 @webhooks.command(epilog="Example: tideline webhooks check subscriptions.yaml")
 def check(file: File) -> None:
     """Check a file of subscriptions and the secrets that it names. Exit code 2 if anything is wrong."""
-    from tideline_webhooks.subscriptions import read_subscriptions
+    from tideline_webhooks.subscriptions import SubscriptionsRefused, read_subscriptions
 
+    try:
+        found = read_subscriptions(file)
+    except SubscriptionsRefused as error:
+        for problem in error.problems:
+            print_line(f"{file}, {problem}")
+        raise typer.Exit(EXIT_BAD_INPUT) from None
     rows = [
-        (one.name, one.endpoint, ", ".join(one.kinds), one.format, "yes" if one.secret else "no", one.on_failure)
-        for one in read_subscriptions(file)
+        (one.name, one.endpoint, ", ".join(one.kinds), one.format, "yes" if one.secret else "no", one.on_failure) for one in found
     ]
     print_listing(("name", "endpoint", "events", "format", "secret", "on failure"), rows)
 

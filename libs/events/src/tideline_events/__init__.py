@@ -19,7 +19,7 @@ from tideline_events.errors import (
     TopicMismatch,
 )
 from tideline_events.group import ConsumerCounts, GroupPublisher
-from tideline_events.location import check_event_log_url, open_event_log, open_row_schemas
+from tideline_events.location import check_event_log_url, open_event_log, open_row_schemas, sqlite_path
 from tideline_events.log import EventLog, Publisher, Subscription, Tail, transition_records
 from tideline_events.payload import (
     ActionEvent,

@@ -111,13 +111,23 @@ def open_event_log(url: str, *, clock: Clock | None = None, client_options: Mapp
         else _registered(given["registry"], topics, of_registry)
     )
     if parts.scheme == "sqlite":
-        return SqliteEventLog(Path("/" + unquote(parts.path).lstrip("/")), clock, topics, wire)
+        return SqliteEventLog(_path_in(parts.path), clock, topics, wire)
     with extra("kafka"):
         from tideline_events.kafka import KafkaEventLog, KafkaSettings
 
     replication = -1 if given["replication"] is None else given["replication"]
     settings = KafkaSettings(parts.netloc, given["partitions"], replication, client_options=options, topics=topics, wire=wire)
     return KafkaEventLog(settings, clock)
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file of an event log in SQLite; None for one in Kafka."""
+    parts = urlsplit(url)
+    return _path_in(parts.path) if parts.scheme == "sqlite" else None
+
+
+def _path_in(text: str) -> Path:
+    return Path("/" + unquote(text).lstrip("/"))
 
 
 def open_row_schemas(url: str, *, client_options: Mapping[str, str] | None = None) -> RowSchemas | None:

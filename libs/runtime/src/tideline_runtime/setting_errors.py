@@ -79,4 +79,4 @@ def shortened(text: str) -> str:
 def expectation(error: ErrorDetails) -> str:
     """Return the expectation in pydantic's message, without the words that name the kind of error."""
     message = error["msg"].removeprefix("Value error, ")
-    return re.sub(r"^\w+ should (be |have )?", "", message)
+    return re.sub(r"^\w+ should (be |have )?", "", message).replace("a valid tuple", "a list")

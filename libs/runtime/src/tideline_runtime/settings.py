@@ -63,7 +63,7 @@ def setting(
 def _checked_url(text: str) -> str:
     scheme, colon, _ = text.partition(":")
     if not colon or not scheme.replace("+", "").isalnum():
-        raise ValueError("a URL such as sqlite:////var/lib/tideline/events.db or redis://host:6379/0")
+        raise ValueError("a URL with a scheme, such as sqlite:///folder/events.db of an event log, or redis://host:6379/0 of locks")
     return text
 
 

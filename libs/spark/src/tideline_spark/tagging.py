@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from tideline_spark.buckets import bucket_number
 from tideline_spark.hadoop_s3 import scan_options
-from tideline_spark.keys import NativeKeys
+from tideline_spark.keys import NativeKeys, source_column
 from tideline_spark.layout import WriteLayout
 from tideline_spark.rings import with_nodes
 from tideline_table.action import TargetSchema, target_schema
@@ -148,7 +148,7 @@ def routed_rows(
         keyed = keyed.drop(KEY)
     # Spark radix-sorts a single long. The task separates units that share a hash.
     ordered = keyed.withColumn(ORDER, f.xxhash64(PARTITION, UNIT)).repartition(layout.tasks, PARTITION, UNIT)
-    return ordered.sortWithinPartitions(ORDER, *(f"`{n}`" for n in routing.sort_columns))
+    return ordered.sortWithinPartitions(ORDER, *(source_column(routing.keys.source, n) for n in routing.sort_columns))
 
 
 def _located(keyed: DataFrame, routing: Routing, layout: WriteLayout, existing: DataFrame, deleted: pa.Table | None) -> DataFrame:

@@ -28,7 +28,7 @@ from tideline_spark.errors import spark_failure, translated
 from tideline_spark.global_tagging import GlobalTagging
 from tideline_spark.inline import run_inline_on_executors
 from tideline_spark.jobs import tagged_jobs
-from tideline_spark.keys import NativeKeys
+from tideline_spark.keys import NativeKeys, source_type
 from tideline_spark.layout import WriteLayout, bucket_layout, decide_layout
 from tideline_spark.planning import planning_settings, write_settings
 from tideline_spark.report import WriteReport, jobs_with_tag, report_of
@@ -196,7 +196,7 @@ def _routing(table: Table, df: DataFrame, target: TargetSchema, operation: Opera
         check_sort_columns(target.schema, options)
         # A column that the source lacks is null in every row and does not affect the order.
         chosen = bulk_order(options, tuple(keygen.key_fields) if keys.is_plain else (KEY,))
-        sort_columns = tuple(n for n in chosen if n in (*columns, KEY))
+        sort_columns = tuple(n for n in chosen if n == KEY or source_type(keys.source, n) is not None)
     return Routing(
         operation=operation,
         keys=keys,

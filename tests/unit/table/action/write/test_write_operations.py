@@ -9,13 +9,14 @@ from tests.unit.table.tables import SCHEMA, contents, create, new_table, open_ta
 
 from tideline_table.action import write_rows
 from tideline_table.clock import ManualClock, SystemClock
-from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord
+from tideline_table.errors import DuplicateKey, InvalidOption, InvalidRecord, SchemaMismatch
 from tideline_table.hudi.instant import Action
-from tideline_table.storage import LocalStorage
-from tideline_table.table import TableType, create_table, summarise
+from tideline_table.storage import LocalStorage, MemoryStorage
+from tideline_table.table import Table, TableType, create_table, summarise
 from tideline_table.table.create import TableRequest
 from tideline_table.writer import Operation
 
+LISTS = pa.list_(pa.string())
 DUP = "hoodie.datasource.insert.dup.policy"
 
 
@@ -138,6 +139,17 @@ def test_bulk_insert_sorts(table, key, value, order):
     committed = write(table, rows, Operation.BULK_INSERT, **{f"hoodie.bulkinsert.{key}": value})
     found = table.read().filter(pc.field("_hoodie_commit_time") == committed.instant)
     assert found.column("id").to_pylist() == order
+
+
+@pytest.mark.parametrize("kind", [LISTS, pa.struct([("inner", LISTS)]), pa.map_(pa.string(), pa.int64())])
+def test_a_sort_column_without_an_order_is_refused(kind):
+    """Arrow's own error came, while the rows were sorted."""
+    rows = pa.table({"id": ["a"], "it": pa.array([None], kind)})
+    storage = MemoryStorage()
+    create_table("memory", TableRequest("t", rows.schema, ("id",)), storage=storage)
+    table = Table.open("memory", storage=storage)
+    with pytest.raises(SchemaMismatch, match=r"sort column 'it' of type .* no lists or maps"):
+        write_rows(table, rows, Operation.BULK_INSERT, options={"hoodie.bulkinsert.user.defined.partitioner.sort.columns": "it"})
 
 
 def test_files_stay_below_the_target_size(table):

@@ -230,7 +230,17 @@ def _check_fixed(fixed: Mapping[str, str], given: pa.Schema) -> None:
 
 
 def check_sort_columns(schema: pa.Schema, options: Options) -> None:
-    """Raise `SchemaMismatch` if `schema` lacks a column that the options sort a bulk insert by."""
+    """Raise `SchemaMismatch` if `schema` lacks a column that the options sort a bulk insert by, or it has no order."""
     for name in column_list(options[BULK_INSERT_SORT_COLUMNS]):
         if name not in schema.names:
             raise SchemaMismatch(f"sort column {name!r} is not in the schema", expected=f"columns among {', '.join(schema.names)}")
+        if not _has_order(kind := schema.field(name).type):
+            raise SchemaMismatch(
+                f"sort column {name!r} of type {kind}", expected="a column whose values have an order: no lists or maps"
+            )
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_has_order(child.type) for child in kind)
+    return not pa.types.is_nested(kind)
