@@ -49,8 +49,8 @@ _FIRST_PAGE = {
 _SETTINGS_PREAMBLE = """# Settings
 
 The settings that a first user may need. [Advanced settings](settings-advanced.md) has all others: their defaults serve most fleets.
-
-The value of a setting is the first one found in this order: an argument in code, an environment variable, the settings file (TOML, named by `--settings` or `TIDELINE_SETTINGS_FILE`), the default. Shared settings are top-level keys
+The value of a setting is the first one found in this order: an argument in code, an environment
+variable, the settings file (TOML, named by `--settings` or `TIDELINE_SETTINGS_FILE`), the default. Shared settings are top-level keys
 of the file. Each service has a table for its own settings, which can also override shared settings for that service
 (`[mirror] http_port`, `TIDELINE_MIRROR__HTTP_PORT`). Lists in variables are separated by commas or written as JSON.
 

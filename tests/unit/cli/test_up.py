@@ -117,7 +117,7 @@ def test_up_runs_the_catalog_service_if_it_has_a_catalog(settings):
     settings()
     assert "catalog" not in _services()
     settings("[catalog]\nurl = 'hms://metastore:9083'")
-    assert _services()[5] == "catalog"
+    assert _services()[4] == "catalog"
 
 
 @pytest.mark.parametrize(
