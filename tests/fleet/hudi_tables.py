@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from tests.conformance.peers.apache_hudi import ApacheHudi, PeerFailed
 from tests.conformance.peers.environment import HUDI_RELEASE, prepare
+from tests.fleet.policies import HEARTBEAT, HUDI_HEARTBEAT_MS
 
 from tideline_cli.main import run
 from tideline_table.table import Table
@@ -32,6 +33,7 @@ JOB = {
     "hoodie.compact.inline": "false",
     "hoodie.parquet.small.file.limit": "0",
     "hoodie.write.auto.upgrade": "false",
+    HEARTBEAT: str(HUDI_HEARTBEAT_MS),
 }
 KINDS = (("0.15.0", 6), ("1.0.2", 8), (HUDI_RELEASE, 9), (HUDI_RELEASE, 6))
 """Releases and table versions, in turn."""
