@@ -39,7 +39,10 @@ FIRST = pa.schema(
     ]
 )
 SECOND = FIRST.append(pa.field("note", pa.string()))
-COLUMNS = "id, city, fare, cast(price AS varchar), paid, born, cast(to_unixtime(at) AS bigint), array_join(tags, ',', '-'), spot.x, spot.name, day, note"
+COLUMNS = (
+    "id, city, fare, cast(price AS varchar), paid, born, cast(to_unixtime(at) AS bigint), array_join(tags, ',', '-'),"
+    " spot.x, spot.name, day, note"
+)
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 TABLES = {
     "flat": ("cow", 6, ()),
@@ -133,7 +136,9 @@ MERGES = {"presto": NEWEST, "trino": BASE}
 def promised(engine: str, entry: str, found: str) -> bool:
     """Whether a reader gets what docs/other-readers.md says. Of version 9 it gets that, or an error, never other rows."""
     wanted = NEWEST if not entry.startswith("mor") else BASE if entry.endswith("_ro") else MERGES[engine]
-    return found == wanted or ("9" in entry and found.startswith("refused"))
+    # Presto does not read a column that was added behind the base file of a slice with log files.
+    refuses = "9" in entry or (engine == "presto" and "Field note not found in log schema" in found)
+    return found == wanted or (refuses and found.startswith("refused"))
 
 
 def outcome(server: Server, place: str, answers: tuple[list[Any], list[Any]]) -> str:
