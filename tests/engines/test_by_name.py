@@ -39,7 +39,10 @@ FIRST = pa.schema(
     ]
 )
 SECOND = FIRST.append(pa.field("note", pa.string()))
-COLUMNS = "id, city, fare, cast(price AS varchar), paid, born, cast(to_unixtime(at) AS bigint), tags, spot, day, note"
+COLUMNS = (
+    "id, city, fare, cast(price AS varchar), paid, born, cast(to_unixtime(at) AS bigint), array_join(tags, ',', '-'),"
+    " spot.x, spot.name, day, note"
+)
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 TABLES = {
     "flat": ("cow", 6, ()),
@@ -79,9 +82,9 @@ def said(found: pa.Table) -> list[list[Any]]:
     """Rows as the servers answer."""
     answers = []
     for row in found.to_pylist():
-        spot, at = [row["spot"]["x"], row["spot"]["name"]], int(row["at"].timestamp())
-        changed = {"price": str(row["price"]), "born": str(row["born"]), "at": at, "spot": spot, "note": row.get("note")}
-        answers.append(list({**row, **changed}.values()))
+        tags = ",".join(tag or "-" for tag in row["tags"])
+        told = [row["id"], row["city"], row["fare"], str(row["price"]), row["paid"], str(row["born"]), int(row["at"].timestamp())]
+        answers.append([*told, tags, row["spot"]["x"], row["spot"]["name"], row["day"], row.get("note")])
     return sorted(answers)
 
 
@@ -133,7 +136,9 @@ MERGES = {"presto": NEWEST, "trino": BASE}
 def promised(engine: str, entry: str, found: str) -> bool:
     """Whether a reader gets what docs/other-readers.md says. Of version 9 it gets that, or an error, never other rows."""
     wanted = NEWEST if not entry.startswith("mor") else BASE if entry.endswith("_ro") else MERGES[engine]
-    return found == wanted or ("9" in entry and found.startswith("refused"))
+    # Presto does not read a column that was added behind the base file of a slice with log files.
+    refuses = "9" in entry or (engine == "presto" and "Field note not found in log schema" in found)
+    return found == wanted or (refuses and found.startswith("refused"))
 
 
 def outcome(server: Server, place: str, answers: tuple[list[Any], list[Any]]) -> str:
@@ -146,8 +151,8 @@ def outcome(server: Server, place: str, answers: tuple[list[Any], list[Any]]) ->
     except QueryFailed as failed:
         return f"refused: {failed}"
     for name, rows in ((NEWEST, now), (BASE, old)):
-        wanted = [[row[0]] for row in rows if row[9] == DAYS[0] and row[2] > 2.0]
-        notes = [row[10] for row in rows if row[10]]
+        wanted = [[row[0]] for row in rows if row[10] == DAYS[0] and row[2] > 2.0]
+        notes = [row[11] for row in rows if row[11]]
         if (found, there, counted) == (rows, wanted, [[len(rows), sum(row[2] for row in rows), max(notes)]]):
             return name
     return f"wrong rows: {found}, {there}, {counted}; expected {now}"
