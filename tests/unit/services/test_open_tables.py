@@ -7,6 +7,7 @@ from tests.plans import schedule_clustering
 from tests.unit.locks.unreachable import nobody_there
 from tests.unit.services.fleet import write
 from tests.unit.table.shared import upgrade
+from tests.unit.table.tables import set_properties
 
 from tideline_cleaner.settings import CleanerSettings
 from tideline_locks import LockUnreachable, StorageLockProvider, open_hudi_lock
@@ -16,6 +17,8 @@ from tideline_runtime.open_tables import FROZEN_CHECK_S, open_tables
 from tideline_table.action import run_clustering
 from tideline_table.config import LOCK_TTL_S, LOCK_WAIT_S
 from tideline_table.errors import InvalidOption, StorageError, TableFrozen
+from tideline_table.hudi import properties as p
+from tideline_table.hudi.properties import read_properties
 from tideline_table.log.sharing import HudiLockKind, Sharing
 from tideline_table.storage import LocalStorage
 from tideline_table.table import share_table
@@ -97,6 +100,24 @@ def test_a_shared_table_that_was_upgraded_is_shared_in_its_new_version_whether_i
     lines = [line["event"] for line in said]
     assert lines.count("table has another version now, and is shared in it") == 1
     write(found[0], 1)
+
+
+def test_a_shared_table_whose_timeline_stayed_in_place_is_followed_once_a_step_meets_the_new_version(fleet):
+    """From 9 to 8 no reading shows the change: a service that kept the table open failed at each step."""
+    share_table(fleet.create(version=9), Sharing(HudiLockKind.FILE_SYSTEM), open_hudi_lock)
+    tables, context = opened(fleet), fleet.context("any")
+    assert [t.definition.version for t in tables.each()] == [9]
+    storage = LocalStorage(fleet.path("trips"))
+    set_properties(storage, {**read_properties(storage), p.VERSION: "8"})
+    seen = []
+
+    def step(table):
+        write(table, 0)
+        seen.append(table.definition.version)
+
+    for _ in range(2):
+        assert tables.visit(context, step) is None
+    assert seen == [8]
 
 
 def test_tables_of_others_are_not_listed_at_every_look(fleet, monkeypatch):

@@ -24,7 +24,7 @@ from tideline_runtime.table_source import JobFacts, NamedTable, TableFacts, Tabl
 from tideline_table.clock import Clock
 from tideline_table.config import LOCK_UNREACHABLE, Options
 from tideline_table.coordination import observed_uid
-from tideline_table.errors import Recovery, TableFrozen, TidelineError, UnsupportedTable
+from tideline_table.errors import Recovery, TableFrozen, TableUpgraded, TidelineError, UnsupportedTable
 from tideline_table.log import entry_path
 from tideline_table.storage import LogOnlyStorage, ReadOnlyStorage, Storage, exists, open_storage
 from tideline_table.table import Table, read_identity, share_table, upgraded_sharing, why_refused
@@ -499,7 +499,7 @@ class OpenTables:
 
     def _report(self, table: Table, error: TidelineError) -> None:
         is_frozen = isinstance(error, TableFrozen)
-        if is_frozen and (not table.capabilities.keeps_log or self._is_left(table)):
+        if isinstance(error, TableUpgraded) or (is_frozen and (not table.capabilities.keeps_log or self._is_left(table))):
             self._opened_with.pop(table.base_path, None)  # the next visit opens what is there now
             if table.base_path not in self._troubled:
                 _log.info("table is opened again", base_path=table.base_path, reason=str(error))

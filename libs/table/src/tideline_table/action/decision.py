@@ -104,10 +104,11 @@ def taken_groups(state: TableState) -> dict[FileGroupId, str]:
     """Return file group → instant of the pending plan for which a new clustering or compaction leaves the group out.
 
     A log compaction counts while it runs, because such a plan would end it. One that has not begun gives way: it has written
-    nothing, and a compaction must not wait for a plan that no process runs. Those of Apache Hudi do not count, as in its own
-    plans.
+    nothing, and a compaction must not wait for a plan that no process runs. One of Apache Hudi counts where completion times
+    say the slices: it looks for no conflict, and its rows would come behind the base file that has newer ones. In version 6 the
+    state knows no file groups of it.
     """
-    running = {a.instant for a in state.pending_log_compactions() if a.state is State.INFLIGHT and not a.is_by_hudi}
+    running = {a.instant for a in state.pending_log_compactions() if a.state is State.INFLIGHT or a.is_by_hudi}
     merging = {group: at for group, at in state.groups_under_log_compaction().items() if at in running}
     return {**merging, **state.groups_under_clustering(), **state.groups_under_compaction()}
 

@@ -44,12 +44,15 @@ CLEAN_MAX_SHARE = Option(
     unit="share",
     minimum=0,
 )
+MOST_TTL_DAYS = 365_000
+"""A longer time to live would begin before the first year that a time can have."""
 PARTITION_TTL_DAYS = Option(
     "hoodie.partition.ttl.strategy.days.retain",
     -1,
     "Partitions that no write has changed for N days are deleted, by the cleaner and by `tideline expire`. Below 1: none.",
     unit="days",
     minimum=-1,
+    maximum=MOST_TTL_DAYS,
 )
 PARTITION_TTL_STRATEGY = Option(
     "hoodie.partition.ttl.management.strategy.type",
@@ -70,7 +73,12 @@ PARTITION_TTL_MOST = Option(
     minimum=1,
 )
 ROW_TTL_DAYS = Option(
-    "tideline.row.ttl.days", 0.0, "The cleaner and `tideline expire` delete rows of more than N days. 0: none.", "days", minimum=0
+    "tideline.row.ttl.days",
+    0.0,
+    "The cleaner and `tideline expire` delete rows of more than N days. 0: none.",
+    unit="days",
+    minimum=0,
+    maximum=MOST_TTL_DAYS,
 )
 ROW_TTL_COLUMN = Option(
     "tideline.row.ttl.column", "", "The column of dates, timestamps or epochs that says how old a row is. A null row never expires."

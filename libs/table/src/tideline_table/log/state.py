@@ -207,8 +207,11 @@ class TableState(StateView):
         self.slices, self.replaced, self.plans = dict(adopted.slices), dict(adopted.replaced), dict(adopted.plans)
         self.excess = excess_groups(self.slices, self.replaced)
         self.schema_json = adopted.schema_json or self.schema_json
-        self.last_clean_retained, self.archived_before = adopted.last_clean_retained, adopted.archived_before
-        self.whole_since, self.progress = adopted.whole_since, {**self.progress, **adopted.progress}
+        # Never move back, as in `_apply_clean`: the cleans that the log knows may be archived by now.
+        self.last_clean_retained = max(self.last_clean_retained, adopted.last_clean_retained)
+        self.archived_before = max(self.archived_before, adopted.archived_before)
+        self.whole_since = max(self.whole_since, adopted.whole_since)
+        self.progress = {**self.progress, **adopted.progress}
 
     def _apply_rollback(self, entry: Entry, step: RollbackStep) -> None:
         if entry.after is State.COMPLETED:

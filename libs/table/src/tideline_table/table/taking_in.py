@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, tzinfo
+from itertools import count
 
 from tideline_table.coordination.completion import wait_past
 from tideline_table.coordination.shared.adoption import check_followed, check_written
@@ -16,10 +17,10 @@ from tideline_table.coordination.shared.hudi_rules import BUCKET_FOLDER, Bucketi
 from tideline_table.coordination.shared.leaving import check_still_shared
 from tideline_table.coordination.shared.metadata import follow_step, keep_only, turn_off_metadata
 from tideline_table.coordination.timeline import kept_partitions
-from tideline_table.errors import CorruptMetadata, UnsupportedTable, WritesMissed
+from tideline_table.errors import UnsupportedTable, WriteConflict, WritesMissed
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.format import TableFormat
-from tideline_table.hudi.formats import declared_version
+from tideline_table.hudi.formats import created_format, declared_version, has_version
 from tideline_table.hudi.instant import Action, State, next_instant, time_from_instant
 from tideline_table.hudi.listing import ListedTimeline
 from tideline_table.hudi.properties import CREATE_SCHEMA, change_properties, read_properties
@@ -37,6 +38,7 @@ from tideline_table.log.state import TableState
 from tideline_table.log.table_log import Draft
 from tideline_table.log.timeline_files import timeline_files
 from tideline_table.table.bucket_adoption import BucketAdoption
+from tideline_table.table.definition import fixed_properties
 from tideline_table.table.facade import Table
 from tideline_table.table.identity import change_declared, create_identity, read_identity
 
@@ -92,25 +94,28 @@ def go_on(table: Table) -> None:
     """
     replica, form = table.timeline.replica, table.definition.format
     check_still_shared(table.storage, replica.uid)
-    check_version(read_properties(table.storage), form)
+    check_version(properties := read_properties(table.storage), form)
     identity = read_identity(table.storage)
     replica.refresh()
-    if identity is None or identity.declared == declared_version(form.version):
+    if identity is None or has_version(form.version, created_format(identity.declared)):
         return  # another process was faster
+    kept = fixed_properties(properties) if identity.is_created_here else {}
     follower = LogFollower(replica)
     with suppress(WritesMissed):  # the state has them, as one step
         follower.adopt()
     table.refresh()
+    places = count(replica.state.sequence + 1)
     found = _checked_state(table)
 
     def append(draft: Draft) -> None:
-        if follower.append(draft) is None:
-            raise CorruptMetadata(
-                f"table log {replica.uid} does not take {draft.instant}", expected="a log that the timeline continues"
+        if follower.append(draft, only_at=next(places)) is None:
+            # This process lost the lock unnoticed, and what it found may lack writes: their rows would leave the log.
+            raise WriteConflict(
+                f"another process continued table log {replica.uid}", with_instant=draft.instant, remedy="open the table again"
             )
 
     _append_state(table, found, replace(commit_body(found.schema_json), sharing=None), append)
-    change_declared(table.storage, identity, declared_version(form.version))
+    change_declared(table.storage, identity, kept | declared_version(form.version))
     _LOGGER.warning("table %s is shared in %s now, which Apache Hudi gave it", replica.uid, form.version_text)
 
 

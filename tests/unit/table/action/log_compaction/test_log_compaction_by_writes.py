@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.plans import schedule_log_compaction
+from tests.plans import schedule_compaction, schedule_log_compaction
 from tests.unit.table.action.log_compaction.test_log_compaction import log_compact, of_hudi, run, slice_of
 from tests.unit.table.shared import SHARING, opened, peer_of, put, shared_table
-from tests.unit.table.tables import contents, create, open_table, write
+from tests.unit.table.tables import compact, contents, create, open_table, write
 
 from tideline_locks import open_hudi_lock
 from tideline_table.action import NotDue, TableService, cancel_plan, request_log_compaction
+from tideline_table.action.log_compaction import run as log_compaction_run
 from tideline_table.action.write.transaction import WriteTransaction
 from tideline_table.clock import ManualClock
 from tideline_table.errors import WriteConflict
@@ -167,3 +168,24 @@ def test_a_table_is_shared_with_a_log_compaction_planned_or_done(is_run):
     if not is_run:
         assert run(shared).instant == planned
     assert contents(shared) == contents(opened(storage, clock)) == [*before[:-1], ("d", "p", 6, "more")]
+
+
+def test_no_compaction_is_planned_over_a_log_compaction_of_the_other_side(monkeypatch):
+    """It looks for no conflict: its log file would come behind the new base file, and bring back what was deleted since."""
+    ours, storage, clock = shared_table(TableType.MOR, 9)
+    theirs = peer_of(storage, clock)
+    put(ours, [("1", "a", 1, "x"), ("2", "a", 1, "x")])
+    put(ours, [("1", "a", 2, "y")])
+    put(ours, [("1", "a", 3, "y")])
+    assert schedule_log_compaction(theirs, NOW) is not None
+    put(ours, [("1", "a", 0, "")], Operation.DELETE)
+    put(ours, [("2", "a", 7, "new")])
+    at_once = {"hoodie.compact.inline.max.delta.commits": 1}
+    assert schedule_compaction(ours, at_once) is None
+    monkeypatch.setattr(log_compaction_run, "find_log_compaction_conflict", lambda *_: None)
+    theirs.refresh()
+    assert run(theirs) is not None
+    assert contents(opened(storage, clock)) == [("2", "a", 7, "new")]
+    ours.timeline.catch_up()
+    assert compact(ours) is not None
+    assert contents(opened(storage, clock)) == [("2", "a", 7, "new")]

@@ -112,6 +112,16 @@ def test_a_row_that_another_writer_makes_young_before_the_commit_stays(monkeypat
     assert (asked, keys(table)) == ([3, 2], ["a1", "a2", "b2"])
 
 
+@pytest.mark.parametrize("kind", TableType)
+def test_an_old_row_stays_with_a_young_one_of_its_key(kind):
+    """An insert without look-up left both: the deletion of the key would delete the young one, too."""
+    table = table_of(kind, a1=20.0, a2=20.0, b1=20.0)
+    write_rows(table, rows(table, {"a1": 1.0, "b1": None}, ts=2), Operation.INSERT)
+    assert expire_rows(table, ttl())[1] == 1
+    assert keys(table) == ["a1", "a1", "b1", "b1"]
+    assert expire_rows(table, ttl()) == (None, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [
@@ -119,6 +129,7 @@ def test_a_row_that_another_writer_makes_young_before_the_commit_stays(monkeypat
         (ttl("gone"), "that the table does not have"),
         (ttl("ts"), "of type int64"),
         ({ROW_TTL_DAYS.key: 1}, "column=''"),
+        (ttl(days=1e6), "at most 365000"),
     ],
 )
 def test_a_column_that_cannot_tell_an_age_is_refused(options, found):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.table.shared import SHARING, before_commit, opened, peer_of, put, roll_back_as_hudi, shared_table, upgrade
@@ -22,6 +24,7 @@ from tideline_table.errors import (
     TableUpgraded,
     TransactionRolledBack,
     UnsupportedTable,
+    WriteConflict,
 )
 from tideline_table.hudi import properties as p
 from tideline_table.hudi.formats import WRITTEN
@@ -29,6 +32,7 @@ from tideline_table.hudi.instant import Action, State, instant_from_time
 from tideline_table.hudi.plans import REQUESTED_REPLACE, encode_document
 from tideline_table.hudi.properties import read_properties
 from tideline_table.index.partition_rules import RulesFile
+from tideline_table.log.adopted import AdoptedTable
 from tideline_table.log.checkpoint import read_opening, write_checkpoint
 from tideline_table.log.sharing import HUDI_WRITER, HudiLockKind, Sharing
 from tideline_table.log.state import TableState
@@ -265,6 +269,8 @@ def test_upgraded_table_goes_on_in_its_new_version_with_its_log(dies_at: str, mo
         assert contents(opened(storage, clock)) == [("a", "p", 2, "2"), *FIRST[1:]]
     shared = share_table(opened(storage, clock), SHARING, open_hudi_lock)
     assert (shared.uid, shared.definition.version) == (ours.uid, 9)
+    assert shared.identity is not None
+    assert shared.identity.is_created_here, "ingestion needs no mode, and its keys stay as they were declared"
     state = shared.refresh()
     assert (sequence := state.sequence) > before.sequence
     assert [state.actions[done.instant].state for done in (known, theirs)] == [State.COMPLETED] * 2
@@ -276,6 +282,39 @@ def test_upgraded_table_goes_on_in_its_new_version_with_its_log(dies_at: str, mo
     assert ("b", "p", 3, "3") in contents(again)
     with pytest.raises(TableUpgraded, match="open it again"):
         put(ours, FIRST)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_process_that_lost_the_lock_while_it_followed_an_upgrade_takes_no_rows_out(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it found is older than what the log of the faster process has since."""
+    ours, storage, clock = shared_table()
+    put(ours, FIRST)
+    upgrade(storage)
+    real, files = taking_in.timeline_files, []
+
+    def suspended(*given: Any) -> Any:
+        files.append(given)
+        if len(files) == step:
+            storage.delete(".hoodie/.locks/table_lock.json")
+            put(share_table(opened(storage, clock, "faster"), SHARING, open_hudi_lock), [("z", "q", 2, "2")])
+        return real(*given)
+
+    monkeypatch.setattr(taking_in, "timeline_files", suspended)
+    with pytest.raises(WriteConflict, match="open the table again"):
+        share_table(opened(storage, clock), SHARING, open_hudi_lock)
+    clock.advance(100)
+    put(opened(storage, clock), [("y", "q", 3, "3")])
+    assert contents(opened(storage, clock)) == [*FIRST, ("y", "q", 3, "3"), ("z", "q", 2, "2")]
+
+
+def test_what_a_followed_state_knows_of_cleans_never_moves_back() -> None:
+    """Apache Hudi may have archived the clean meanwhile."""
+    state, none = TableState(), AdoptedTable((), {}, {}, {}, "", "", "")
+    state._take_over(replace(none, last_clean_retained="3", archived_before="2", whole_since="1"), 1)
+    state._take_over(none, 2)
+    assert (state.last_clean_retained, state.archived_before, state.whole_since) == ("3", "2", "1")
 
 
 def test_requested_files_of_a_table_that_was_downgraded_are_adopted() -> None:

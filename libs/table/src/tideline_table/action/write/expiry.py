@@ -30,6 +30,7 @@ from tideline_table.config import (
 from tideline_table.coordination.committed import Committed
 from tideline_table.errors import InvalidOption, WriteConflict
 from tideline_table.hudi.instant import time_from_instant
+from tideline_table.index import KeyScope
 from tideline_table.log.state import TableState
 from tideline_table.schema import top_columns
 from tideline_table.schema.meta_fields import MetaField
@@ -168,10 +169,10 @@ def expire_rows(table: Table, options: Mapping[str, object] | None = None) -> tu
     where = _old_rows(table, options)
     if where is None:
         return None, 0
-    none = table.schema.empty_table()
+    none, chosen = table.schema.empty_table(), table.options.merged(options or {})
 
     def compute(snapshot: Snapshot) -> RowChange:
-        found = _first_rows(table, snapshot, where)
+        found = _without_young(table, _first_rows(table, snapshot, where), where, chosen)
         if not found.num_rows:
             raise _NothingOld
         return RowChange(none, none, found, none)
@@ -182,6 +183,23 @@ def expire_rows(table: Table, options: Mapping[str, object] | None = None) -> tu
     except _NothingOld:
         return None, 0
     return done, source.change.deleted.num_rows if source.change is not None else 0
+
+
+def _without_young(table: Table, found: pa.Table, where: pc.Expression, options: Options) -> pa.Table:
+    """Return those of the rows whose key no row has that is not old: the deletion of the key would delete that one, too.
+
+    Writes that look up no key may have left several rows with one key.
+    """
+    if table.has_record_index or not found.num_rows:
+        return found
+    keygen, name, in_table = table.definition.keygen, options[ROW_TTL_COLUMN], KeyScope.of(options) is KeyScope.TABLE
+    partition, key = MetaField.PARTITION_PATH.value, MetaField.RECORD_KEY.value
+    keys = keygen.written_keys(found)
+    held = table.look_up(keys.to_pylist(), [partition, key, name])
+    young = held.filter(~where | pc.field(name).is_null())
+    places = [None] * found.num_rows if in_table else keygen.partition_paths(found).to_pylist()
+    kept = set(zip([None] * young.num_rows if in_table else young[partition].to_pylist(), young[key].to_pylist(), strict=True))
+    return found.filter(pa.array([one not in kept for one in zip(places, keys.to_pylist(), strict=True)], pa.bool_()))
 
 
 def _first_rows(table: Table, snapshot: Snapshot, where: pc.Expression) -> pa.Table:

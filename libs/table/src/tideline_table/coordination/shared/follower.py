@@ -237,16 +237,19 @@ class LogFollower:
             )
         self._archive_read = first
 
-    def append(self, draft: Draft) -> Entry | None:
+    def append(self, draft: Draft, only_at: int = 0) -> Entry | None:
         """Append to the log alone. Return None if the log has the step already, or another outcome of its instant.
 
-        Raises `TableFrozen`, and leaves no entry, if the table was returned to the writers of Apache Hudi meanwhile.
+        Also if the entry would not be number `only_at` (0: any). Raises `TableFrozen`, and leaves no entry, if the table was
+        returned to the writers of Apache Hudi meanwhile.
         """
         for _ in range(_APPENDS):
             try:
                 # After a pause longer than the lock lasts, another process may have adopted this step and gone on.
                 self.replica.state.check(draft)
             except IllegalTransition:
+                return None
+            if only_at not in (0, self.replica.state.sequence + 1):
                 return None
             try:
                 entry = self.replica.log.append(draft, self.replica.state.sequence + 1)
