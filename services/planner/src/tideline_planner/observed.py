@@ -50,7 +50,7 @@ class ObservedTables:
         self._seen: dict[str, _Seen] = {}
 
     def documents(self, rules: Callable[[Table, TablePolicy], Rules]) -> dict[str, dict[str, Any]]:
-        """Look at some new tables and at the known ones that wait longest; return the documents of those looked at, by base path."""
+        """Look at some new tables and at the known ones that wait longest; return the documents of all looked at, by base path."""
         found, now_s = set(self._tables.left_alone()), self._context.clock.monotonic_s()
         # A table that a service cannot read for a moment keeps what was seen: a timeline file that is lost would be forgotten.
         kept = found | self._tables.refusals().keys()
